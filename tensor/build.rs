@@ -1,4 +1,4 @@
-//! Tells the crate what build of the compiler it is: a hash of all source that decides what a function is compiled to.
+//! Sets `GRISTMILL_COMPILER_BUILD` to a hash of all source that affects compiled functions.
 
 #[path = "src/build_id.rs"]
 mod build_id;
@@ -14,5 +14,8 @@ fn main() {
         println!("cargo::rerun-if-changed={folder}");
     }
     println!("cargo::rerun-if-changed=src/build_id.rs");
-    println!("cargo::rustc-env=GRISTMILL_COMPILER_BUILD={:016x}", build_id::of(&build_id::FOLDERS.map(Path::new)));
+    println!(
+        "cargo::rustc-env=GRISTMILL_COMPILER_BUILD={:016x}",
+        build_id::hash_folders(&build_id::FOLDERS.map(Path::new))
+    );
 }

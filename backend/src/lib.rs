@@ -1,9 +1,9 @@
-//! Devices: cpu, cuda, wgpu, interp, null. Each is a folder, with one row in [`DEVICES`].
+//! Devices that run kernels: cpu, cuda, wgpu, interp and null, with a row each in [`DEVICES`].
 
+mod cost_store;
 pub mod cpu;
 pub mod cuda;
 pub mod interp;
-mod measured;
 mod names;
 pub mod null;
 pub mod parallel;
@@ -14,7 +14,7 @@ pub mod tuning;
 mod variables;
 pub mod wgpu;
 
-/// For devices that tests make.
+/// Loads the driver's shared library; re-exported for tests that fake one.
 pub use libloading;
 
 use gristmill_compiler::Dialect;
@@ -22,26 +22,26 @@ use gristmill_runtime::{Device, Error};
 use gristmill_uop::machine::NAMED;
 use gristmill_uop::target::{FLAGS, Target};
 use std::sync::Arc;
-pub use text::Text;
+pub use text::KernelText;
 
-/// What the user may say about a device.
+/// Options of a device that the user can set.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which of several GPUs: N of `cuda:N`.
+    /// Index of the GPU: N of `cuda:N`.
     pub number: usize,
-    /// Which of several adapters, by a part of its name: NAME of `wgpu:NAME`.
+    /// Part of the adapter's name, in any case: NAME of `wgpu:NAME`.
     pub adapter: Option<String>,
-    /// Which machine the null device stands for: NAME of `null:NAME`.
+    /// Machine that the null device simulates: NAME of `null:NAME`.
     pub machine: Option<&'static str>,
-    /// Threads of a CPU; all there are unless said.
+    /// Threads of the CPU device; None means all available cores.
     pub threads: Option<usize>,
-    /// Instruction set of a CPU: `auto` or a name of [`cpu::ISAS`].
+    /// Instruction set of the CPU device: `auto` or a name of [`cpu::ISAS`].
     pub isa: String,
-    /// Kernels of a CPU compiled in a third of the time, and slower ([`cpu::QUICK`]).
+    /// Compile CPU kernels in a third of the time, with slower code ([`cpu::QUICK_FLAG`]).
     pub quick: bool,
-    /// Float arithmetic throughout: activations are not encoded in eight bits.
+    /// Use float arithmetic throughout, without int8 quantisation of activations.
     pub exact: bool,
-    /// Names of optimisations that are switched off ([`FLAGS`](gristmill_uop::target::FLAGS)).
+    /// Names of optimisations to disable, of [`FLAGS`](gristmill_uop::target::FLAGS).
     pub without: Vec<String>,
 }
 
@@ -62,26 +62,32 @@ impl Default for Options {
 
 /// A row of the table of devices.
 pub struct DeviceInfo {
-    /// Name after `--device`.
+    /// Name for `--device`, without a number.
     pub name: &'static str,
-    /// Is there more than one, called `name:N`?
+    /// Whether an index or an adapter's name may follow, as in `name:N`.
     pub several: bool,
-    /// What it is.
+    /// Description for the user, one line.
     pub doc: &'static str,
-    /// How kernels are written for it; none if it runs kernel-level graphs itself.
+    /// Dialect of its kernels; None if the device interprets kernel-level graphs itself.
     pub dialect: Option<&'static dyn Dialect>,
-    /// Makes it ready, or says what is missing.
+    /// Opens the device, or returns an error that names the missing part.
     pub open: fn(&Options) -> Result<Arc<dyn Device>, Error>,
 }
 
-/// The devices.
+/// All devices, in the order in which they are listed.
 pub const DEVICES: &[DeviceInfo] = &[
     DeviceInfo {
         name: "cpu",
         several: false,
         doc: "the processor: C kernels compiled by this machine's compiler",
         dialect: Some(&cpu::dialect::C),
-        open: |options| Ok(Arc::new(cpu::CpuDevice::new(options.threads, &options.isa, options.quick)?)),
+        open: |options| {
+            Ok(Arc::new(cpu::CpuDevice::new(
+                options.threads,
+                &options.isa,
+                options.quick,
+            )?))
+        },
     },
     DeviceInfo {
         name: "cuda",
@@ -96,7 +102,12 @@ pub const DEVICES: &[DeviceInfo] = &[
         several: true,
         doc: "any GPU, by Vulkan, Metal or Direct3D 12, or `wgpu:N`, `wgpu:NAME` for one of several: kernels in WGSL",
         dialect: Some(&wgpu::dialect::Wgsl),
-        open: |options| Ok(Arc::new(wgpu::WgpuDevice::new(options.number, options.adapter.as_deref())?)),
+        open: |options| {
+            Ok(Arc::new(wgpu::WgpuDevice::new(
+                options.number,
+                options.adapter.as_deref(),
+            )?))
+        },
     },
     DeviceInfo {
         name: "interp",
@@ -110,55 +121,67 @@ pub const DEVICES: &[DeviceInfo] = &[
         several: false,
         doc: "runs nothing; scheduled as for this processor",
         dialect: Some(&cpu::dialect::C),
-        open: |options| Ok(Arc::new(null::NullDevice::new("null", cpu::Isa::named(&options.isa)?.target()))),
+        open: |options| {
+            Ok(Arc::new(null::NullDevice::new(
+                "null",
+                cpu::Isa::named(&options.isa)?.target(),
+            )))
+        },
     },
     DeviceInfo {
         name: "null:gpu",
         several: false,
         doc: "runs nothing; scheduled as for an H200, or `null:NAME` for another GPU",
         dialect: Some(&cuda::dialect::Cuda),
-        open: |options| Ok(Arc::new(null::NullDevice::of_gpu(options.machine))),
+        open: |options| Ok(Arc::new(null::NullDevice::for_gpu(options.machine))),
     },
     DeviceInfo {
         name: "null:wgpu",
         several: false,
         doc: "runs nothing; scheduled as for an H200 through Vulkan, or `null:NAME` for a GPU of another vendor's",
         dialect: Some(&wgpu::dialect::Wgsl),
-        open: |options| Ok(Arc::new(null::NullDevice::of_adapter(options.machine))),
+        open: |options| Ok(Arc::new(null::NullDevice::for_adapter(options.machine))),
     },
 ];
 
-/// A device, ready, and the dialect that kernels for it are written in.
+/// An open device and the dialect of its kernels.
 #[derive(Clone)]
 pub struct Opened {
-    /// The device.
+    /// Device to load and run kernels on.
     pub device: Arc<dyn Device>,
-    /// Its dialect, if it has one.
+    /// Dialect of its kernels; None if it interprets kernel-level graphs itself.
     pub dialect: Option<&'static dyn Dialect>,
-    /// The device as kernels are written for it.
+    /// Target that kernels are compiled for; it may differ from the device's own by options.
     pub target: Target,
 }
 
 impl Opened {
-    /// That device, with kernels written as its own numbers ask for.
+    /// Pairs a device with a dialect; the target is the device's own.
     pub fn new(device: Arc<dyn Device>, dialect: Option<&'static dyn Dialect>) -> Opened {
         let target = device.target().clone();
-        Opened { device, dialect, target }
+        Opened {
+            device,
+            dialect,
+            target,
+        }
     }
-    /// With float arithmetic throughout.
+    /// Disables int8 quantisation of activations.
     pub fn exact(mut self) -> Opened {
         self.target.int8 = false;
         self
     }
-    /// With the optimisations of these names switched off.
+    /// Disables the named optimisations.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is none of such a name.
+    /// [`Error::Invalid`] when a name is unknown.
     pub fn without(mut self, names: &[String]) -> Result<Opened, Error> {
         for name in names {
             let Some(flag) = FLAGS.iter().find(|flag| flag.name == name) else {
                 let all: Vec<&str> = FLAGS.iter().map(|flag| flag.name).collect();
-                return Err(Error::invalid(name, format!("is no optimisation; there are {}", all.join(", "))));
+                return Err(Error::invalid(
+                    name,
+                    format!("is no optimisation; there are {}", all.join(", ")),
+                ));
             };
             (flag.off)(&mut self.target);
         }
@@ -166,58 +189,108 @@ impl Opened {
     }
 }
 
-/// What a name means.
-pub struct Found {
-    /// The device's row.
+/// Parsed name of a device.
+pub struct DeviceSelector {
+    /// Row of the table of devices.
     pub row: &'static DeviceInfo,
-    /// The number after it: 1 of `cuda:1`.
+    /// Index in the name: 1 of `cuda:1`; 0 if there is none.
     pub number: usize,
-    /// The adapter after it: `radeon` of `wgpu:radeon`.
+    /// Adapter in the name: `radeon` of `wgpu:radeon`.
     pub adapter: Option<String>,
-    /// The machine after it: `l4` of `null:l4`.
+    /// Machine in the name: `l4` of `null:l4`.
     pub machine: Option<&'static str>,
 }
 
-/// The row of a name, and what the name says besides.
-pub fn find(name: &str) -> Result<Found, Error> {
+/// Parses a device's name.
+pub fn find(name: &str) -> Result<DeviceSelector, Error> {
     let row = |name: &str| DEVICES.iter().find(|row| row.name == name);
-    let found = |row| Found { row, number: 0, adapter: None, machine: None };
+    let found = |row| DeviceSelector {
+        row,
+        number: 0,
+        adapter: None,
+        machine: None,
+    };
     let plain = || row(name).map(found);
     let numbered = || {
         let (name, number) = name.split_once(':')?;
-        Some(Found { number: number.parse().ok()?, ..found(row(name).filter(|row| row.several)?) })
+        Some(DeviceSelector {
+            number: number.parse().ok()?,
+            ..found(row(name).filter(|row| row.several)?)
+        })
     };
     let adapter = || {
-        let name = name.strip_prefix("wgpu:").filter(|name| name.starts_with(char::is_alphabetic))?;
-        Some(Found { adapter: Some(name.into()), ..found(row("wgpu")?) })
+        let name = name
+            .strip_prefix("wgpu:")
+            .filter(|name| name.starts_with(char::is_alphabetic))?;
+        Some(DeviceSelector {
+            adapter: Some(name.into()),
+            ..found(row("wgpu")?)
+        })
     };
     let machine = || {
-        let machine = NAMED.iter().find(|machine| name.strip_prefix("null:") == Some(machine.name))?;
-        let device = if machine.is_nvidia() { "null:gpu" } else { "null:wgpu" };
-        Some(Found { machine: Some(machine.name), ..found(row(device)?) })
+        let machine = NAMED
+            .iter()
+            .find(|machine| name.strip_prefix("null:") == Some(machine.name))?;
+        let device = if machine.is_nvidia() {
+            "null:gpu"
+        } else {
+            "null:wgpu"
+        };
+        Some(DeviceSelector {
+            machine: Some(machine.name),
+            ..found(row(device)?)
+        })
     };
-    plain().or_else(numbered).or_else(adapter).or_else(machine).ok_or_else(|| {
-        let names = DEVICES.iter().map(|row| row.name.to_owned());
-        let names: Vec<String> = names.chain(NAMED.iter().map(|machine| format!("null:{}", machine.name))).collect();
-        Error::NoDevice(name.into(), format!("there is no such device, only {}", names.join(", ")))
-    })
+    plain()
+        .or_else(numbered)
+        .or_else(adapter)
+        .or_else(machine)
+        .ok_or_else(|| {
+            let names = DEVICES.iter().map(|row| row.name.to_owned());
+            let names: Vec<String> = names
+                .chain(NAMED.iter().map(|machine| format!("null:{}", machine.name)))
+                .collect();
+            Error::NoDevice(
+                name.into(),
+                format!("there is no such device, only {}", names.join(", ")),
+            )
+        })
 }
 
-/// The device of that name.
+/// Opens the device of that name with these options.
 pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
-    let Found { row, number, adapter, machine } = find(name)?;
-    let options = Options { number, adapter, machine, ..options.clone() };
+    let DeviceSelector {
+        row,
+        number,
+        adapter,
+        machine,
+    } = find(name)?;
+    let options = Options {
+        number,
+        adapter,
+        machine,
+        ..options.clone()
+    };
     let opened = Opened::new((row.open)(&options)?, row.dialect);
-    let opened = if options.exact { opened.exact() } else { opened };
+    let opened = if options.exact {
+        opened.exact()
+    } else {
+        opened
+    };
     opened.without(&options.without)
 }
 
-/// The best device there is for whoever names none: NVIDIA's first GPU if it can be used, else the first adapter that is no program, else the processor.
-/// With what an unused GPU lacks.
+/// Opens the best available device, if the user names none.
+///
+/// The order is the first NVIDIA GPU, the first wgpu adapter that is not a software rasteriser,
+/// then the CPU. Also returns the error of a GPU that is present but cannot be used.
 pub fn best(options: &Options) -> Result<(Opened, Option<Error>), Error> {
     let written = |name| find(name).is_ok_and(|found| found.row.dialect.is_some());
     let mut lacking = None;
-    for (name, present) in [("cuda", cuda::present as fn() -> bool), ("wgpu", wgpu::present)] {
+    for (name, present) in [
+        ("cuda", cuda::present as fn() -> bool),
+        ("wgpu", wgpu::present),
+    ] {
         if written(name) && present() {
             match open(name, options) {
                 Ok(opened) => return Ok((opened, lacking)),
@@ -240,17 +313,31 @@ mod tests {
         let found = |name| find(name).map(|found| (found.row.name, found.number)).ok();
         assert_eq!(found("cuda:12"), Some(("cuda", 12)));
         assert!(
-            ["cuda:", "cuda:x", "cuda:-1", "cpu:1", "null:0", "null:", "null:rtx", ":1"]
-                .iter()
-                .all(|name| found(name).is_none())
+            [
+                "cuda:", "cuda:x", "cuda:-1", "cpu:1", "null:0", "null:", "null:rtx", ":1"
+            ]
+            .iter()
+            .all(|name| found(name).is_none())
         );
-        let without = |name: &str| open("null", &Options { without: vec![name.into()], ..Options::default() });
+        let without = |name: &str| {
+            open(
+                "null",
+                &Options {
+                    without: vec![name.into()],
+                    ..Options::default()
+                },
+            )
+        };
         assert!(!without("alternatives").unwrap().target.alternatives);
         let error = without("magic").err().unwrap();
-        assert!(error.to_string().contains("magic") && error.to_string().contains("alternatives"), "{error}");
+        assert!(
+            error.to_string().contains("magic") && error.to_string().contains("alternatives"),
+            "{error}"
+        );
         let error = open("tpu", &Options::default()).err().unwrap();
-        let listed =
-            ["cpu, cuda, ", "interp, ", "null, null:gpu"].iter().all(|names| error.to_string().contains(names));
+        let listed = ["cpu, cuda, ", "interp, ", "null, null:gpu"]
+            .iter()
+            .all(|names| error.to_string().contains(names));
         assert!(listed && error.hint().is_some(), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the values of a kernel are called in its text, in every language.
+//! Names of a kernel's values in its source text, shared by all dialects.
 
 use gristmill_compiler::emit::Signature;
 use gristmill_uop::fragment::{Fragment, Shared};
@@ -7,28 +7,31 @@ use gristmill_uop::{Arg, Graph, Id, Op};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// The names of a kernel's values.
 pub struct Names<'a> {
-    /// What the values are nodes of.
+    /// Graph that contains the values.
     pub g: &'a Graph,
-    /// The kernel's arguments.
+    /// Arguments of the kernel.
     pub signature: &'a Signature,
     numbers: RefCell<HashMap<Id, usize>>,
 }
 
 impl<'a> Names<'a> {
-    /// Of this graph's values in a kernel with these arguments.
+    /// Creates the names for a kernel with these arguments.
     pub fn new(g: &'a Graph, signature: &'a Signature) -> Names<'a> {
-        Names { g, signature, numbers: RefCell::default() }
+        Names {
+            g,
+            signature,
+            numbers: RefCell::default(),
+        }
     }
-    /// A value's number in the text: in the order in which they are met, so that equal kernels have equal text.
+    /// Returns a value's number, assigned on first use, so that equal kernels have equal text.
     pub fn number(&self, id: Id) -> usize {
         let mut numbers = self.numbers.borrow_mut();
         let next = numbers.len();
         *numbers.entry(id).or_insert(next)
     }
-    /// How a source that is neither a constant nor a buffer is written inside an expression.
-    pub fn of(&self, id: Id) -> String {
+    /// Returns the name of a source that is neither a constant nor a buffer.
+    pub fn name(&self, id: Id) -> String {
         let n = &self.g[id];
         match (&n.op, &n.arg) {
             (Op::Var, Arg::Var(name, ..)) => {
@@ -43,12 +46,12 @@ impl<'a> Names<'a> {
     }
 }
 
-/// A node that has no text. Specs let none of those through: it is a bug of a pass, and shows the node.
+/// Panics with the node: specs exclude nodes without text, so this is a bug in a pass.
 pub fn unprintable(g: &Graph, id: Id) -> ! {
     panic!("no text for {}", print_node(g, id))
 }
 
-/// The sign of an operation that every language writes between its two operands.
+/// Returns the infix operator of an operation that all languages share.
 pub fn infix(op: Op) -> Option<&'static str> {
     Some(match op {
         Op::Add => "+",
@@ -66,14 +69,22 @@ pub fn infix(op: Op) -> Option<&'static str> {
     })
 }
 
-/// The words of a table of bytes, four in each.
+/// Packs a table of bytes into words, four bytes each, little-endian.
 pub fn words_of_bytes(table: &[i32]) -> Vec<String> {
-    let word = |bytes: &[i32]| bytes.iter().rev().fold(0u32, |word, &b| word << 8 | b as u32 & 255);
-    table.chunks(4).map(|bytes| format!("{}u", word(bytes))).collect()
+    let word = |bytes: &[i32]| {
+        bytes
+            .iter()
+            .rev()
+            .fold(0u32, |word, &b| word << 8 | b as u32 & 255)
+    };
+    table
+        .chunks(4)
+        .map(|bytes| format!("{}u", word(bytes)))
+        .collect()
 }
 
-/// The prelude's function for a product of several warps.
-pub fn of_group(of: &Fragment) -> String {
+/// Returns the name of the prelude's function for a warp-group MMA.
+pub fn warp_group_name(of: &Fragment) -> String {
     let how = match of.shared {
         Shared::Columns => "",
         Shared::Transposed => "_transposed",

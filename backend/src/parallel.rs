@@ -1,16 +1,18 @@
-//! Independent pieces of work on several threads.
+//! Independent tasks on several threads.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// Cores that this process may use.
+/// Returns the number of cores available to this process.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Does `work` for every number below `count` on at most `threads` threads. `done` gets each result on the caller's thread, as it
-/// comes. After an error nothing new is begun, and that error is returned.
-pub fn each<T: Send, E: Send>(
+/// Calls `work` for each index below `count` on at most `threads` threads.
+///
+/// `done` receives each result on the caller's thread, in order of completion. After an error no
+/// new task starts, and that error is returned.
+pub fn parallel_for<T: Send, E: Send>(
     count: usize,
     threads: usize,
     work: impl Fn(usize) -> Result<T, E> + Sync,
@@ -28,12 +30,15 @@ pub fn each<T: Send, E: Send>(
                     if number >= count || failed.load(Ordering::Relaxed) {
                         return;
                     }
-                    let _ = send.send((number, work(number))); // fails only when the receiver has met an error
+                    // fails only after the receiver met an error
+                    let _ = send.send((number, work(number)));
                 }
             });
         }
         drop(send);
-        let result = receive.into_iter().try_for_each(|(number, result)| done(number, result?));
+        let result = receive
+            .into_iter()
+            .try_for_each(|(number, result)| done(number, result?));
         failed.store(result.is_err(), Ordering::Relaxed);
         result
     })
@@ -52,11 +57,28 @@ mod tests {
                 seen[number] += square;
                 Ok::<(), Error>(())
             };
-            each(20, threads, |n| Ok(n * n), add).unwrap();
+            parallel_for(20, threads, |n| Ok(n * n), add).unwrap();
             assert!(seen.iter().enumerate().all(|(n, &s)| s == n * n));
-            let work = |n| if n == 3 { Err(Error::invalid("three", "is not wanted")) } else { Ok(n) };
-            assert!(each(1000, threads, work, |_, _| Ok(())).unwrap_err().to_string().contains("three"));
+            let work = |n| {
+                if n == 3 {
+                    Err(Error::invalid("three", "is not wanted"))
+                } else {
+                    Ok(n)
+                }
+            };
+            assert!(
+                parallel_for(1000, threads, work, |_, _| Ok(()))
+                    .unwrap_err()
+                    .to_string()
+                    .contains("three")
+            );
         }
-        each(0, 4, |_| Ok(()), |_, _| Err(Error::invalid("nothing", "comes"))).unwrap();
+        parallel_for(
+            0,
+            4,
+            |_| Ok(()),
+            |_, _| Err(Error::invalid("nothing", "comes")),
+        )
+        .unwrap();
     }
 }

@@ -1,71 +1,69 @@
-//! What dialects of threads write alike: bodies of a launch side by side, nests over whose threads ranges are counted, folds over lanes. How their language
-//! declares and converts is theirs, and so is what touches memory.
+//! Rendering shared by GPU dialects: bodies of a launch, thread indices, folds over lanes.
+//!
+//! Declarations, conversions and memory accesses are left to the language.
 
 use crate::names::{Names, unprintable};
 use gristmill_compiler::lower::{Code, Statement, ThreadIndex};
 use gristmill_uop::Id;
 use std::fmt::Write;
 
-/// The text of a kernel of threads, as far as it is written.
+/// Text of a kernel during rendering.
 #[derive(Default)]
-pub struct Text<'a> {
-    /// The text.
+pub struct SimtText<'a> {
     pub out: String,
-    /// How the threads of the open nest are counted.
+    /// Thread indices of the open nest.
     pub threads: &'a [ThreadIndex],
 }
 
-/// A writer of a language of threads.
+/// Writer of a GPU language.
 pub trait Simt<'a> {
-    /// What ends an unsigned literal.
+    /// Suffix of unsigned literals.
     const UNSIGNED: &'static str;
 
-    /// What is written.
-    fn text(&mut self) -> &mut Text<'a>;
-    /// The values' names.
+    /// Returns the text written so far.
+    fn text(&mut self) -> &mut SimtText<'a>;
+    /// Returns the names of values.
     fn names(&self) -> &Names<'a>;
-    /// A value's type.
+    /// Returns the type of a value.
     fn type_of(&self, id: Id) -> String;
-    /// An index expression, written out.
+    /// Renders an index expression inline.
     fn index(&self, id: Id) -> String;
-    /// A value as another type.
+    /// Converts a value to another type.
     fn converted(&self, t: &str, value: &str) -> String;
-    /// The index of a range as that type.
+    /// Declares the index of a range with a type.
     fn range(&self, name: &str, t: &str, value: &str) -> String;
-    /// The index of a range that is counted over threads.
+    /// Declares the index of a range that is spread over threads.
     fn range_of_threads(&self, name: &str, t: &str, value: &str) -> String {
         self.range(name, t, value)
     }
-    /// An unsigned quotient of which further quotients and remainders are made.
+    /// Renders an unsigned quotient, of which further quotients and remainders are taken.
     fn quotient(&self, of: &str, by: &str) -> String;
-    /// The workgroup's number among those of the body of that number and all behind it, as an unsigned one.
+    /// Renders the workgroup's unsigned index, counted from the first workgroup of `body`.
     fn workgroup(&self, body: usize) -> String;
-    /// The head of that body, whose number of workgroups is `count`, and of what those do that are its own.
+    /// Renders the beginning of a body with `count` workgroups, and of the branch that runs it.
     fn head(&self, body: usize, count: Id) -> String;
-    /// What ends both.
+    /// Renders the end of the branch and of the body.
     fn tail(&self, body: usize) -> String;
-    /// How a workgroup ends.
-    fn leave(&self) -> String;
-    /// A statement.
+    /// Renders the statement that ends a workgroup.
+    fn early_return(&self) -> String;
+    /// Writes one statement, with the nested ones that follow separately.
     fn statement(&mut self, s: &'a Statement);
-    /// Statements in their order.
     fn statements(&mut self, all: &'a [Statement]) {
         all.iter().for_each(|s| self.statement(s));
     }
 
-    /// Writes a line.
     fn line(&mut self, text: std::fmt::Arguments) {
         let out = &mut self.text().out;
         let _ = out.write_fmt(text);
         out.push('\n');
     }
-    /// A body: the indices of its workgroups, and what these do.
+    /// Writes a body: the indices of its workgroup, then its statements.
     fn body(&mut self, number: usize, code: &'a Code) {
         let head = self.head(number, self.names().signature.groups[number]);
         self.line(format_args!("{head}"));
         let mut rest = self.workgroup(number);
         for (i, &r) in code.globals.iter().enumerate().rev() {
-            let (t, name) = (self.type_of(r), self.names().of(r));
+            let (t, name) = (self.type_of(r), self.names().name(r));
             let mut value = rest.clone();
             if i > 0 {
                 let bound = self.converted("u32", &self.index(self.names().g[r].src[0]));
@@ -76,14 +74,16 @@ pub trait Simt<'a> {
             self.line(format_args!("{index}"));
         }
         if let Some(skip) = code.skip {
-            let (skip, leave) = (self.index(skip), self.leave());
+            let (skip, leave) = (self.index(skip), self.early_return());
             self.line(format_args!("if ({skip}) {{ {leave} }}"));
         }
         self.statements(&code.statements);
         let tail = self.tail(number);
         self.line(format_args!("{tail}"));
     }
-    /// Blocks: nests, whose ranges are counted over the threads, what is done under a condition, and their ends. Is it one of those?
+    /// Writes a block statement: a nest with its thread indices, a condition, or an end.
+    ///
+    /// Returns whether the statement is one of those.
     fn block(&mut self, s: &'a Statement) -> bool {
         match s {
             Statement::End => self.line(format_args!("}}")),
@@ -98,10 +98,12 @@ pub trait Simt<'a> {
                 self.text().threads = threads;
                 for of in threads {
                     let part = |sign: &str, by: Option<i64>| {
-                        by.map_or(String::new(), |by| format!(" {sign} {by}{}", Self::UNSIGNED))
+                        by.map_or(String::new(), |by| {
+                            format!(" {sign} {by}{}", Self::UNSIGNED)
+                        })
                     };
                     let value = format!("thread{}{}", part("/", of.divide), part("%", of.modulo));
-                    let (t, name) = (self.type_of(of.range), self.names().of(of.range));
+                    let (t, name) = (self.type_of(of.range), self.names().name(of.range));
                     let index = self.range_of_threads(&name, &t, &value);
                     self.line(format_args!("{index}"));
                 }
@@ -110,10 +112,15 @@ pub trait Simt<'a> {
         }
         true
     }
-    /// Over how many lanes a fold goes, and how many threads are from one to the next.
+    /// Returns the number of lanes of a fold and the distance in threads between them.
     fn lanes(&mut self, fold: Id) -> [i64; 2] {
         let range = self.names().g[fold].src[1];
-        let stride = self.text().threads.iter().find(|t| t.range == range).map(ThreadIndex::stride);
+        let stride = self
+            .text()
+            .threads
+            .iter()
+            .find(|t| t.range == range)
+            .map(ThreadIndex::stride);
         let g = self.names().g;
         match (g.int_value(g[range].src[0]), stride) {
             (Some(lanes), Some(stride)) => [lanes, stride],

@@ -1,4 +1,4 @@
-//! Kernels' texts, whatever they are called, and the libraries that have been made of them.
+//! Kernel texts independent of names, and the libraries compiled from them.
 
 use gristmill_runtime::Error;
 use gristmill_runtime::store::Key;
@@ -6,45 +6,53 @@ use gristmill_uop::program::Program;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// A kernel's text without its name: programs of different schedules may do the same under different names, or different things
-/// under one.
-pub struct Text {
-    /// Hash of the nameless text.
+/// A kernel's text with its name factored out.
+///
+/// Programs of different schedules may have equal text under different names, or different text
+/// under the same name.
+pub struct KernelText {
+    /// Hash of the text without the name.
     pub key: Key,
-    /// Name of its function, made of the hash.
+    /// Name of its function, derived from the hash.
     pub symbol: String,
-    /// The text with `symbol` for a name.
+    /// Text that uses `symbol` as the name.
     pub source: String,
-    /// A name that it has in some program, for people.
+    /// Name in one of the programs, for messages.
     pub name: String,
 }
 
-impl Text {
-    /// Of a program's source.
-    pub fn of(program: &Program) -> Text {
-        let key = Key::of([rename(&program.source, &program.name, "KERNEL")]);
+impl KernelText {
+    /// Creates the text of a program.
+    pub fn from_program(program: &Program) -> KernelText {
+        let key = Key::from_parts([rename(&program.source, &program.name, "KERNEL")]);
         let symbol = format!("k_{}", &key.hex()[..24]);
-        Text { source: rename(&program.source, &program.name, &symbol), key, symbol, name: program.name.clone() }
-    }
-    /// Of every program; one without a source is an error.
-    pub fn all(programs: &[Program]) -> Result<Vec<Text>, Error> {
-        match programs.iter().find(|p| p.source.is_empty()) {
-            Some(empty) => Err(Error::invalid(&empty.name, "has no source text")),
-            None => Ok(programs.iter().map(Text::of).collect()),
+        KernelText {
+            source: rename(&program.source, &program.name, &symbol),
+            key,
+            symbol,
+            name: program.name.clone(),
         }
     }
-    /// What a compiler said, with the kernel's name for its symbol.
+    /// Creates the texts of all programs; a program without source text is an error.
+    pub fn all(programs: &[Program]) -> Result<Vec<KernelText>, Error> {
+        match programs.iter().find(|p| p.source.is_empty()) {
+            Some(empty) => Err(Error::invalid(&empty.name, "has no source text")),
+            None => Ok(programs.iter().map(KernelText::from_program).collect()),
+        }
+    }
+    /// Replaces the symbol in a compiler's message by the kernel's name.
     pub fn with_name(&self, error: Error) -> Error {
         match error {
-            Error::Compile { message, .. } => {
-                Error::Compile { kernel: self.name.clone(), message: message.replace(&self.symbol, &self.name) }
-            }
+            Error::Compile { message, .. } => Error::Compile {
+                kernel: self.name.clone(),
+                message: message.replace(&self.symbol, &self.name),
+            },
             other => other,
         }
     }
 }
 
-/// Libraries in use, by kernel: what two schedules share is compiled once.
+/// Libraries in use, by kernel, so that schedules share compiled kernels.
 pub struct Libraries<L>(Mutex<HashMap<Key, Weak<L>>>);
 
 impl<L> Default for Libraries<L> {
@@ -54,11 +62,11 @@ impl<L> Default for Libraries<L> {
 }
 
 impl<L> Libraries<L> {
-    /// Those that have one of these texts, and the texts that none has, each once, by key.
-    pub fn find<'a>(&self, texts: &'a [Text]) -> (HashMap<Key, Arc<L>>, Vec<&'a Text>) {
+    /// Returns the loaded libraries of these texts, and the texts without one, unique and by key.
+    pub fn find<'a>(&self, texts: &'a [KernelText]) -> (HashMap<Key, Arc<L>>, Vec<&'a KernelText>) {
         let loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = HashMap::new();
-        let mut missing: Vec<&Text> = Vec::new();
+        let mut missing: Vec<&KernelText> = Vec::new();
         for text in texts {
             match loaded.get(&text.key).and_then(Weak::upgrade) {
                 Some(library) => drop(found.insert(text.key, library)),
@@ -69,21 +77,26 @@ impl<L> Libraries<L> {
         missing.dedup_by_key(|t| t.key);
         (found, missing)
     }
-    /// Remembers these for as long as somebody has them.
-    pub fn keep(&self, libraries: &HashMap<Key, Arc<L>>) {
+    /// Registers libraries; they are kept as weak references.
+    pub fn remember(&self, libraries: &HashMap<Key, Arc<L>>) {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|_, library| library.strong_count() > 0);
-        loaded.extend(libraries.iter().map(|(key, library)| (*key, Arc::downgrade(library))));
+        loaded.extend(
+            libraries
+                .iter()
+                .map(|(key, library)| (*key, Arc::downgrade(library))),
+        );
     }
 }
 
-/// `source` with `to` for the identifier `name`, and for the beginning of identifiers that continue it with `__`: whatever else a
-/// kernel defines at file scope is named so.
+/// Replaces the identifier `name` by `to`, also as a prefix followed by `__`.
+///
+/// Other definitions of a kernel at file scope have that prefix.
 fn rename(source: &str, name: &str, to: &str) -> String {
     let mut out = String::with_capacity(source.len() + 64);
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut copied = 0;
-    // A start looks through megabytes of texts: looking at every word was an eighth of a warm start's processor time.
+    // Texts are megabytes: testing each word took an eighth of a warm start's CPU time.
     for (at, _) in source.match_indices(name).filter(|_| !name.is_empty()) {
         let end = &source[at + name.len()..];
         let begins = !source[..at].ends_with(is_word);
@@ -103,9 +116,13 @@ mod tests {
 
     #[test]
     fn only_the_kernels_own_names_change() {
-        let source = "static int e_1__t; void e_1(int e_10, int xe_1, float e_1x) { e_1__t = e_10; } // e_1";
+        let source =
+            "static int e_1__t; void e_1(int e_10, int xe_1, float e_1x) { e_1__t = e_10; } // e_1";
         let renamed = rename(source, "e_1", "K");
-        assert_eq!(renamed, "static int K__t; void K(int e_10, int xe_1, float e_1x) { K__t = e_10; } // K");
+        assert_eq!(
+            renamed,
+            "static int K__t; void K(int e_10, int xe_1, float e_1x) { K__t = e_10; } // K"
+        );
         assert_eq!(rename("é(x)", "", "K"), "é(x)");
     }
 }

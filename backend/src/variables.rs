@@ -1,4 +1,4 @@
-//! The variables of a captured step: which there are, what each may be, and the workgroups that launches have for their values.
+//! Variables of a captured step: their bounds, and the workgroup counts that depend on them.
 
 use gristmill_runtime::index::Index;
 use gristmill_runtime::{Error, Launch};
@@ -8,36 +8,35 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A variable of the step.
 struct Variable {
     name: Arc<str>,
-    /// Bounds that every kernel which reads it was compiled for.
+    /// Inclusive bounds that all kernels reading it were compiled for.
     min: i64,
     max: i64,
 }
 
-/// The variables of a step and the numbers of workgroups that follow from them.
+/// Variables of a step and the workgroup counts of its kernels.
 #[derive(Default)]
 pub struct Variables {
     list: Vec<Variable>,
     /// Values of `list` in this replay.
     current: Vec<i64>,
     counts: Vec<(Index, String)>,
-    /// Counts by address of their kernel: the calls of one function are launches of one, and its workgroups are counted once.
+    /// Counts by address of the kernel: several launches may share a kernel.
     known: HashMap<usize, Groups>,
 }
 
-/// What is counted of a kernel's workgroups, by the numbers of the counts.
+/// Indices of a kernel's workgroup counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Groups {
-    /// All of them.
+    /// Count of the whole launch.
     pub all: usize,
-    /// Those of each body, where it has several.
+    /// Counts of the bodies, if there are several.
     pub bodies: Range<usize>,
 }
 
 impl Variables {
-    /// Adds what a launch's kernel reads. The numbers of its counts of workgroups and of its variables, in their order.
+    /// Adds the variables and counts of a launch. Returns the indices of both, variables in order.
     pub fn bind(&mut self, launch: &Launch) -> Result<(Groups, Vec<usize>), Error> {
         let program = launch.kernel.program();
         let identity = Arc::as_ptr(&launch.kernel).addr();
@@ -49,12 +48,15 @@ impl Variables {
                 for body in &program.bodies {
                     self.learn_count(program, body.groups)?;
                 }
-                let groups = Groups { all, bodies: all + 1..self.counts.len() };
+                let groups = Groups {
+                    all,
+                    bodies: all + 1..self.counts.len(),
+                };
                 self.known.insert(identity, groups.clone());
                 groups
             }
         };
-        // A buffer may hold less than the kernel could use.
+        // A buffer may be smaller than the kernel's bounds assume.
         for (name, most) in launch.limits() {
             let slot = self.slot(name);
             self.list[slot].max = self.list[slot].max.min(most);
@@ -62,15 +64,20 @@ impl Variables {
         Ok((groups, program.vars.iter().map(|v| self.slot(v)).collect()))
     }
 
-    /// The number of a new count.
+    /// Adds a count and returns its index.
     fn learn_count(&mut self, program: &Program, groups: Id) -> Result<usize, Error> {
-        let index = Index::compile(&program.graph, groups, &mut |v| self.slot(v))
-            .ok_or_else(|| Error::invalid(&program.name, "its count of workgroups is not an index expression"))?;
+        let index =
+            Index::compile(&program.graph, groups, &mut |v| self.slot(v)).ok_or_else(|| {
+                Error::invalid(
+                    &program.name,
+                    "its count of workgroups is not an index expression",
+                )
+            })?;
         self.counts.push((index, program.name.clone()));
         Ok(self.counts.len() - 1)
     }
 
-    /// Narrows the bounds of variables to those of this program: kernels address memory without checks.
+    /// Narrows bounds to those of this program, as kernels access memory without checks.
     fn learn_bounds(&mut self, program: &Program) {
         for id in program.graph.toposort(&[program.root, program.groups]) {
             let node = &program.graph[id];
@@ -83,21 +90,32 @@ impl Variables {
         }
     }
 
-    /// The number of a variable, a new one if it has none.
+    /// Returns the index of a variable, adding it if it is new.
     fn slot(&mut self, name: &Arc<str>) -> usize {
-        self.list.iter().position(|v| v.name == *name).unwrap_or_else(|| {
-            self.list.push(Variable { name: name.clone(), min: i64::MIN, max: i64::MAX });
-            self.current.push(0);
-            self.list.len() - 1
-        })
+        self.list
+            .iter()
+            .position(|v| v.name == *name)
+            .unwrap_or_else(|| {
+                self.list.push(Variable {
+                    name: name.clone(),
+                    min: i64::MIN,
+                    max: i64::MAX,
+                });
+                self.current.push(0);
+                self.list.len() - 1
+            })
     }
 
-    /// Takes values by name; one that is missing or out of bounds is an error.
+    /// Sets values by name; a missing value or one out of bounds is an error.
     pub fn set(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         for (value, variable) in self.current.iter_mut().zip(&self.list) {
             let name = &*variable.name;
             let given = vars.iter().find(|v| v.0 == name);
-            *value = given.ok_or_else(|| Error::invalid(format!("variable {name}"), "the step ran without it"))?.1;
+            *value = given
+                .ok_or_else(|| {
+                    Error::invalid(format!("variable {name}"), "the step ran without it")
+                })?
+                .1;
             if !(variable.min..=variable.max).contains(value) {
                 let message = format!("{value} is not in {}..={}", variable.min, variable.max);
                 return Err(Error::invalid(format!("variable {name}"), message));
@@ -106,29 +124,36 @@ impl Variables {
         Ok(())
     }
 
-    /// Values in the order of their numbers.
+    /// Returns the values in the order of their indices.
     pub fn values(&self) -> &[i64] {
         &self.current
     }
 
-    /// The workgroups of every count, for the values that were set, into `out`.
+    /// Evaluates all counts for the current values into `out`.
     pub fn count(&mut self, out: &mut Vec<i64>) -> Result<(), Error> {
         out.clear();
         for (index, name) in &mut self.counts {
             let count = index.evaluate(&self.current);
-            out.push(count.ok_or_else(|| Error::invalid(&*name, "its workgroups cannot be counted"))?.max(0));
+            out.push(
+                count
+                    .ok_or_else(|| Error::invalid(&*name, "its workgroups cannot be counted"))?
+                    .max(0),
+            );
         }
         Ok(())
     }
 
-    /// The workgroups of every count with each variable at its largest. `None` where that cannot be counted.
+    /// Evaluates all counts with each variable at its upper bound; `None` if that overflows.
     pub fn most(&mut self) -> Vec<Option<i64>> {
         let largest: Vec<i64> = self.list.iter().map(|v| v.max).collect();
-        self.counts.iter_mut().map(|(index, _)| index.evaluate(&largest)).collect()
+        self.counts
+            .iter_mut()
+            .map(|(index, _)| index.evaluate(&largest))
+            .collect()
     }
 }
 
-/// Numbers of launches, by level.
+/// Returns the indices of launches, sorted by level.
 pub fn by_level(launches: &[Launch]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..launches.len()).collect();
     order.sort_by_key(|&i| launches[i].level);

@@ -7,7 +7,7 @@ use crate::progress::Bars;
 use gristmill_backend::Opened;
 use gristmill_compiler::record;
 use gristmill_llm::arch::{Logits, Plan};
-use gristmill_llm::engine::{Compiled, Engine, Error, Row, Run, Source, Step, Weights, WholePool};
+use gristmill_llm::engine::{CompiledModel, DecodeRow, Engine, Error, Step, TokenRun, TokenSource, Weights, WholePool};
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -43,8 +43,10 @@ pub fn seconds(engine: &mut Engine, ids: &[u32], prompt: bool, depth: usize) -> 
     match (prompt, ids.first()) {
         (false, Some(&first)) => decode(engine, &[pool], &[first], depth..depth + ids.len(), false)?,
         _ => {
-            _ = engine
-                .logits(Run { tokens: ids, position: depth, pages: pool.pages(), contiguous: true }, Logits::Last)?
+            _ = engine.logits(
+                TokenRun { tokens: ids, position: depth, pages: pool.pages(), contiguous: true },
+                Logits::Last,
+            )?
         }
     }
     // The null device may take no time.
@@ -64,8 +66,9 @@ pub fn decode(
     let mut tokens = first.to_vec();
     for position in positions.clone() {
         let on_device = overlaps && position > positions.start;
-        let source = |nth| if on_device { Source::Row(nth) } else { Source::Token(tokens[nth]) };
-        let rows: Vec<Row> = pools.iter().enumerate().map(|(nth, pool)| pool.row(source(nth), position)).collect();
+        let source = |nth| if on_device { TokenSource::Row(nth) } else { TokenSource::Token(tokens[nth]) };
+        let rows: Vec<DecodeRow> =
+            pools.iter().enumerate().map(|(nth, pool)| pool.row(source(nth), position)).collect();
         let step = Step { chunk: None, rows: &rows, batch_invariant, contiguous };
         // A new graph is compiled only while no step is in flight.
         let begun = engine.start(&step)?;
@@ -74,8 +77,8 @@ pub fn decode(
             tokens = chosen.into_iter().zip(&tokens).map(|(next, &same)| next.unwrap_or(same)).collect();
         }
         if !begun {
-            let row = |(pool, &token): (_, &u32)| WholePool::row(pool, Source::Token(token), position);
-            let rows: Vec<Row> = pools.iter().zip(&tokens).map(row).collect();
+            let row = |(pool, &token): (_, &u32)| WholePool::row(pool, TokenSource::Token(token), position);
+            let rows: Vec<DecodeRow> = pools.iter().zip(&tokens).map(row).collect();
             engine.start(&Step { rows: &rows, ..step })?;
         }
     }
@@ -148,10 +151,10 @@ impl<'a> Variants<'a> {
         self.keep(target).map(drop)
     }
     /// Compiles the model for a target, reusing loaded weights.
-    fn compiled(&self, target: &Target, there: &Weights, bars: &Bars) -> Result<Compiled<'a>, Error> {
+    fn compiled(&self, target: &Target, there: &Weights, bars: &Bars) -> Result<CompiledModel<'a>, Error> {
         let opened = Opened { target: target.clone(), ..self.opened.clone() };
         let settings = self.common.settings(Some(self.context));
-        Compiled::new(&self.model.file, opened, settings, there, &|p| bars.show(p))
+        CompiledModel::new(&self.model.file, opened, settings, there, &|p| bars.show(p))
     }
     /// Returns the engine of a target, replacing the baseline; weights of the same layout are
     /// reused.

@@ -6,9 +6,9 @@ use crate::failure::{Failure, Result, printable};
 use crate::flags::{Common, warn_of};
 use crate::isolation;
 use crate::progress::{Bars, Fetching};
-use gristmill_hub::{Client, Form, Name, SHORT, Store};
+use gristmill_hub::{Client, FileFormat, Name, SHORT_NAMES, Store};
 use gristmill_llm::arch;
-use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, Span};
+use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, TextSpan};
 use gristmill_llm::engine::{self, Engine, Progress, Settings};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::tokenizer::Tokenizer;
@@ -37,7 +37,7 @@ pub const HELP_OR_DEMO: &str = help!(" [default: demo]");
 
 /// Names that are neither paths nor hub repositories.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    std::iter::once(DEMO_NAME).chain(SHORT.iter().map(|row| row.name))
+    std::iter::once(DEMO_NAME).chain(SHORT_NAMES.iter().map(|row| row.name))
 }
 
 /// Least Jaro-Winkler similarity, 0 to 1, of a name that is suggested: `glm-4.7-flahs` and
@@ -199,7 +199,7 @@ pub fn shortest(template: &ChatTemplate, tokenizer: &Tokenizer, system: Option<&
     let messages: Vec<Message> = system.map(Message::system).into_iter().chain([Message::user("?")]).collect();
     let spans =
         template.render(&messages, &RenderOptions { add_generation_prompt: true, ..RenderOptions::default() })?;
-    Ok(tokenizer.encode_spans(&Span::pairs(&spans), true).len())
+    Ok(tokenizer.encode_spans(&TextSpan::pairs(&spans), true).len())
 }
 
 /// Returns the stored file of a name, fetched first if it is missing.
@@ -219,7 +219,7 @@ pub fn fetched(name: &Name) -> Result<PathBuf> {
 pub fn pull(store: &Store, name: &Name) -> Result<gristmill_hub::Pulled> {
     let client = Client::from_environment();
     let check = |file| ModelFile::check(file).map_err(|error| error.to_string());
-    let form = Form { begins: ModelFile::BEGINS, check: &check };
+    let form = FileFormat { begins: ModelFile::MAGIC, check: &check };
     let pulled = disambiguate::among(name, &|name| {
         let fetching = Fetching::new();
         gristmill_hub::pull(&client, store, name, form, &mut |p| fetching.show(p))

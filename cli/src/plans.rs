@@ -2,8 +2,8 @@
 
 use crate::beam::Question;
 use gristmill_backend::tuning::Plans;
-use gristmill_compiler::decision::{FACTOR, LAYOUT, Pair};
-use gristmill_compiler::decompose::product::Form;
+use gristmill_compiler::decision::{DEFER_NORM_SCALE, LAYOUT, Pair};
+use gristmill_compiler::decompose::matmul_variant::MatmulVariant;
 use gristmill_compiler::{Compiled, Decision, Listed, compile};
 use gristmill_llm::arch::Plan;
 use gristmill_uop::target::Target;
@@ -166,7 +166,7 @@ fn of_function(compiled: &Compiled, calls: f64) -> Vec<Weighed> {
     let of_pair = |d: &Decision| {
         let pair = alone(d, d.options[1 - d.chosen].seconds - d.options[d.chosen].seconds);
         // The cost of this decision is not that of a kernel.
-        let seconds = if d.kind == FACTOR.kind { compiled.seconds * calls } else { pair.seconds };
+        let seconds = if d.kind == DEFER_NORM_SCALE.kind { compiled.seconds * calls } else { pair.seconds };
         Weighed { seconds, ..pair }
     };
     let pairs = pairs.map(of_pair);
@@ -185,7 +185,7 @@ fn others(decision: &Decision) -> Vec<(String, String)> {
 /// Whether a plan is at least as precise as the chosen one; only matmul variants differ in
 /// precision.
 fn keeps_bits(plan: &str, chosen: &str) -> bool {
-    let bits = |plan: &str| plan.parse().map(Form::bits).ok();
+    let bits = |plan: &str| plan.parse().map(MatmulVariant::bits).ok();
     bits(plan).zip(bits(chosen)).is_none_or(|(plan, chosen)| plan >= chosen)
 }
 
@@ -202,7 +202,7 @@ mod tests {
     fn steps(target: &Target, prompt: usize) -> Vec<Plan> {
         let Ok(model) = Model::open(Some("synth:youtu-llm-2b:q4_0")) else { panic!("no model") };
         let Ok(model) = model.describe() else { panic!("no description") };
-        let cache = CacheShape { rows: 2048, pools: Pools::of(32), scalar: Scalar::F16 };
+        let cache = CacheShape { rows: 2048, pools: Pools::from_pages(32), scalar: Scalar::F16 };
         let graph =
             |tokens| GraphKey { tokens, batch: false, others: 0, logits: Logits::Last, depth: 2048, contiguous: true };
         let options = [1, prompt].into_iter().filter(|&n| n > 0).map(|n| plan_options(graph(n), cache, target));
@@ -224,7 +224,8 @@ mod tests {
             let abouts = [About::Functions, About::Kernels, About::Layouts];
             let [functions, kernels, layouts] = abouts.map(|about| asked(about, &target, 0));
             let count = |asked: &[Question<Answer>], kind: &str| asked.iter().filter(|q| is_of(&q[0], kind)).count();
-            let of_functions = ["attention", "product", "place", FACTOR.kind].map(|kind| count(&functions, kind));
+            let of_functions =
+                ["attention", "product", "place", DEFER_NORM_SCALE.kind].map(|kind| count(&functions, kind));
             let of_kernels = ["workgroup", "nest", "stages"].map(|kind| count(&kernels, kind));
             assert!(!layouts.is_empty() && layouts.iter().all(|q| is_of(&q[0], LAYOUT)), "{layouts:?}");
             assert!(of_functions.iter().chain(&of_kernels).all(|&n| n > 0), "{of_functions:?} {of_kernels:?}");

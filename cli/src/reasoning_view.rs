@@ -2,7 +2,7 @@
 
 use crate::style::THINKING;
 use gristmill_llm::chat::markup::{Frame, Markup};
-use gristmill_llm::chat::reply::{Begins, Part, Reply};
+use gristmill_llm::chat::reply::{Begins, Reply, ReplyPart};
 use gristmill_llm::tokenizer::{Decoder, TokenKind, Tokenizer, Utf8Stream};
 use std::collections::HashSet;
 
@@ -83,13 +83,13 @@ impl<'t> Reader<'t> {
         parts.extend(marked.reply.finish(cut));
         self.take(parts)
     }
-    fn take(&mut self, parts: Vec<Part>) -> String {
+    fn take(&mut self, parts: Vec<ReplyPart>) -> String {
         let Text::Marked(marked) = &mut self.text else { return String::new() };
         let [open, close] = THINKING;
         let mut shown = String::new();
         for part in parts {
             match part {
-                Part::Reasoning(text) => {
+                ReplyPart::Reasoning(text) => {
                     if !std::mem::replace(&mut marked.thinking, true) {
                         shown.push_str(open);
                     }
@@ -97,7 +97,7 @@ impl<'t> Reader<'t> {
                     self.thought.get_or_insert_default().push_str(&text);
                 }
                 // Without tools, calls are content.
-                Part::Content(text) | Part::Call(text) | Part::Arguments(text) => {
+                ReplyPart::Content(text) | ReplyPart::Call(text) | ReplyPart::Arguments(text) => {
                     if std::mem::take(&mut marked.thinking) {
                         shown.push_str(close);
                         shown.push_str("\n\n");

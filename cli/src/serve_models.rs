@@ -8,7 +8,7 @@ use gristmill_backend::Opened;
 use gristmill_hub::{Store, file_stem, models_in};
 use gristmill_llm::engine::{self, Engine, MemoryEstimate, Progress};
 use gristmill_llm::language;
-use gristmill_server::{About, LoadError, ModelPlan, ModelSource, ModelSpec, Text};
+use gristmill_server::{LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText};
 use gristmill_uop::machine::MachineKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -185,7 +185,7 @@ enum Location {
 }
 
 impl Location {
-    fn of_model(model: &Model) -> Location {
+    fn for_model(model: &Model) -> Location {
         model.path.clone().map_or_else(|| Location::Name(model.name.clone()), Location::File)
     }
 }
@@ -235,7 +235,7 @@ impl File {
             // Planning reports the error.
             Err(_) => common.clone(),
         };
-        let (at, name, opened) = (Location::of_model(model), name.to_owned(), opened.clone());
+        let (at, name, opened) = (Location::for_model(model), name.to_owned(), opened.clone());
         Ok(File { at, name, common, parallel, opened, kept: Mutex::default() })
     }
     fn keep(&self, model: Model) {
@@ -260,7 +260,7 @@ impl File {
         let describe = model.describe()?;
         let available = self.opened.device.available().unwrap_or(u64::MAX / 2);
         let estimate = MemoryEstimate::new(&model.file, &self.settings(None), available).map_err(refused)?;
-        let about = About {
+        let about = ModelFacts {
             architecture: describe.architecture().to_owned(),
             vocabulary: describe.vocabulary(),
             width: describe.width(),
@@ -268,7 +268,7 @@ impl File {
         };
         Ok(ModelPlan { about, context: estimate.context, bytes: estimate.weights + estimate.beside })
     }
-    fn read(&self) -> Result<Text> {
+    fn read(&self) -> Result<ModelText> {
         let model = self.open()?;
         let tokenizer = model.tokenizer()?;
         let (template, why) = model.template(&tokenizer)?;
@@ -277,7 +277,7 @@ impl File {
         warn(&ignored);
         model.check_context(&self.common, shortest(&template, &tokenizer, None)?)?;
         self.keep(model);
-        Ok(Text { name: self.name.clone(), tokenizer, template, sampling })
+        Ok(ModelText { name: self.name.clone(), tokenizer, template, sampling })
     }
 }
 
@@ -286,7 +286,7 @@ impl ModelSource for File {
         let model = self.open().map_err(|failure| load_error(failure.into()))?;
         self.planned(&model).map_err(load_error)
     }
-    fn text(&self) -> std::result::Result<Text, LoadError> {
+    fn text(&self) -> std::result::Result<ModelText, LoadError> {
         self.read().map_err(|failure| load_error(failure.into()))
     }
     fn load(&self, context: usize, watch: &dyn Fn(Progress)) -> std::result::Result<Engine, LoadError> {

@@ -6,7 +6,7 @@ use gristmill_compiler::alternatives::saturate::Budget;
 use gristmill_compiler::alternatives::{considered, rules as forms};
 use gristmill_compiler::decision::Decider;
 use gristmill_compiler::{Cheapest, Compiled, Decision, custom, lower};
-use gristmill_profile::Stage as Shown;
+use gristmill_profile::StageText as Shown;
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;

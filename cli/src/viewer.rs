@@ -4,7 +4,7 @@ use crate::failure::printable;
 use crate::stages::{self, DECISIONS, computes};
 use gristmill_backend::Opened;
 use gristmill_compiler::{Compiled, Decision, Listed, Watch, compile_watched, watch};
-use gristmill_profile::compilation::{self, Choice, Kernel, Node, Pass, Rule};
+use gristmill_profile::compilation::{self, AlternativeRecord, KernelRecord, NodeRecord, Pass, RuleRecord};
 use gristmill_uop::expression::expression;
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
@@ -56,13 +56,13 @@ pub fn critical_path(compiled: &Compiled) -> f64 {
     levels.iter().sum()
 }
 
-fn decision(of: &Decision) -> compilation::Decision {
-    let option = |o: &gristmill_compiler::decision::Alternative| Choice {
+fn decision(of: &Decision) -> compilation::DecisionRecord {
+    let option = |o: &gristmill_compiler::decision::Alternative| AlternativeRecord {
         name: o.name,
         plan: printable(&o.plan),
         seconds: o.seconds,
     };
-    compilation::Decision {
+    compilation::DecisionRecord {
         kind: of.kind,
         site: printable(&of.site),
         margin: of.margin,
@@ -72,10 +72,10 @@ fn decision(of: &Decision) -> compilation::Decision {
     }
 }
 
-fn kernel(compiled: &Compiled, launch: usize, target: &Target) -> Kernel {
+fn kernel(compiled: &Compiled, launch: usize, target: &Target) -> KernelRecord {
     let program: &Program = &compiled.programs[launch];
     let launched = (program.threads > 1).then(|| program.context.plan.to_string());
-    Kernel {
+    KernelRecord {
         name: program.name.clone(),
         level: compiled.levels[launch],
         about: computes(program),
@@ -91,7 +91,7 @@ fn kernel(compiled: &Compiled, launch: usize, target: &Target) -> Kernel {
 /// Observer of the compilation of a function.
 struct Seen<'f> {
     function: &'f Function,
-    nodes: BTreeMap<Id, Node>,
+    nodes: BTreeMap<Id, NodeRecord>,
     passes: Vec<Pass>,
     /// Firings of each rule until the last pass.
     fired: BTreeMap<&'static str, u32>,
@@ -109,7 +109,11 @@ impl Watch for Seen<'_> {
                 [expression(graph, left, DEPTH), expression(graph, &graph[*right], DEPTH)].map(|text| printable(&text))
             };
             if times > before {
-                rules.push(Rule { name, times: times - before, examples: examples.iter().map(example).collect() });
+                rules.push(RuleRecord {
+                    name,
+                    times: times - before,
+                    examples: examples.iter().map(example).collect(),
+                });
             }
         }
         rules.sort_by_key(|rule| std::cmp::Reverse(rule.times));
@@ -121,7 +125,7 @@ impl Watch for Seen<'_> {
     }
 }
 
-fn node(graph: &Graph, id: Id, function: &Function) -> Node {
+fn node(graph: &Graph, id: Id, function: &Function) -> NodeRecord {
     let node = &graph[id];
     let mut argument = String::new();
     text::argument(&node.arg, &mut argument);
@@ -134,7 +138,7 @@ fn node(graph: &Graph, id: Id, function: &Function) -> Node {
     let value = graph.int_value(id).map(|value| value.to_string());
     let value = value.or_else(|| graph.float_value(id).map(|value| format!("{value:?}")));
     let dims = graph.dims(id);
-    Node {
+    NodeRecord {
         number: id.0,
         op: node.op as usize,
         dtype: node.dtype.to_string(),

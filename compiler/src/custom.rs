@@ -1,26 +1,29 @@
-//! Kernels of the user's own (`Op::Call`): what decides whether they are used, and what becomes of them.
+//! Custom kernels of the user (`Op::Call`): selects the custom source or the reference,
+//! and models its cost.
 //!
-//! Where the device's dialect has a text for one, the call is a kernel whose nest stores a value that stands for the text, or what is computed from that, and reads each argument's buffer, or what its function
-//! computes (`schedule/custom.rs`), so that parameters, levels, hazards, lifetimes and titles follow from it as from any other kernel's. Elsewhere the call is its reference, and that is scheduled as if it
-//! had been written alone.
+//! If the device's dialect has source text for the call, the call becomes a kernel whose nest
+//! stores a value that stands for the text, or an expression of it. The nest reads each argument's
+//! buffer or the expression passed as a function (`kernel/custom.rs`), so that parameters, levels,
+//! hazards, lifetimes and titles follow as for any other kernel. Otherwise the call is replaced by
+//! its reference, which is scheduled like ordinary ops.
 
-use crate::price::{OfText, Price};
-use crate::typical::typical;
+use crate::cost::{Cost, OfText};
+use crate::ir::size_estimate::typical;
 use gristmill_uop::custom::{CustomRef, Language};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, Sources};
 use rustc_hash::FxHashMap;
 
-/// The number of the range over the elements of a call's output.
+/// Number of the range over the elements of a call's output.
 pub const OUTPUT: u32 = 1;
 
-/// The number of the range over the elements of that argument, where the text reads it by a function.
+/// Number of the range over the elements of that argument, if the text reads it through a function.
 pub fn argument(number: usize) -> u32 {
     OUTPUT + 1 + number as u32
 }
 
-/// The user's kernel that a tensor-level node calls.
+/// The custom kernel that a tensor-level node calls.
 pub fn called(g: &Graph, id: Id) -> Option<CustomRef> {
     match (g[id].op, &g[id].arg) {
         (Op::Call, Arg::Custom(kernel)) => Some(kernel),
@@ -28,21 +31,26 @@ pub fn called(g: &Graph, id: Id) -> Option<CustomRef> {
     }
 }
 
-/// Is there a text of a call, `node`, in that language, which can name its tensors?
+/// Whether the call has a text in that language, and the language can express the
+/// text's tensor accesses.
 fn is_known(g: &Graph, node: Id, kernel: CustomRef, language: Language) -> bool {
     let by_function = |name: &str| kernel.calls(name).is_some();
     let mut arguments = kernel.arguments.iter().zip(&g[node].src[2..]);
-    let pointers = !by_function(kernel.output) || arguments.any(|(name, &s)| g[s].op != Op::Var && !by_function(name));
+    let pointers = !by_function(kernel.output)
+        || arguments.any(|(name, &s)| g[s].op != Op::Var && !by_function(name));
     kernel.text(language.name).is_some() && (language.has_pointers || !pointers)
 }
 
-/// The calls below `roots`, each as a kernel, where there is a text for it in that language, or as its reference.
+/// Replaces the calls below `roots`: by a kernel if `language` has a text for it,
+/// else by its reference.
 pub fn resolve(g: &mut Graph, roots: &mut [Id], language: Option<Language>) {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for id in g.toposort(roots) {
-        let Some(kernel) = called(g, id) else { continue };
+        let Some(kernel) = called(g, id) else {
+            continue;
+        };
         let src: Sources = g[id].src.clone();
-        // Sources come first: what they call is settled.
+        // Sources precede the call, so their calls are already resolved.
         let settled: Vec<Id> = src.iter().map(|&s| g.substitute(s, &mut map)).collect();
         let new = if language.is_some_and(|language| is_known(g, id, kernel, language)) {
             as_kernel(g, kernel, &settled)
@@ -56,7 +64,8 @@ pub fn resolve(g: &mut Graph, roots: &mut [Id], language: Option<Language>) {
     }
 }
 
-/// A call whose reference nobody computes: in its place are zeros of its dims.
+/// The call with its reference replaced by zeros of the same dims, since the
+/// reference is not computed.
 fn as_kernel(g: &mut Graph, kernel: CustomRef, src: &[Id]) -> Id {
     let (dims, dtype) = (g.shape(src[0]), g[src[0]].dtype);
     let zero = g.constant(dtype, 0.0);
@@ -65,44 +74,62 @@ fn as_kernel(g: &mut Graph, kernel: CustomRef, src: &[Id]) -> Id {
     g.call(kernel, place, src[1], &arguments)
 }
 
-/// The tensor whose buffer holds the elements of `id` in their order: shapes do not move any, where only first dims vary.
+/// The tensor whose buffer holds the elements of `id` in the same order: skips reshapes in which
+/// only the first dim varies.
 fn unshaped(g: &Graph, mut id: Id) -> Id {
     let dense = |id: Id| g.dims(id).iter().skip(1).all(|&d| g.int_value(d).is_some());
-    while g[id].op == Op::Reshape && !g.dims(g[id].src[0]).is_empty() && dense(id) && dense(g[id].src[0]) {
+    while g[id].op == Op::Reshape
+        && !g.dims(g[id].src[0]).is_empty()
+        && dense(id)
+        && dense(g[id].src[0])
+    {
         id = g[id].src[0];
     }
     id
 }
 
-/// The tensors that a call reads and that are no parameters, each with whether its text does so by a function; none of another node.
+/// Tensors that a call reads and that are not parameters, each with whether the text reads it
+/// through a function. Empty for other nodes.
 pub fn tensors(g: &Graph, node: Id) -> Vec<(Id, bool)> {
-    let Some(kernel) = called(g, node) else { return vec![] };
+    let Some(kernel) = called(g, node) else {
+        return vec![];
+    };
     let arguments = kernel.arguments.iter().zip(&g[node].src[2..]);
     let tensors = arguments.filter(|(_, s)| !matches!(g[**s].op, Op::Var | Op::Param));
-    tensors.map(|(name, &s)| (s, kernel.calls(name).is_some())).collect()
+    tensors
+        .map(|(name, &s)| (s, kernel.calls(name).is_some()))
+        .collect()
 }
 
-/// The value that stands for the text in a kernel's nests, where it is a user's.
+/// The value that stands for the text in the nests of a custom kernel; `None` for other kernels.
 pub fn value(g: &Graph, nests: &[Id]) -> Option<Id> {
     let &[nest] = nests else { return None };
-    g.toposort(&[g[nest].src[2]]).into_iter().find(|&n| g[n].op == Op::Call)
+    g.toposort(&[g[nest].src[2]])
+        .into_iter()
+        .find(|&n| g[n].op == Op::Call)
 }
 
-/// Is that program a user's own kernel? Then it has no statements: its text is all there is.
+/// Whether that program is a custom kernel, which consists of its text and has no statements.
 pub fn is_custom(program: &Program) -> bool {
     let g = &program.graph;
     let bodies = &g[program.root].src;
     bodies.len() == 1 && value(g, &g[bodies[0]].src).is_some()
 }
 
-/// The range of that number which a nest closes.
+/// The closed range of a nest with that number.
 pub fn range(g: &Graph, nest: Id, number: u32) -> Option<Id> {
-    g[nest].src[3..].iter().copied().find(|&r| g.range_number(r) == number)
+    g[nest].src[3..]
+        .iter()
+        .copied()
+        .find(|&r| g.range_number(r) == number)
 }
 
-/// What the nest of a call costs: what its text reads by pointers and what it writes, once; what its functions read and compute, as often as it calls them; and the operations that it declares.
-pub fn price(g: &Graph, call: Id, nest: Id, target: &Target) -> Price {
-    let (Some(kernel), Some(value)) = (called(g, call), value(g, &[nest])) else { return Price::default() };
+/// The cost of a call's nest: tensors accessed by pointer and the output once, fused functions as
+/// often as the text calls them, and the operations that the kernel declares.
+pub fn cost(g: &Graph, call: Id, nest: Id, target: &Target) -> Cost {
+    let (Some(kernel), Some(value)) = (called(g, call), value(g, &[nest])) else {
+        return Cost::default();
+    };
     let elements = |id: Id| g.dims(id).iter().map(|&d| typical(g, d)).product::<f64>();
     let stored = g[nest].src[2];
     let mut all = OfText::default();
@@ -112,10 +139,15 @@ pub fn price(g: &Graph, call: Id, nest: Id, target: &Target) -> Price {
     all.expression(g, stored, range(g, nest, OUTPUT), f64::from(calls));
     for (i, (name, &tensor)) in kernel.arguments.iter().zip(&g[call].src[2..]).enumerate() {
         if let Some(calls) = kernel.calls(name) {
-            all.expression(g, g[value].src[i], range(g, nest, argument(i)), f64::from(calls));
+            all.expression(
+                g,
+                g[value].src[i],
+                range(g, nest, argument(i)),
+                f64::from(calls),
+            );
         } else if g[tensor].op != Op::Var {
             all.bytes(elements(tensor) * g.scalar(tensor).bytes() as f64);
         }
     }
-    all.price(&target.machine)
+    all.cost(&target.machine)
 }

@@ -1,124 +1,196 @@
-//! Priced choices. A choice that has several legal answers is a [`Decision`], by whatever pass it is made, answered by a [`Policy`]: the heuristic, the perturbing policy of the tests (any legal choice
-//! must be correct) and the tuner are then one mechanism, and `gristmill kernels` prints what was decided and why. By kind: `alternatives`, `scatter`, `attention`, `factor`, `layout`, `product`, `place`, `exchange`, `kept`, `reuse`,
-//! `merge`, `shapes`, `workgroup`, `stages`, `nest`, `launch`.
+//! Compile-time choices with a modelled cost.
 //!
-//! What is no decision follows from facts and measured constants: whether the tokens of a prompt share rows (`tokens_share`), its keys are rounded (`rounded_keys`) and weights that are read across their
-//! rows are copied (`across.rs`), in which chunks a recurrence goes, and what flags switch off (`uop/src/target.rs`).
+//! A choice with several legal answers is a [`Decision`], whichever pass makes it, and a [`Policy`]
+//! answers it. The heuristic, the perturbing policy of the tests (every legal choice must give
+//! correct results) and the tuner therefore share one mechanism, and `gristmill kernels` prints
+//! each choice with its costs. The kinds are `alternatives`, `scatter`, `attention`, `factor`,
+//! `layout`, `product`, `place`, `exchange`, `kept`, `reuse`, `merge`, `shapes`, `workgroup`,
+//! `stages`, `nest` and `launch`.
+//!
+//! Other choices are not decisions but follow from facts and measured constants: whether the tokens
+//! of a prompt share rows (`tokens_share`), whether its keys are rounded (`rounded_keys`), whether
+//! weights that are read across their rows are copied (`dequantise_transposed.rs`), the chunk size
+//! of a recurrence, and everything that a flag switches off (`uop/src/target.rs`).
 
 use std::collections::BTreeMap;
 
-/// Something that can be chosen.
+/// One candidate of a decision.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Alternative {
-    /// Its name among the alternatives of its kind of decision.
+    /// Name, unique among the alternatives of this kind of decision.
     pub name: &'static str,
-    /// The plan that it is, as text; empty where the name says all.
+    /// Plan as text; empty if the name identifies the alternative.
     pub plan: String,
-    /// Its price in seconds.
+    /// Modelled cost in seconds.
     pub seconds: f64,
 }
 
 impl Alternative {
-    /// One whose name says all.
+    /// An alternative without a plan text.
     pub fn named(name: &'static str, seconds: f64) -> Alternative {
-        Alternative { name, plan: String::new(), seconds }
+        Alternative {
+            name,
+            plan: String::new(),
+            seconds,
+        }
     }
 }
 
-/// A kind of decision between two alternatives that are told by their names, the heuristic's first: `place: fuse` is the text of one.
+/// Kind of decision between two named alternatives, the heuristic's first.
+///
+/// The text of an alternative is `kind: name`, such as `place: fuse`.
 pub struct Pair {
-    /// What is decided.
+    /// Kind of the decision, the first word of its key.
     pub kind: &'static str,
-    /// The alternatives.
+    /// Names of both alternatives, the default first.
     pub names: [&'static str; 2],
 }
 
-/// Has an intermediate a buffer, or is it computed inside the kernels that read it?
-pub const PLACE: Pair = Pair { kind: "place", names: ["buffer", "fuse"] };
-/// Has what is computed in a kernel the buffer that the kernel's result has, which readers compute then?
-pub const EXCHANGE: Pair = Pair { kind: "exchange", names: ["outer", "inner"] };
-/// Do several kernels in a row all compute what is fused into them, or read what the first of them stores?
-pub const REUSE: Pair = Pair { kind: "reuse", names: ["fuse", "reuse"] };
-/// Have kernels without a path between them launches of their own?
-pub const MERGE: Pair = Pair { kind: "merge", names: ["apart", "together"] };
-/// Does a factor of all terms of a sum, as a norm has it, multiply the sum or the terms?
-pub const FACTOR: Pair = Pair { kind: "factor", names: ["behind", "before"] };
-/// Are workgroups that are few as large as proposed?
-pub const SHAPES: Pair = Pair { kind: "shapes", names: ["proposed", "smaller"] };
+/// Whether an intermediate is materialised in a buffer or fused into the kernels that read it.
+pub const PLACE: Pair = Pair {
+    kind: "place",
+    names: ["buffer", "fuse"],
+};
+/// Which of two fused nodes is materialised: the kernel's result (`outer`) or its producer
+/// (`inner`), from which readers then compute the result.
+pub const SWAP_MATERIALISED: Pair = Pair {
+    kind: "exchange",
+    names: ["outer", "inner"],
+};
+/// Whether dependent kernels recompute a fused value each, or read it from a buffer that
+/// the first one stores.
+pub const RECOMPUTE_OR_STORE: Pair = Pair {
+    kind: "reuse",
+    names: ["fuse", "reuse"],
+};
+/// Whether kernels without a dependency between them run in separate launches or
+/// in one (horizontal fusion).
+pub const LAUNCH_FUSION: Pair = Pair {
+    kind: "merge",
+    names: ["apart", "together"],
+};
+/// Whether a factor common to all terms of a sum, such as a norm's scale, multiplies the sum
+/// (`behind`) or the terms (`before`).
+pub const DEFER_NORM_SCALE: Pair = Pair {
+    kind: "factor",
+    names: ["behind", "before"],
+};
+/// Whether a launch with too few workgroups gets smaller ones than proposed.
+pub const SHAPES: Pair = Pair {
+    kind: "shapes",
+    names: ["proposed", "smaller"],
+};
 
 impl Pair {
-    /// All of them.
-    pub const ALL: [Pair; 6] = [FACTOR, PLACE, EXCHANGE, REUSE, MERGE, SHAPES];
+    /// Every pair of named alternatives.
+    pub const ALL: [Pair; 6] = [
+        DEFER_NORM_SCALE,
+        PLACE,
+        SWAP_MATERIALISED,
+        RECOMPUTE_OR_STORE,
+        LAUNCH_FUSION,
+        SHAPES,
+    ];
 
-    /// The text of an alternative.
     fn plan(&self, name: &str) -> String {
         format!("{}: {name}", self.kind)
     }
-    /// The decision at a site between alternatives of these prices.
+    /// The decision at `site`, with the costs of both alternatives in seconds.
     pub fn at(&self, site: String, seconds: [f64; 2]) -> Decision {
         let options = self.names.into_iter().zip(seconds);
-        let options = options.map(|(name, seconds)| Alternative { name, plan: self.plan(name), seconds }).collect();
+        let options = options
+            .map(|(name, seconds)| Alternative {
+                name,
+                plan: self.plan(name),
+                seconds,
+            })
+            .collect();
         Decision::new(self.kind, site, options)
     }
-    /// Is that the text of one of its alternatives?
+    /// Whether `plan` is the text of one of the two alternatives.
     pub fn has(&self, plan: &str) -> bool {
         self.names.iter().any(|name| self.plan(name) == plan.trim())
     }
 }
 
-/// Sites of one function that would have one name, told apart by their order: `site`, `site #2`.
+/// Makes the site names of one function unique by a counter: `site`, `site #2`.
 #[derive(Default)]
 pub struct Alike(BTreeMap<String, usize>);
 
 impl Alike {
-    /// That name, or with its number behind it if it was given before.
+    /// Returns `name`, with a number appended if it was returned before.
     pub fn name(&mut self, name: String) -> String {
         let number = self.0.entry(name.clone()).or_default();
         *number += 1;
-        if *number == 1 { name } else { format!("{name} #{number}") }
+        if *number == 1 {
+            name
+        } else {
+            format!("{name} #{number}")
+        }
     }
 }
 
-/// The kind of decision on how a weight lies, which serves all functions.
+/// Kind of the decision on a weight's layout; its key names no function, since
+/// all functions share it.
 pub const LAYOUT: &str = "layout";
 
-/// A choice between alternatives, each with a price in seconds.
+/// A choice between alternatives, each with a cost in seconds.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// What is decided: `place`, `product`, `workgroup`.
+    /// Kind of the decision, such as `place`, `product` or `workgroup`.
     pub kind: &'static str,
-    /// Where: the kernel or the node, `%12 Reduce [16, 64]`.
+    /// The kernel or node it is about, such as `%12 Reduce [16, 64]`.
     pub site: String,
-    /// What could be chosen, the heuristic's choice first; illegal options are not listed.
+    /// Legal alternatives, the heuristic's choice first.
     pub options: Vec<Alternative>,
-    /// The part of the first option's price that another must save: prices are estimates.
+    /// Fraction of the first option's cost that another option must save,
+    /// since costs are estimates.
     pub margin: f64,
-    /// What was chosen.
+    /// Index of the chosen option.
     pub chosen: usize,
-    /// Was anybody asked? Some choices follow from others, and are only told.
+    /// Whether the policy was asked. Choices that follow from others are only logged.
     pub asked: bool,
-    /// Is it made again in other functions, which must come to the same answer? Then that follows from its key and its options.
+    /// Whether other functions make the same decision and must get the same answer. The answer then
+    /// depends only on the key and the options.
     pub everywhere: bool,
 }
 
 impl Decision {
-    /// That has not been answered yet: the first option.
+    /// An unanswered decision without a margin; `chosen` is the first option.
     pub fn new(kind: &'static str, site: String, options: Vec<Alternative>) -> Decision {
-        Decision { kind, site, options, margin: 0.0, chosen: 0, asked: false, everywhere: false }
+        Decision {
+            kind,
+            site,
+            options,
+            margin: 0.0,
+            chosen: 0,
+            asked: false,
+            everywhere: false,
+        }
     }
-    /// The decision's name in a table of plans.
+    /// Key of this decision in a table of plans: kind and site.
     pub fn key(&self) -> String {
         format!("{} {}", self.kind, self.site)
     }
-    /// May a decision of that name be made in the function of that [full name](gristmill_uop::function::Function::full_name)? Sites begin with it, but for those of how weights lie.
+    /// Whether the function with that [full
+    /// name](gristmill_uop::function::Function::full_name) may make the decision `key`. Sites
+    /// begin with the function's name, except those of weight layouts.
     pub fn is_of(key: &str, function: &str) -> bool {
         let (kind, site) = key.split_once(' ').unwrap_or((key, ""));
-        kind == LAYOUT || site.strip_prefix(function).is_some_and(|rest| rest.starts_with(' ') || rest.is_empty())
+        kind == LAYOUT
+            || site
+                .strip_prefix(function)
+                .is_some_and(|rest| rest.starts_with(' ') || rest.is_empty())
     }
-    /// One line: the site, the choice, the prices.
+    /// Formats the decision as one line: key, options with costs, `*` at the chosen one.
     pub fn explain(&self) -> String {
-        let says_more =
-            |of: &Alternative| !of.plan.is_empty() && of.plan.split_once(": ").is_none_or(|plan| plan.1 != of.name);
+        let says_more = |of: &Alternative| {
+            !of.plan.is_empty()
+                && of
+                    .plan
+                    .split_once(": ")
+                    .is_none_or(|plan| plan.1 != of.name)
+        };
         let option = |(i, of): (usize, &Alternative)| {
             let (star, us) = (if i == self.chosen { "*" } else { "" }, of.seconds * 1e6);
             match says_more(of) {
@@ -131,17 +203,20 @@ impl Decision {
     }
 }
 
-/// How often each alternative of each kind of decision could be chosen, and was.
+/// How often an alternative of a kind of decision was offered and taken.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Count {
     /// Decisions that offered it.
     pub offered: usize,
-    /// Decisions that took it.
+    /// Decisions that chose it.
     pub taken: usize,
 }
 
-/// The alternatives of these decisions by kind and name: which were ever taken.
-pub fn counts<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> BTreeMap<(&'static str, &'static str), Count> {
+/// Counts, by kind and name, how often each alternative was offered and taken. Ignores decisions
+/// that were only logged.
+pub fn counts<'a>(
+    decisions: impl IntoIterator<Item = &'a Decision>,
+) -> BTreeMap<(&'static str, &'static str), Count> {
     let mut all: BTreeMap<_, Count> = BTreeMap::new();
     for decision in decisions.into_iter().filter(|d| d.asked) {
         for (i, option) in decision.options.iter().enumerate() {
@@ -153,31 +228,39 @@ pub fn counts<'a>(decisions: impl IntoIterator<Item = &'a Decision>) -> BTreeMap
     all
 }
 
-/// Answers decisions.
+/// Chooses among the options of decisions.
 pub trait Policy {
-    /// The index of the chosen option; there is one at least.
+    /// Returns the index of the chosen option; a decision has at least one.
     fn choose(&mut self, decision: &Decision) -> usize;
-    /// Is it asked about alternatives, too, that no price could make the cheapest? To list them takes time.
+    /// Whether callers should also list alternatives that no cost could make the cheapest. Listing
+    /// them takes compile time.
     fn explores(&self) -> bool {
         true
     }
 }
 
-/// The first option, unless another is cheaper by more than the decision's margin: then the cheapest, the first of equals.
+/// Takes the first option, unless another saves more than the decision's margin: then the cheapest,
+/// the first among equals.
 pub struct Cheapest;
 
 impl Policy for Cheapest {
     fn choose(&mut self, decision: &Decision) -> usize {
-        let price = |i: usize| decision.options[i].seconds;
-        let best = (0..decision.options.len()).min_by(|&a, &b| price(a).total_cmp(&price(b))).unwrap_or(0);
-        if price(best) < price(0) * (1.0 - decision.margin) { best } else { 0 }
+        let cost = |i: usize| decision.options[i].seconds;
+        let best = (0..decision.options.len())
+            .min_by(|&a, &b| cost(a).total_cmp(&cost(b)))
+            .unwrap_or(0);
+        if cost(best) < cost(0) * (1.0 - decision.margin) {
+            best
+        } else {
+            0
+        }
     }
     fn explores(&self) -> bool {
         false
     }
 }
 
-/// Chooses as [`Cheapest`] does, and has all alternatives listed: for whoever reads them.
+/// Chooses as [`Cheapest`] does, but has all alternatives listed, for reports.
 pub struct Listed;
 
 impl Policy for Listed {
@@ -186,18 +269,18 @@ impl Policy for Listed {
     }
 }
 
-/// Any option, by a seeded generator: for tests.
+/// Takes any option by a seeded generator, for tests.
 pub struct Perturb {
     seed: u64,
     state: u64,
 }
 
 impl Perturb {
-    /// With any seed but 0.
+    /// A generator with that seed, which must not be 0.
     pub fn new(seed: u64) -> Perturb {
         Perturb { seed, state: seed }
     }
-    /// xorshift64
+    /// One step of xorshift64.
     fn next(&mut self) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -209,10 +292,11 @@ impl Perturb {
 impl Policy for Perturb {
     fn choose(&mut self, decision: &Decision) -> usize {
         let number = match decision.everywhere {
-            // FNV-1a of the key, and a few steps that spread it.
+            // FNV-1a of the key, then two generator steps to spread it.
             true => {
-                let mixed =
-                    decision.key().bytes().fold(self.seed, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+                let mixed = decision.key().bytes().fold(self.seed, |h, b| {
+                    (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+                });
                 let mut own = Perturb::new(mixed | 1);
                 own.next();
                 own.next()
@@ -223,29 +307,38 @@ impl Policy for Perturb {
     }
 }
 
-/// A policy together with the record of what it chose.
+/// A policy together with the log of its choices.
 pub struct Decider<'a> {
-    /// Who answers.
+    /// Answers decisions without a tuned plan.
     pub policy: &'a mut dyn Policy,
-    /// Plans that a tuner found, by [`Decision::key`]: taken where they are among the options.
+    /// Plans that a tuner found, by [`Decision::key`]. A plan that is among the
+    /// options overrides the policy.
     pub plans: &'a BTreeMap<String, String>,
-    /// What was decided so far.
+    /// Decisions made so far, in order.
     pub log: Vec<Decision>,
 }
 
 impl Decider<'_> {
-    /// Are alternatives wanted there that no price could make the cheapest?
+    /// Whether to list alternatives there that no cost could make the cheapest.
     pub fn explores(&self, decision: &Decision) -> bool {
         self.policy.explores() || !self.plans.is_empty() && self.plans.contains_key(&decision.key())
     }
-    /// Asks, and remembers the answer.
+    /// Answers a decision, logs it and returns the index of the chosen option.
     pub fn choose(&mut self, mut decision: Decision) -> usize {
         let found = self.plans.get(&decision.key());
-        let tuned = found.and_then(|plan| decision.options.iter().position(|o| !plan.is_empty() && o.plan == *plan));
+        let tuned = found.and_then(|plan| {
+            decision
+                .options
+                .iter()
+                .position(|o| !plan.is_empty() && o.plan == *plan)
+        });
         decision.chosen = match tuned {
             Some(tuned) => tuned,
             None if decision.options.len() == 1 => 0,
-            None => self.policy.choose(&decision).min(decision.options.len() - 1),
+            None => self
+                .policy
+                .choose(&decision)
+                .min(decision.options.len() - 1),
         };
         decision.asked = true;
         let chosen = decision.chosen;
@@ -260,20 +353,43 @@ mod tests {
 
     #[test]
     fn a_line_tells_a_plan_where_it_says_more_than_its_name() {
-        let workgroup = Alternative { name: "rows", plan: "workgroup: a0 global".into(), seconds: 1e-6 };
+        let workgroup = Alternative {
+            name: "rows",
+            plan: "workgroup: a0 global".into(),
+            seconds: 1e-6,
+        };
         let decision = Decision::new("workgroup", "f sum [8]".into(), vec![workgroup]);
-        assert_eq!(decision.explain(), "workgroup f sum [8]: *rows (workgroup: a0 global) 1.00 us");
+        assert_eq!(
+            decision.explain(),
+            "workgroup f sum [8]: *rows (workgroup: a0 global) 1.00 us"
+        );
         let place = PLACE.at("f Reduce [8]".into(), [2e-6, 1e-6]);
-        assert_eq!(place.explain(), "place f Reduce [8]: *buffer 2.00 us, fuse 1.00 us");
+        assert_eq!(
+            place.explain(),
+            "place f Reduce [8]: *buffer 2.00 us, fuse 1.00 us"
+        );
     }
 
     #[test]
     fn what_a_tuner_left_is_chosen_against_the_price() {
         let plans = BTreeMap::from([("place f Reduce [8]".to_owned(), "place: buffer".to_owned())]);
-        let mut decider = Decider { policy: &mut Cheapest, plans: &plans, log: vec![] };
-        assert_eq!(decider.choose(PLACE.at("f Reduce [8]".into(), [2e-6, 1e-6])), 0);
-        assert_eq!(decider.choose(PLACE.at("f Reduce [9]".into(), [2e-6, 1e-6])), 1);
-        assert_eq!(decider.choose(REUSE.at("f Reduce [8]".into(), [2e-6, 1e-6])), 1);
+        let mut decider = Decider {
+            policy: &mut Cheapest,
+            plans: &plans,
+            log: vec![],
+        };
+        assert_eq!(
+            decider.choose(PLACE.at("f Reduce [8]".into(), [2e-6, 1e-6])),
+            0
+        );
+        assert_eq!(
+            decider.choose(PLACE.at("f Reduce [9]".into(), [2e-6, 1e-6])),
+            1
+        );
+        assert_eq!(
+            decider.choose(RECOMPUTE_OR_STORE.at("f Reduce [8]".into(), [2e-6, 1e-6])),
+            1
+        );
     }
 
     #[test]
@@ -287,7 +403,11 @@ mod tests {
             ("layout q4_0 [8, 32]", "f", true),
             ("", "f", false),
         ] {
-            assert_eq!(Decision::is_of(key, function), is_its, "{key} of {function}");
+            assert_eq!(
+                Decision::is_of(key, function),
+                is_its,
+                "{key} of {function}"
+            );
         }
     }
 }

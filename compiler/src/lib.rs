@@ -1,27 +1,25 @@
-//! Tensor graph to kernel text, by pure functions: decompose, schedule, price, map, lower, render. Opens no device.
+//! Compiles a tensor graph to kernel source by pure functions: decompose, schedule, cost, map,
+//! lower, render. Opens no device.
 
 pub mod alternatives;
+pub mod cost;
 pub mod custom;
 pub mod decision;
 pub mod decompose;
 pub mod emit;
-pub mod fragment;
-pub mod layout;
+pub mod ir;
+pub mod kernel;
 pub mod lower;
 pub mod map;
-pub mod nest;
 pub mod pipeline;
+pub mod plan;
 pub mod planned;
 pub mod prepack;
-pub mod price;
+pub mod propose;
 pub mod record;
-pub mod request;
 pub mod schedule;
 #[doc(hidden)]
 pub mod testing;
-pub mod tile;
-mod title;
-mod typical;
 pub mod watch;
 
 pub use decision::{Cheapest, Decision, Listed, Perturb, Policy};

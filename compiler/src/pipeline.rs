@@ -1,17 +1,17 @@
-//! The pipeline, top to bottom: from a captured function to programs.
+//! The compilation pipeline, from a captured function to programs.
 
 use crate::alternatives;
 use crate::custom;
 use crate::decision::{Decider, Decision, Pair, Policy};
 use crate::decompose::attention;
 use crate::decompose::attention::plan::AttentionPlan;
-use crate::decompose::{product, scatter};
+use crate::decompose::{matmul_variant, scatter};
 use crate::emit::{CustomDialect, Dialect, Emission, Slots, map, program};
-use crate::layout::Layout;
+use crate::ir::layout::Layout;
+use crate::ir::parse::ParseError;
+use crate::plan::{NestPlan, StagePlan, TilePlan, Workgroup};
 use crate::planned::{Planned, planned};
 use crate::schedule::{Launch, TEMP};
-use crate::tile::text::ParseError;
-use crate::tile::{NestPlan, StagePlan, TilePlan, Workgroup};
 use crate::watch::Watch;
 use gristmill_uop::Id;
 use gristmill_uop::function::{Function, Storage};
@@ -20,28 +20,30 @@ use gristmill_uop::program::{Extent, Program};
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 
-/// A compiled function.
+/// Result of compiling a function.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// Programs, one for each launch, in order.
+    /// Programs, one for each launch, in execution order.
     pub programs: Vec<Arc<Program>>,
-    /// Level of each launch.
+    /// Dependency level of each launch.
     pub levels: Vec<usize>,
-    /// Layout that each packed slot must have; the file's for those that are not listed.
+    /// Layout that each packed slot must have. Slots that are not listed use the file layout.
     pub layouts: Vec<(u32, Layout)>,
-    /// Bytes and arena offset of each intermediate; its slot is its number plus [`TEMP`].
+    /// Bytes and arena offset of each intermediate; its slot is its index plus [`TEMP`].
     pub temps: Vec<(usize, usize)>,
-    /// Bytes of the arena.
+    /// Size of the arena of intermediates in bytes.
     pub arena: usize,
-    /// How each launch is computed: a plan for each of its bodies.
+    /// Tile plans of each launch, one for each of its bodies.
     pub plans: Vec<Vec<TilePlan>>,
-    /// What was decided; nothing of what was read from a [`record`](crate::record).
+    /// Log of decisions; empty if the function was read from a [`record`](crate::record).
     pub decisions: Vec<Decision>,
-    /// Which rules fired, and how often, also for kernels that were only tried; nothing of what was read from a record.
+    /// Rules that fired and how often, including in kernels that were only tried; empty if
+    /// read from a record.
     pub rules: Vec<(&'static str, u32)>,
-    /// Modelled seconds of one call: the sum over its launches.
+    /// Modelled seconds of one call, summed over the launches.
     pub seconds: f64,
-    /// Numbers that a partial result of attention takes for one row of queries and a chunk of the cache, in the form that was chosen: those of the largest.
+    /// Values that attention's partial result holds for one query row and one chunk of the KV
+    /// cache. The maximum over the attentions of the function, in their chosen form.
     pub partial: usize,
 }
 
@@ -55,7 +57,7 @@ pub fn compile(
     compile_watched(function, target, dialect, policy, &mut ())
 }
 
-/// The same, looked on by somebody.
+/// Compiles as [`compile`] does, and passes the graph after each pass to `watch`.
 pub fn compile_watched(
     function: &Function,
     target: &Target,
@@ -63,13 +65,21 @@ pub fn compile_watched(
     policy: &mut dyn Policy,
     watch: &mut dyn Watch,
 ) -> Compiled {
-    let mut decider = Decider { policy, plans: &target.plans, log: Vec::new() };
+    let mut decider = Decider {
+        policy,
+        plans: &target.plans,
+        log: Vec::new(),
+    };
     let function = &captured(function, dialect, watch);
-    // alternatives: of all forms of the body that rules know, the one whose price is least.
+    // alternatives: the cheapest of all forms of the body that the rewrite rules derive.
     let chosen = alternatives::choose(function, target, &mut decider);
     let function = chosen.as_ref().unwrap_or(function);
-    watch.pass("alternatives", &mut function.graph.clone(), &roots(function));
-    // decompose, materialise, merge, plan memory.
+    watch.pass(
+        "alternatives",
+        &mut function.graph.clone(),
+        &roots(function),
+    );
+    // decompose, materialise, fuse launches, plan memory.
     let Planned { scheduled, layouts } = planned(function, target, &mut decider, watch);
     let mut graph = scheduled.graph;
     watch.pass("schedule", &mut graph, &nests_of(&scheduled.launches));
@@ -78,12 +88,21 @@ pub fn compile_watched(
         Some((bytes, _)) => Extent::Fixed(bytes),
         None => Extent::Fixed(slot_bytes(function, &layouts, slot)),
     };
-    let slots = Slots { function, streams: layouts.iter().map(|l| l.0).collect(), extent: &extent };
+    let slots = Slots {
+        function,
+        streams: layouts.iter().map(|l| l.0).collect(),
+        extent: &extent,
+    };
     let (mut programs, mut plans, mut nests) = (Vec::new(), Vec::new(), Vec::new());
     let mut seconds = 0.0;
     for launch in &scheduled.launches {
-        seconds += launch.price.seconds;
-        let mut with = Emission { slots: &slots, target, dialect, decider: &mut decider };
+        seconds += launch.cost.seconds;
+        let mut with = Emission {
+            slots: &slots,
+            target,
+            dialect,
+            decider: &mut decider,
+        };
         let mapped = map(&mut graph, launch, &mut with);
         programs.push(Arc::new(program(&graph, launch, &mapped, &mut with)));
         nests.extend(mapped.iter().flat_map(|m| &m.nests));
@@ -104,29 +123,54 @@ pub fn compile_watched(
     }
 }
 
-/// What a function computes.
+/// Output nodes of a function.
 fn roots(function: &Function) -> Vec<Id> {
     function.outputs.iter().map(|o| o.1).collect()
 }
 
-/// The function, with kernels of the user's own where the device has a text for them.
+/// The function with each `Op::Call` resolved: to a custom kernel if the device has source text for
+/// it, else to its reference.
 fn captured(function: &Function, dialect: Option<&dyn Dialect>, watch: &mut dyn Watch) -> Function {
     let (mut graph, mut roots) = (function.graph.clone(), roots(function));
     watch.pass("captured", &mut graph, &roots);
-    custom::resolve(&mut graph, &mut roots, dialect.and_then(Dialect::custom).map(CustomDialect::language));
-    let outputs = function.outputs.iter().zip(roots).map(|(output, root)| (output.0, root)).collect();
-    Function { graph, outputs, ..function.clone() }
+    custom::resolve(
+        &mut graph,
+        &mut roots,
+        dialect
+            .and_then(Dialect::custom)
+            .map(CustomDialect::language),
+    );
+    let outputs = function
+        .outputs
+        .iter()
+        .zip(roots)
+        .map(|(output, root)| (output.0, root))
+        .collect();
+    Function {
+        graph,
+        outputs,
+        ..function.clone()
+    }
 }
 
-/// The nests of all kernels.
+/// Nests of all kernels.
 fn nests_of(launches: &[Launch]) -> Vec<Id> {
-    launches.iter().flat_map(|launch| &launch.bodies).flat_map(|body| &body.nests).copied().collect()
+    launches
+        .iter()
+        .flat_map(|launch| &launch.bodies)
+        .flat_map(|body| &body.nests)
+        .copied()
+        .collect()
 }
 
-/// Bytes of a function's own slot in its layout. More than any buffer has where they cannot be counted, so that no launch is made of it.
+/// Bytes of one of the function's own slots in its layout. `usize::MAX` if they cannot be counted,
+/// so that no launch is built from it.
 fn slot_bytes(function: &Function, layouts: &[(u32, Layout)], number: u32) -> usize {
     let slot = &function.slots[number as usize];
-    let layout = layouts.iter().find(|l| l.0 == number).map_or(Layout::File, |l| l.1);
+    let layout = layouts
+        .iter()
+        .find(|l| l.0 == number)
+        .map_or(Layout::File, |l| l.1);
     let bytes = match slot.storage {
         Storage::Plain(_) => slot.storage.bytes(&slot.dims),
         Storage::Packed(e) => layout.bytes(e, &slot.dims),
@@ -134,23 +178,23 @@ fn slot_bytes(function: &Function, layouts: &[(u32, Layout)], number: u32) -> us
     bytes.unwrap_or(usize::MAX)
 }
 
-/// Bytes and arena offset of the intermediate of that slot, if it is one.
+/// Bytes and arena offset of the intermediate in that slot; `None` for other slots.
 fn temp(temps: &[(usize, usize)], slot: u32) -> Option<(usize, usize)> {
     temps.get(slot.checked_sub(TEMP)? as usize).copied()
 }
 
 impl Compiled {
-    /// Bytes and arena offset of a slot that is an intermediate; `None` for the function's own slots.
+    /// Bytes and arena offset of an intermediate's slot; `None` for the function's own slots.
     pub fn temp(&self, slot: u32) -> Option<(usize, usize)> {
         temp(&self.temps, slot)
     }
 }
 
-/// Is that the text of something that decisions choose: how a weight lies, what a workgroup computes, how a nest is mapped, how an attention is divided,
-/// in which form a weight is multiplied, how a launch is run, what is fused and merged?
+/// Checks that `text` is a plan of some kind of decision: layout, workgroup, stages, nest,
+/// attention, product variant, scatter variant, launch, or one of the named pairs.
 ///
 /// # Errors
-/// The words that no plan has there.
+/// The words that do not parse.
 pub fn check_plan(text: &str) -> Result<(), ParseError> {
     if Pair::ALL.iter().any(|pair| pair.has(text)) {
         return Ok(());
@@ -160,8 +204,8 @@ pub fn check_plan(text: &str) -> Result<(), ParseError> {
         Some("layout") => text.parse::<Layout>().map(drop),
         Some("attention") => text.parse::<AttentionPlan>().map(drop),
         Some("stages") => text.parse::<StagePlan>().map(drop),
-        Some("product") => text.parse::<product::Form>().map(drop),
-        Some("scatter") => text.parse::<scatter::Form>().map(drop),
+        Some("product") => text.parse::<matmul_variant::MatmulVariant>().map(drop),
+        Some("scatter") => text.parse::<scatter::ScatterVariant>().map(drop),
         Some("launch") => text.parse::<LaunchPlan>().map(drop).map_err(ParseError),
         _ => text.parse::<NestPlan>().map(drop),
     }

@@ -1,11 +1,13 @@
-//! The middle of the pipeline: a function, as it is to be computed, as launches. `pipeline.rs` goes on from here for the function itself; forms of a part of it that are
-//! only compared end here.
+//! The middle of the pipeline: decomposes a function and schedules it as launches.
+//!
+//! `pipeline.rs` continues from here with the chosen form; alternatives of a subgraph are only
+//! compared by cost and end here.
 
 use crate::decision::Decider;
-use crate::decompose::product::Forms;
-use crate::decompose::{attention, int8, layouts, row_factors, scan, scatter};
+use crate::decompose::matmul_variant::MatmulVariants;
+use crate::decompose::{attention, defer_norm_scale, int8, layouts, scan, scatter};
 use crate::emit::verify;
-use crate::layout::Layout;
+use crate::ir::layout::Layout;
 use crate::schedule::{self, Decomposed, Scheduled};
 use crate::watch::Watch;
 use gristmill_uop::function::{Function, SlotKind};
@@ -16,15 +18,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A function as launches.
 pub struct Planned {
-    /// Launches, memory, and the graph that they are in.
+    /// Launches, memory plan, and the graph that holds them.
     pub scheduled: Scheduled,
-    /// Layout that each packed slot must have; the file's for those that are not listed.
+    /// Layout that each packed slot must have. Slots that are not listed use the file layout.
     pub layouts: Vec<(u32, Layout)>,
 }
 
-/// Decomposes and schedules.
-pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watch: &mut dyn Watch) -> Planned {
-    // decompose: named ops in terms of others.
+/// Decomposes and schedules a function.
+pub fn planned(
+    function: &Function,
+    target: &Target,
+    decider: &mut Decider,
+    watch: &mut dyn Watch,
+) -> Planned {
+    // decompose: rewrites named ops in terms of basic ones.
     let mut graph = function.graph.clone();
     let mut hints = FxHashMap::default();
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
@@ -32,28 +39,58 @@ pub fn planned(function: &Function, target: &Target, decider: &mut Decider, watc
     watch.pass("scan", &mut graph, &roots);
     scatter::expand(&mut graph, &mut roots, function, target, decider);
     watch.pass("scatter", &mut graph, &roots);
-    attention::expand(&mut graph, &mut roots, &mut hints, target, &function.full_name(), decider);
+    attention::expand(
+        &mut graph,
+        &mut roots,
+        &mut hints,
+        target,
+        &function.full_name(),
+        decider,
+    );
     watch.pass("attention", &mut graph, &roots);
-    row_factors::move_factors(&mut graph, &mut roots, &mut hints, function, target, decider);
+    defer_norm_scale::defer_norm_scale(
+        &mut graph, &mut roots, &mut hints, function, target, decider,
+    );
     watch.pass("factors", &mut graph, &roots);
-    let layouts = layouts::decided(function, int8::layouts_of(function, target), target, decider);
+    let layouts = layouts::decided(
+        function,
+        int8::layouts_of(function, target),
+        target,
+        decider,
+    );
     let name = function.full_name();
-    let mut forms = Forms::new(&name, target, decider);
+    let mut forms = MatmulVariants::new(&name, target, decider);
     let derived = int8::derive(&mut graph, &mut roots, &mut hints, layouts, &mut forms);
     watch.pass("int8", &mut graph, &roots);
     let outputs = distinct_outputs(&mut graph, function, &roots);
-    watch.pass("outputs", &mut graph, &outputs.iter().map(|o| o.1).collect::<Vec<_>>());
+    watch.pass(
+        "outputs",
+        &mut graph,
+        &outputs.iter().map(|o| o.1).collect::<Vec<_>>(),
+    );
     for &(_, root) in &outputs {
         verify(&graph, root, Level::Tensor, "decompose");
     }
-    let mut layouts: Vec<(u32, Layout)> = derived.layouts.iter().map(|(&slot, l)| (slot, l.0)).collect();
+    let mut layouts: Vec<(u32, Layout)> = derived
+        .layouts
+        .iter()
+        .map(|(&slot, l)| (slot, l.0))
+        .collect();
     layouts.sort_by_key(|l| l.0);
-    // materialise, merge, plan memory.
-    let of = Decomposed { function, outputs: &outputs, hints: &hints, derived: &derived };
-    Planned { scheduled: schedule::schedule(&of, graph, target, decider), layouts }
+    // materialise, fuse launches, plan memory.
+    let of = Decomposed {
+        function,
+        outputs: &outputs,
+        hints: &hints,
+        derived: &derived,
+    };
+    Planned {
+        scheduled: schedule::schedule(&of, graph, target, decider),
+        layouts,
+    }
 }
 
-/// Is it a version of a state?
+/// Whether the node is a version of a state.
 fn is_state(g: &Graph, mut node: Id) -> bool {
     let is_version = g[node].op.is_version();
     while g[node].op.is_version() {
@@ -62,7 +99,8 @@ fn is_state(g: &Graph, mut node: Id) -> bool {
     is_version && g[node].op == Op::Param
 }
 
-/// The outputs, each with a node of its own, since a node is written to one place: what another slot has already, or has as its state, is copied.
+/// The outputs, each with a distinct node, because a node is written to one place only. A node that
+/// another slot already writes, or that is a state, is copied.
 fn distinct_outputs(g: &mut Graph, function: &Function, roots: &[Id]) -> Vec<(u32, Id)> {
     let mut taken: FxHashSet<Id> = FxHashSet::default();
     let own = |(&(slot, _), &root): (&(u32, Id), &Id)| {
@@ -71,8 +109,14 @@ fn distinct_outputs(g: &mut Graph, function: &Function, roots: &[Id]) -> Vec<(u3
             while is_state(g, node) || !taken.insert(node) {
                 let dtype = g[node].dtype;
                 let src: Sources = std::iter::once(node).chain(g.shape(node)).collect();
-                // Not built: the rules know that it is the same.
-                node = g.intern(Node { op: Op::Reshape, dtype, src, arg: Arg::None });
+                // Interned directly: building it would let the rules simplify the
+                // no-op reshape away.
+                node = g.intern(Node {
+                    op: Op::Reshape,
+                    dtype,
+                    src,
+                    arg: Arg::None,
+                });
             }
         }
         (slot, node)

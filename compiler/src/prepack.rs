@@ -1,13 +1,15 @@
-//! Prepack: the kernel that brings a weight from the layout of its file into the one its kernels read. Slot 0 holds the rows as in the file,
-//! slot 1 receives them in their layout; the variable `groups` is the number of groups of rows that lie together.
+//! Prepack kernels: repack a weight from its file layout into the layout its compute kernels read.
+//!
+//! Slot 0 holds the rows in file layout, slot 1 receives the packed rows. The variable `groups` is
+//! the number of groups of interleaved rows.
 
+use crate::cost::Cost;
 use crate::decision::{Cheapest, Decider};
 use crate::emit::{self, Dialect, Emission, Slots};
-use crate::layout::{Kind, Layout, Leaf, Packing};
-use crate::nest::Ranges;
-use crate::price::Price;
+use crate::ir::layout::{Kind, Layout, Leaf, Packing};
+use crate::ir::nest::Ranges;
+use crate::plan::TilePlan;
 use crate::schedule::{Body, Launch};
-use crate::tile::TilePlan;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::program::{Extent, Program, When};
@@ -16,72 +18,102 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use smallvec::smallvec;
 
-/// Most groups of rows of one launch.
+/// Largest value of the variable `groups`.
 const MOST_GROUPS: i64 = 1 << 31;
-/// The variable that says how many groups of rows.
+/// Variable that holds the number of row groups.
 const GROUPS: &str = "groups";
 
-/// Rows of a weight that are to lie in another layout than their file's.
+/// Rows of a weight to be repacked.
 pub struct PackedRows<'a> {
-    /// Their format.
+    /// Format of the file.
     pub encoding: EncodingRef,
-    /// The format, taken apart.
+    /// Decomposition of the format into leaves.
     pub packing: &'a Packing,
-    /// How they are to lie.
+    /// Layout of the result.
     pub layout: Layout,
     /// Elements of a row.
     pub columns: usize,
 }
 
-/// The kernel for such rows.
+/// Builds the repacking program for these rows.
 pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) -> Program {
-    let &PackedRows { encoding: e, packing, layout, columns } = of;
-    let mut g = Graph::new();
-    let (lanes, columns) = (layout.lanes(), columns as i64);
-    let mut packed =
-        |slot| g.intern(Node { op: Op::Param, dtype: Scalar::U8.one(), src: smallvec![], arg: Arg::Packed(slot, e) });
-    let (file, out) = (packed(0), packed(1));
-    let mut p = Prepack { g, packing, e, layout, lanes, columns, file, out, ranges: Ranges::after(0) };
-    let of_rows = |layout: Layout| layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
-    let bound = target.machine.largest_binding / of_rows(Layout::File).max(of_rows(layout));
-    let groups = p.g.var(GROUPS, 1, MOST_GROUPS.min(bound as i64).max(1));
-    let group = p.range(groups, RangeKind::Global);
-    let mut nests = Vec::new();
-    for leaf in &packing.leaves {
-        match &leaf.kind {
-            Kind::Scale { every, stored, .. } => nests.push(p.scale(group, leaf, *every, *stored)),
-            Kind::Code { pieces } => {
-                nests.extend((0..pieces.len()).map(|i| p.code(group, leaf, i)).collect::<Vec<_>>())
-            }
+    let &PackedRows {
+        encoding: e,
+        layout,
+        ..
+    } = of;
+    let mut p = Prepack::new(of);
+    let nests = p.nests(target);
+    let Prepack {
+        mut g,
+        lanes,
+        columns,
+        ..
+    } = p;
+    let slot = |name: &str, kind| Slot {
+        name: name.into(),
+        kind,
+        dims: vec![lanes, columns],
+        storage: Storage::Packed(e),
+    };
+    let slots = vec![
+        slot("file", SlotKind::Weight),
+        slot("packed", SlotKind::Output),
+    ];
+    let function = Function {
+        name: "prepack".into(),
+        graph: Graph::new(),
+        slots,
+        outputs: vec![],
+    };
+    let launch = launch(nests, &function.name);
+    // Bytes of a group of interleaved rows, in the file and packed. A layout that cannot hold
+    // them gets no program.
+    let extent = |slot| {
+        let layout = if slot == 0 { Layout::File } else { layout };
+        let bytes = layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
+        Extent::Per {
+            variable: GROUPS.into(),
+            bytes,
         }
-    }
-    let slot =
-        |name: &str, kind| Slot { name: name.into(), kind, dims: vec![lanes, columns], storage: Storage::Packed(e) };
-    let slots = vec![slot("file", SlotKind::Weight), slot("packed", SlotKind::Output)];
-    let mut g = p.g;
-    let function = Function { name: "prepack".into(), graph: Graph::new(), slots, outputs: vec![] };
+    };
+    let slots = Slots {
+        function: &function,
+        streams: vec![],
+        extent: &extent,
+    };
+    let mut decider = Decider {
+        policy: &mut Cheapest,
+        plans: &target.plans,
+        log: vec![],
+    };
+    let mut with = Emission {
+        slots: &slots,
+        target,
+        dialect,
+        decider: &mut decider,
+    };
+    let mapped = emit::map(&mut g, &launch, &mut with);
+    emit::program(&g, &launch, &mapped, &mut with)
+}
+
+/// The launch of these nests in one body.
+fn launch(nests: Vec<Id>, title: &str) -> Launch {
     let plan = TilePlan::default();
     let body = Body {
         nests,
         when: When::default(),
         root: None,
         kernel: None,
-        title: function.name.clone(),
+        title: title.into(),
         plan,
         seconds: 0.0,
     };
-    let launch = Launch { bodies: vec![body], level: 0, price: Price::default() };
-    // Rows that lie together, as in the file and packed. A layout that has no such rows has no kernel either.
-    let extent = |slot| {
-        let layout = if slot == 0 { Layout::File } else { layout };
-        let bytes = layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
-        Extent::Per { variable: GROUPS.into(), bytes }
-    };
-    let slots = Slots { function: &function, streams: vec![], extent: &extent };
-    let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
-    let mut with = Emission { slots: &slots, target, dialect, decider: &mut decider };
-    let mapped = emit::map(&mut g, &launch, &mut with);
-    emit::program(&g, &launch, &mapped, &mut with)
+    Launch {
+        bodies: vec![body],
+        level: 0,
+        cost: Cost::default(),
+    }
 }
 
 struct Prepack<'a> {
@@ -96,7 +128,61 @@ struct Prepack<'a> {
     ranges: Ranges,
 }
 
-impl Prepack<'_> {
+impl<'a> Prepack<'a> {
+    fn new(of: &PackedRows<'a>) -> Prepack<'a> {
+        let &PackedRows {
+            encoding: e,
+            packing,
+            layout,
+            columns,
+        } = of;
+        let mut g = Graph::new();
+        let (lanes, columns) = (layout.lanes(), columns as i64);
+        let mut packed = |slot| {
+            g.intern(Node {
+                op: Op::Param,
+                dtype: Scalar::U8.one(),
+                src: smallvec![],
+                arg: Arg::Packed(slot, e),
+            })
+        };
+        let (file, out) = (packed(0), packed(1));
+        Prepack {
+            g,
+            packing,
+            e,
+            layout,
+            lanes,
+            columns,
+            file,
+            out,
+            ranges: Ranges::after(0),
+        }
+    }
+    /// The nests of all leaves, in groups of rows that fit the target's largest binding.
+    fn nests(&mut self, target: &Target) -> Vec<Id> {
+        let (e, dims) = (self.e, [self.lanes, self.columns]);
+        let of_rows = |layout: Layout| layout.bytes(e, &dims).unwrap_or(usize::MAX);
+        let bound =
+            target.machine.largest_binding / of_rows(Layout::File).max(of_rows(self.layout));
+        let groups = self.g.var(GROUPS, 1, MOST_GROUPS.min(bound as i64).max(1));
+        let group = self.range(groups, RangeKind::Global);
+        let mut nests = Vec::new();
+        let packing = self.packing;
+        for leaf in &packing.leaves {
+            match &leaf.kind {
+                Kind::Scale { every, stored, .. } => {
+                    nests.push(self.scale(group, leaf, *every, *stored))
+                }
+                Kind::Code { pieces } => nests.extend(
+                    (0..pieces.len())
+                        .map(|i| self.code(group, leaf, i))
+                        .collect::<Vec<_>>(),
+                ),
+            }
+        }
+        nests
+    }
     fn range(&mut self, bound: Id, kind: RangeKind) -> Id {
         self.ranges.range(&mut self.g, bound, kind)
     }
@@ -109,7 +195,7 @@ impl Prepack<'_> {
         let a = self.g.mul(a, step);
         self.g.add(a, b)
     }
-    /// Address of a block in the file.
+    /// Byte address of a block in the file.
     fn block(&mut self, row: Id, block: Id) -> Id {
         let row_bytes = self.columns / self.packing.elements * self.e.bytes as i64;
         let zero = self.g.int(0);
@@ -117,13 +203,20 @@ impl Prepack<'_> {
         self.at(row, row_bytes, block)
     }
     fn store(&mut self, at: Id, value: Id, ranges: &[Id]) -> Id {
-        let ranges: Vec<Id> = ranges.iter().copied().filter(|&r| self.g[r].op == Op::Range).collect();
+        let ranges: Vec<Id> = ranges
+            .iter()
+            .copied()
+            .filter(|&r| self.g[r].op == Op::Range)
+            .collect();
         self.g.store(self.out, at, value, &ranges)
     }
-    /// A scale of every row, for every group of elements.
+    /// The nest that copies one scale leaf, for every row and every group of elements.
     fn scale(&mut self, group: Id, leaf: &Leaf, every: i64, stored: Scalar) -> Id {
         let p = self.packing;
-        let (block, lane) = (self.looped(self.columns / p.elements), self.looped(self.lanes));
+        let (block, lane) = (
+            self.looped(self.columns / p.elements),
+            self.looped(self.lanes),
+        );
         let number = self.looped(p.elements / every);
         let row = self.at(group, self.lanes, lane);
         let zero = self.g.int(0);
@@ -136,13 +229,19 @@ impl Prepack<'_> {
         let value = self.g.cast(value, stored);
         self.store(to, value, &[block, lane, number])
     }
-    /// Words of one piece of the codes: in every byte the pieces of as many elements as fit.
+    /// The nest that packs one part of the codes: each byte holds that part of as
+    /// many elements as fit.
     fn code(&mut self, group: Id, leaf: &Leaf, piece: usize) -> Id {
         let p = self.packing;
-        let Kind::Code { pieces } = &leaf.kind else { unreachable!("a code") };
+        let Kind::Code { pieces } = &leaf.kind else {
+            unreachable!("a code")
+        };
         let piece = &pieces[piece];
         let vectors = p.unit * piece.bits / 32;
-        let (block, lane) = (self.looped(self.columns / p.elements), self.looped(self.lanes));
+        let (block, lane) = (
+            self.looped(self.columns / p.elements),
+            self.looped(self.lanes),
+        );
         let (unit, vector) = (self.looped(p.elements / p.unit), self.looped(vectors));
         let four = self.g.int(4);
         let byte = self.range(four, RangeKind::Unroll);
@@ -173,7 +272,9 @@ impl Prepack<'_> {
         let place = p.place(&mut self.g, self.layout, row, k, self.columns);
         let (to, _) = p.piece_at(&mut self.g, &place, piece);
         let zero = self.g.int(0);
-        let to = self.g.substitute(to, &mut [(byte, zero)].into_iter().collect());
+        let to = self
+            .g
+            .substitute(to, &mut [(byte, zero)].into_iter().collect());
         self.store(to, word, &[block, unit, vector, lane])
     }
 }

@@ -1,17 +1,21 @@
-//! A compiled function as bytes, for whoever keeps it: numbers, texts by their lengths, graphs in the text form of [`gristmill_uop::text`].
+//! Serialises a compiled function for a persistent cache: numbers, length-prefixed strings, and
+//! graphs in the text form of [`gristmill_uop::text`].
 //!
-//! Bytes are of one build of the program: nothing in them says what they mean, so their key must say by whom they were written. What is read back is
-//! what was compiled, but for what was told on the way (decisions, rules), and nodes of graphs are numbered anew.
+//! The format is specific to one build of the program and carries no version, so the cache key must
+//! identify the build. Reading restores the compiled function except for its logs (decisions,
+//! rules); graph nodes get new numbers.
 
-use crate::layout::Layout;
+use crate::ir::layout::Layout;
 use crate::pipeline::Compiled;
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::launch::LaunchPlan;
-use gristmill_uop::program::{Access, BodySize, Estimate, Extent, KernelContext, Param, Program, When};
+use gristmill_uop::program::{
+    Access, BodySize, Estimate, Extent, KernelContext, Param, Program, When,
+};
 use gristmill_uop::{Id, text};
 use std::sync::Arc;
 
-/// The bytes of a compiled function.
+/// Serialises a compiled function.
 pub fn write(compiled: &Compiled) -> Vec<u8> {
     let mut out = Writer(Vec::new());
     out.list(&compiled.levels, |out, &level| out.count(level));
@@ -26,29 +30,46 @@ pub fn write(compiled: &Compiled) -> Vec<u8> {
     out.count(compiled.arena);
     out.float(compiled.seconds);
     out.count(compiled.partial);
-    out.list(&compiled.plans, |out, plans| out.list(plans, |out, plan| out.text(&plan.to_string())));
+    out.list(&compiled.plans, |out, plans| {
+        out.list(plans, |out, plan| out.text(&plan.to_string()))
+    });
     out.list(&compiled.programs, |out, program| out.program(program));
     out.0
 }
 
-/// The compiled form of `function` that such bytes are; `None` if they are none.
+/// Deserialises the compiled form of `function`; `None` if the bytes are not a record.
 pub fn read(bytes: &[u8], function: &Function) -> Option<Compiled> {
-    let mut of = Reader { rest: bytes, function };
+    let mut of = Reader {
+        rest: bytes,
+        function,
+    };
     let levels = of.list(Reader::count)?;
     let layouts = of.list(|of| Some((of.slot()?, layout_of(of.number()?)?)))?;
     let temps = of.list(|of| Some((of.count()?, of.count()?)))?;
     let (arena, seconds, partial) = (of.count()?, of.float()?, of.count()?);
     let plans = of.list(|of| of.list(|of| of.text()?.parse().ok()))?;
     let programs = of.list(|of| of.program().map(Arc::new))?;
-    let whole = of.rest.is_empty() && levels.len() == programs.len() && plans.len() == programs.len();
+    let whole =
+        of.rest.is_empty() && levels.len() == programs.len() && plans.len() == programs.len();
     let (decisions, rules) = (Vec::new(), Vec::new());
-    whole.then_some(Compiled { programs, levels, layouts, temps, arena, plans, decisions, rules, seconds, partial })
+    whole.then_some(Compiled {
+        programs,
+        levels,
+        layouts,
+        temps,
+        arena,
+        plans,
+        decisions,
+        rules,
+        seconds,
+        partial,
+    })
 }
 
 const FILE: i64 = 0;
 const PLANES: i64 = -1;
 
-/// A layout as a number: of interleaved rows, how many.
+/// A layout as a number: the count of interleaved rows, or `FILE` or `PLANES`.
 fn number_of(layout: Layout) -> i64 {
     match layout {
         Layout::File => FILE,
@@ -65,7 +86,7 @@ fn layout_of(number: i64) -> Option<Layout> {
     }
 }
 
-/// How a kernel may use a buffer, by their numbers in a record.
+/// Access modes by their number in a record.
 const ACCESSES: [Access; 3] = [Access::Read, Access::Write, Access::ReadWrite];
 
 struct Writer(Vec<u8>);
@@ -74,7 +95,7 @@ impl Writer {
     fn number(&mut self, n: i64) {
         self.0.extend(n.to_le_bytes());
     }
-    /// A number of things, or of bytes. What has no room in an `i64` reads back as itself.
+    /// Writes a count or a byte size. A value beyond `i64` round-trips, too.
     fn count(&mut self, n: usize) {
         self.0.extend((n as u64).to_le_bytes());
     }
@@ -93,7 +114,7 @@ impl Writer {
         items.iter().for_each(|i| item(self, i));
     }
     fn program(&mut self, program: &Program) {
-        // Taken apart whole, so that a field that is added is not forgotten.
+        // Destructured completely, so that adding a field without writing it fails to compile.
         let Program {
             name,
             source,
@@ -111,30 +132,57 @@ impl Writer {
             title,
             notes,
         } = program;
-        let KernelContext { when, plan, streams } = context;
-        [name, source, title].into_iter().for_each(|text| self.text(text));
+        let KernelContext {
+            when,
+            plan,
+            streams,
+        } = context;
+        [name, source, title]
+            .into_iter()
+            .for_each(|text| self.text(text));
         let conditions = when.iter().flat_map(|w| [w.skip, w.prologue]).flatten();
         let of_bodies = bodies.iter().map(|body| body.groups);
-        let roots: Vec<Id> = [*root, *groups].into_iter().chain(conditions).chain(of_bodies).collect();
+        let roots: Vec<Id> = [*root, *groups]
+            .into_iter()
+            .chain(conditions)
+            .chain(of_bodies)
+            .collect();
         self.text(&text::print(graph, &roots));
         self.list(when, |out, w| {
-            [w.skip.is_some(), w.prologue.is_some(), w.exclusive].into_iter().for_each(|yes| out.flag(yes))
+            [w.skip.is_some(), w.prologue.is_some(), w.exclusive]
+                .into_iter()
+                .for_each(|yes| out.flag(yes))
         });
         self.list(bodies, |out, body| out.float(body.seconds));
-        // On a CPU there is none.
-        self.text(&if *plan == LaunchPlan::default() { String::new() } else { plan.to_string() });
+        // A CPU program has no launch plan.
+        self.text(&if *plan == LaunchPlan::default() {
+            String::new()
+        } else {
+            plan.to_string()
+        });
         self.list(streams, |out, &slot| out.count(slot as usize));
         self.list(params, Writer::param);
         self.list(vars, |out, name| out.text(name));
         self.count(*threads);
         self.count(*scratch);
-        let Estimate { weight_bytes, other_bytes, operations } = *estimate;
-        [weight_bytes, other_bytes, operations, *seconds].into_iter().for_each(|v| self.float(v));
+        let Estimate {
+            weight_bytes,
+            other_bytes,
+            operations,
+        } = *estimate;
+        [weight_bytes, other_bytes, operations, *seconds]
+            .into_iter()
+            .for_each(|v| self.float(v));
         self.list(notes, |out, note| out.text(note));
     }
     fn param(&mut self, param: &Param) {
         self.count(param.slot as usize);
-        self.count(ACCESSES.iter().position(|&a| a == param.access).unwrap_or(ACCESSES.len()));
+        self.count(
+            ACCESSES
+                .iter()
+                .position(|&a| a == param.access)
+                .unwrap_or(ACCESSES.len()),
+        );
         match &param.extent {
             Extent::Fixed(bytes) => {
                 self.text("");
@@ -188,7 +236,8 @@ impl<'a> Reader<'a> {
         self.text().map(String::from)
     }
     fn list<T>(&mut self, mut item: impl FnMut(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
-        // Not reserved: the count is whatever the bytes say, and ends where they do.
+        // No capacity is reserved: a corrupt count could be arbitrarily large, and iteration stops
+        // where the bytes end.
         let count = self.count()?;
         (0..count).map(|_| item(self)).collect()
     }
@@ -204,21 +253,44 @@ impl<'a> Reader<'a> {
         let (graph, roots) = text::parse(self.text()?, &stored).ok()?;
         let mut roots = roots.into_iter();
         let (root, groups) = (roots.next()?, roots.next()?);
-        let mut condition = |is_there: bool| if is_there { roots.next().map(Some) } else { Some(None) };
+        let mut condition = |is_there: bool| {
+            if is_there {
+                roots.next().map(Some)
+            } else {
+                Some(None)
+            }
+        };
         let when = self.list(|of| {
             let (skip, prologue, exclusive) = (of.flag()?, of.flag()?, of.flag()?);
-            Some(When { skip: condition(skip)?, prologue: condition(prologue)?, exclusive })
+            Some(When {
+                skip: condition(skip)?,
+                prologue: condition(prologue)?,
+                exclusive,
+            })
         })?;
-        let bodies = self.list(|of| Some(BodySize { seconds: of.float()?, groups: roots.next()? }))?;
+        let bodies = self.list(|of| {
+            Some(BodySize {
+                seconds: of.float()?,
+                groups: roots.next()?,
+            })
+        })?;
         let plan = match self.text()? {
             "" => LaunchPlan::default(),
             plan => plan.parse().ok()?,
         };
-        let context = KernelContext { when, plan, streams: self.list(Reader::slot)? };
+        let context = KernelContext {
+            when,
+            plan,
+            streams: self.list(Reader::slot)?,
+        };
         let params = self.list(Reader::param)?;
         let vars = self.list(|of| of.text().map(Arc::from))?;
         let (threads, scratch) = (self.count()?, self.count()?);
-        let estimate = Estimate { weight_bytes: self.float()?, other_bytes: self.float()?, operations: self.float()? };
+        let estimate = Estimate {
+            weight_bytes: self.float()?,
+            other_bytes: self.float()?,
+            operations: self.float()?,
+        };
         let (seconds, notes) = (self.float()?, self.list(Reader::owned)?);
         let graph = Arc::new(graph);
         Some(Program {
@@ -244,8 +316,15 @@ impl<'a> Reader<'a> {
         let (variable, bytes) = (self.text()?, self.count()?);
         let extent = match variable {
             "" => Extent::Fixed(bytes),
-            name => Extent::Per { variable: name.into(), bytes },
+            name => Extent::Per {
+                variable: name.into(),
+                bytes,
+            },
         };
-        Some(Param { slot, access, extent })
+        Some(Param {
+            slot,
+            access,
+            extent,
+        })
     }
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The runs behind the table in README.md: measure.sh GRISTMILL OUT.jsonl. A minute and a half on an H200; models are made in memory.
+# The runs of the first comparison table in README.md: measure.sh GRISTMILL OUT.jsonl. A minute and a half on an H200; models are generated in memory.
 set -eu
 gristmill=$1 out=$2
 run() { model=$1; shift; "$gristmill" bench "synth:$model" --device cuda "$@" --json | grep '^{' | tee -a "$out"; }

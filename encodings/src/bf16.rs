@@ -1,6 +1,6 @@
-//! The upper half of an f32.
+//! bf16: the upper 16 bits of an f32.
 
 use gristmill_uop::encoding::Encoding;
 
-/// The upper half of an f32.
+/// bfloat16, the upper 16 bits of an f32; one element per block.
 pub static BF16: Encoding = Encoding { name: "bf16", elements: 1, bytes: 2, value: |b| b.bf16(0) };

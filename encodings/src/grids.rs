@@ -1,35 +1,47 @@
-//! Grids: tables whose entry holds the levels of several neighbouring elements.
+//! Grids: lookup tables with one word per point, where a point holds the levels
+//! of several neighbouring elements.
 //!
-//! An entry is a word with the levels side by side, two or three bits each, the first element lowest. A description looks a word up by the
-//! index that a block stores and shifts it by the element's place: elements of one index share one lookup (of 512 bytes to 4 KB, in the
-//! narrowest type that holds the words), and what differs between lanes is a shift, which vectors have on every machine. A table by element
-//! would be eight times as long, and a gather for each lane.
+//! A word packs the levels of a point at two or three bits each, first element in the lowest bits.
+//! A format looks up the word by the index that a block stores and shifts it by the element's
+//! position. Elements of one index share one lookup (a table of 512 bytes to 4 KB, in the
+//! narrowest type that holds the words), and lanes differ only in a shift, which vector units
+//! support on every machine. A table with one entry per element would be eight times as long and
+//! would need a gather per lane.
 //!
-//! What formats with a grid store of a grid is a set of points in ascending order: index n stands for its n-th smallest point, with the
-//! levels read as digits, the last element's the highest. So a grid is written below as one bit for each point that there could be (3^8, or
-//! 8^4), four to a hexadecimal digit, the first lowest. Which points are in the sets was chosen by the formats' author; they are ggml's
-//! (`ggml-common.h`, `iq2xxs_grid` to `iq1s_grid`), read from the Python package `gguf` 0.19.
+//! A grid is a set of points in ascending order: index n means the n-th smallest point, with the
+//! levels read as digits and the last element's digit the most significant. Each grid is written
+//! below as a bit set over all possible points (3^8 or 8^4), four points per hexadecimal digit, the
+//! first point in the lowest bit. The sets are those of ggml (`ggml-common.h`, `iq2xxs_grid` to
+//! `iq1s_grid`), read from the Python package `gguf` 0.19.
 
 use gristmill_uop::encoding::{Block, Expr};
 
-/// What a grid's points are made of.
+/// Shape of the points of a grid.
 #[derive(Clone, Copy)]
-pub(crate) struct Shape {
-    /// Elements of a point.
+pub(crate) struct GridShape {
+    /// Number of elements per point.
     elements: usize,
-    /// Levels of an element.
+    /// Number of levels per element.
     levels: usize,
-    /// Bits of a level in a word.
+    /// Bits per level in a word.
     bits: usize,
 }
 
-/// Eight elements of three levels.
-pub(crate) const EIGHT_OF_THREE: Shape = Shape { elements: 8, levels: 3, bits: 2 };
-/// Four elements of eight levels.
-pub(crate) const FOUR_OF_EIGHT: Shape = Shape { elements: 4, levels: 8, bits: 3 };
+/// Points of 8 elements with 3 levels each.
+pub(crate) const EIGHT_OF_THREE: GridShape = GridShape {
+    elements: 8,
+    levels: 3,
+    bits: 2,
+};
+/// Points of 4 elements with 8 levels each.
+pub(crate) const FOUR_OF_EIGHT: GridShape = GridShape {
+    elements: 4,
+    levels: 8,
+    bits: 3,
+};
 
-impl Shape {
-    /// The words of the `N` points whose bits are set in `members`.
+impl GridShape {
+    /// Returns the words of the `N` points whose bits are set in `members`.
     const fn points<const N: usize>(self, members: &str) -> [i32; N] {
         let members = members.as_bytes();
         let mut words = [0; N];
@@ -48,7 +60,7 @@ impl Shape {
         assert!(count == N);
         words
     }
-    /// The digits of `point`, apart.
+    /// Unpacks the base-`levels` digits of `point` into fields of `bits` bits.
     const fn word(self, point: usize) -> i32 {
         let (mut word, mut rest, mut element) = (0, point, 0);
         while element < self.elements {
@@ -58,27 +70,33 @@ impl Shape {
         }
         word as i32
     }
-    /// The level of element `b.k()`, of the point that it belongs to.
+    /// Level of element `b.k()` within its point, which is `points[index]`.
     pub(crate) fn level<'b>(self, b: &'b Block, index: Expr<'b>, points: &[i32]) -> Expr<'b> {
         let place = b.k() % self.elements as i64 * self.bits as i64;
         (index.of_table(points) >> place) & ((1 << self.bits) - 1)
     }
 }
 
-/// Three magnitudes with either sign, by a level and above it the sign. Level 3 does not occur.
+/// Magnitudes of the three levels, then the same negated: indexed by `level | sign << 2`. Level
+/// 3 does not occur.
 const THREE: &[i32] = &[8, 25, 43, 0, -8, -25, -43, 0];
 
-/// Element `b.k()` of a grid of [`EIGHT_OF_THREE`], with its sign in a byte of eight.
-pub(crate) fn one_of_three<'b>(b: &'b Block, index: Expr<'b>, points: &[i32], signs: Expr<'b>) -> Expr<'b> {
+/// Element `b.k()` of a grid of [`EIGHT_OF_THREE`]; bit `b.k() % 8` of `signs` negates it.
+pub(crate) fn one_of_three<'b>(
+    b: &'b Block,
+    index: Expr<'b>,
+    points: &[i32],
+    signs: Expr<'b>,
+) -> Expr<'b> {
     (EIGHT_OF_THREE.level(b, index, points) | (sign(b, signs) << 2)).of_table(THREE)
 }
 
-/// Bit `b.k() % 8` of a byte of signs: is the element negative?
+/// Bit `b.k() % 8` of `signs`: 1 if the element is negative.
 pub(crate) fn sign<'b>(b: &'b Block, signs: Expr<'b>) -> Expr<'b> {
     (signs >> (b.k() % 8)) & 1
 }
 
-/// A byte of eight signs from the first seven: of eight elements an even number is negative.
+/// Completes seven sign bits to eight so that an even number of the eight elements is negative.
 pub(crate) fn even_signs(seven: Expr<'_>) -> Expr<'_> {
     seven.of_table(&EVEN)
 }
@@ -93,7 +111,7 @@ static EVEN: [i32; 128] = {
     bytes
 };
 
-/// Of iq2_xxs.
+/// Grid of iq2_xxs: 256 points.
 pub(crate) static IQ2_XXS: [i32; 256] = EIGHT_OF_THREE.points(
     "\
      5551415501441414004041440001000000400400410004000000004000000501041411001041400405400400010000500100000500001000\
@@ -113,7 +131,7 @@ pub(crate) static IQ2_XXS: [i32; 256] = EIGHT_OF_THREE.points(
      0000000000000000000040000000000040000000000000000000000000000000000000000",
 );
 
-/// Of iq2_xs.
+/// Grid of iq2_xs: 512 points.
 pub(crate) static IQ2_XS: [i32; 512] = EIGHT_OF_THREE.points(
     "\
      5555551555541451541045555505541401501000451501041440001010000555541451511041400005541400501040400000041400015000\
@@ -133,7 +151,7 @@ pub(crate) static IQ2_XS: [i32; 512] = EIGHT_OF_THREE.points(
      0004000040000400540000000000040140000000000000500000000000500000000010001",
 );
 
-/// Of iq2_s.
+/// Grid of iq2_s: 1,024 points.
 pub(crate) static IQ2_S: [i32; 1024] = EIGHT_OF_THREE.points(
     "\
      5555551555545551501155551505545541505141451501055540001111010555545555555145541505555541555541451501045540001541\
@@ -153,7 +171,7 @@ pub(crate) static IQ2_S: [i32; 1024] = EIGHT_OF_THREE.points(
      4000000000000400040000000000001000000000040000400000041041100000000100001",
 );
 
-/// Of iq3_xxs.
+/// Grid of iq3_xxs: 256 points.
 pub(crate) static IQ3_XXS: [i32; 256] = FOUR_OF_EIGHT.points(
     "\
      51a8502040000082a050225020010010512050a8002800022850020000000010008000080108008228000040004000000000000200000100\
@@ -168,7 +186,7 @@ pub(crate) static IQ3_XXS: [i32; 256] = FOUR_OF_EIGHT.points(
      0000000000000000",
 );
 
-/// Of iq3_s.
+/// Grid of iq3_s: 512 points.
 pub(crate) static IQ3_S: [i32; 512] = FOUR_OF_EIGHT.points(
     "\
      7a7532805aa0502971329822010022403a9422114aa00090802250a4015008221088214090200010410054802a00048004a0002000400020\
@@ -183,7 +201,7 @@ pub(crate) static IQ3_S: [i32; 512] = FOUR_OF_EIGHT.points(
      1000000000000000",
 );
 
-/// Of iq1_s and iq1_m.
+/// Grid of iq1_s and iq1_m: 2,048 points.
 pub(crate) static IQ1: [i32; 2048] = EIGHT_OF_THREE.points(
     "\
      555241580a2024158054138a6802a82aa180a20241580541280244545251500a20280288810080280a30a20a88bbaaa009aab0002200a0aa\

@@ -1,10 +1,12 @@
-//! 256 elements of a grid of 1,024 points of eight, with all their signs; per 16 a four-bit scale, one f16 scale.
+//! iq2_s: 256 elements in groups of 8 as indices into a grid of 1,024 points, with 8 sign bits
+//! each; a 4-bit scale per 16, one f16 scale.
 
 use crate::grids::{self, one_of_three};
 use crate::parts::nibble_scale;
 use gristmill_uop::encoding::Encoding;
 
-/// 256 elements of a grid of 1,024 points of eight, with all their signs; per 16 a four-bit scale, one f16 scale.
+/// 256 elements in groups of 8 as indices into a grid of 1,024 points, with 8 sign bits each; a
+/// 4-bit scale per 16, one f16 scale.
 pub static IQ2_S: Encoding = Encoding { name: "iq2_s", elements: 256, bytes: 82, value: |b| {
     let high = (b.u8(b.k() / 32 + 66) >> (b.k() % 32 / 8 * 2)) & 3;
     let index = b.u8(b.k() / 8 + 2) | (high << 8);

@@ -1,9 +1,11 @@
-//! 256 four-bit codes into the table of iq4_nl; per 32 a six-bit scale around 32, one f16 scale.
+//! iq4_xs: 256 four-bit codes into the table of iq4_nl; a six-bit scale with offset 32 per
+//! 32, one f16 scale.
 
 use crate::parts::IQ4;
 use gristmill_uop::encoding::Encoding;
 
-/// 256 four-bit codes into the table of iq4_nl; per 32 a six-bit scale around 32, one f16 scale.
+/// 256 four-bit codes into the table of iq4_nl; a six-bit scale with offset 32 per
+/// 32, one f16 scale.
 pub static IQ4_XS: Encoding = Encoding { name: "iq4_xs", elements: 256, bytes: 136, value: |b| {
     let group = b.k() / 32;
     let low = (b.u8(group / 2 + 4) >> (group % 2 * 4)) & 15;

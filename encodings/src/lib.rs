@@ -1,7 +1,8 @@
-//! The table of quantisation formats. A leaf: it only describes, and knows no file format.
+//! Table of quantisation formats, independent of any file format.
 //!
-//! A format is one file with one [`Encoding`] and one line of the table below. The order of the f32 operations in each
-//! description is part of the format: it reproduces ggml's dequantisation bit for bit.
+//! Each format is one file with one [`Encoding`], plus one line of the table below. The order
+//! of the f32 operations in an encoding is part of the format: it reproduces ggml's
+//! dequantisation bit for bit.
 
 use gristmill_uop::encoding::{Encoding, EncodingRef};
 
@@ -10,7 +11,7 @@ mod parts;
 
 macro_rules! table { ($($module:ident $id:ident;)*) => {
     $(mod $module; pub use $module::$id;)*
-    /// Every format, in no particular order.
+    /// All formats, in no particular order.
     pub static TABLE: &[EncodingRef] = &[$(&$id),*];
 } }
 table! {
@@ -42,7 +43,7 @@ table! {
     tq2_0 TQ2_0;
 }
 
-/// The format of that (lower-case) name.
+/// Looks up a format by its lower-case name.
 pub fn by_name(name: &str) -> Option<EncodingRef> {
     TABLE.iter().copied().find(|e: &&Encoding| e.name == name)
 }

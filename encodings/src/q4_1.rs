@@ -1,4 +1,4 @@
-//! 32 four-bit numbers, an f16 scale and an f16 minimum.
+//! q4_1: 32 four-bit numbers, an f16 scale and an f16 minimum.
 
 use crate::parts::nibble;
 use gristmill_uop::encoding::Encoding;

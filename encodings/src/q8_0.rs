@@ -1,4 +1,4 @@
-//! 32 signed bytes, one f16 scale.
+//! q8_0: 32 signed bytes, one f16 scale.
 
 use gristmill_uop::encoding::Encoding;
 

@@ -1,5 +1,5 @@
-//! Every format against blocks dequantised by gguf-py 0.19, bit for bit: one block of each that stands here in full, and many random ones by
-//! their checksum.
+//! Compares every format bit for bit with blocks dequantised by gguf-py 0.19: one block per format
+//! in full, and many random blocks by checksum.
 
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
@@ -22,7 +22,7 @@ fn read(bytes: &[u8], s: Scalar) -> Value {
     }
 }
 
-/// The f32 values of a block, from the expression with a free element number.
+/// Decodes a block to f32 by evaluating the expression for every element number.
 fn decode(e: EncodingRef, bytes: &[u8]) -> Vec<f32> {
     assert_eq!(bytes.len(), e.bytes);
     let mut g = Graph::new();
@@ -43,7 +43,8 @@ fn decode(e: EncodingRef, bytes: &[u8]) -> Vec<f32> {
                 (Op::Load, _) => read(&bytes[x[1].int() as usize..], node.dtype.scalar),
                 (Op::Table, Arg::Ints(t)) => Value::Int(t[x[0].int() as usize] as i64),
                 (Op::Bitcast, _) => x[0].bitcast(g.scalar(node.src[0]), node.dtype.scalar),
-                _ => fold::apply(node.op, &x, node.dtype.scalar).unwrap_or_else(|| panic!("{node:?} of {x:?}")),
+                _ => fold::apply(node.op, &x, node.dtype.scalar)
+                    .unwrap_or_else(|| panic!("{node:?} of {x:?}")),
             };
         }
         values[value.index()].float() as f32
@@ -52,14 +53,19 @@ fn decode(e: EncodingRef, bytes: &[u8]) -> Vec<f32> {
 }
 
 fn packed(g: &mut Graph, e: EncodingRef) -> Id {
-    g.intern(Node { op: Op::Param, dtype: Scalar::F32.one(), src: Default::default(), arg: Arg::Packed(0, e) })
+    g.intern(Node {
+        op: Op::Param,
+        dtype: Scalar::F32.one(),
+        src: Default::default(),
+        arg: Arg::Packed(0, e),
+    })
 }
 
 struct Golden {
     name: &'static str,
-    /// Byte offsets of the first f16 field and, where there is one, of the second.
+    /// Byte offsets of the first f16 field and of the second, if any.
     fields: (usize, Option<usize>),
-    /// Elements 0, 1, 17 and the last.
+    /// Expected elements 0, 1, 17 and the last.
     w: [f32; 4],
     sha256: &'static str,
 }
@@ -83,7 +89,11 @@ const GOLDEN: &[Golden] = &[
 ];
 
 fn checksum(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().take(8).map(|b| format!("{b:02x}")).collect()
+    Sha256::digest(bytes)
+        .iter()
+        .take(8)
+        .map(|b| format!("{b:02x}"))
+        .collect()
 }
 
 fn block(golden: &Golden, len: usize) -> Vec<u8> {
@@ -104,13 +114,19 @@ fn golden_blocks() {
     for golden in GOLDEN {
         let e = gristmill_encodings::by_name(golden.name).expect(golden.name);
         let w = decode(e, &block(golden, e.bytes));
-        assert_eq!([w[0], w[1], w[17], w[e.elements - 1]], golden.w, "{}", golden.name);
+        assert_eq!(
+            [w[0], w[1], w[17], w[e.elements - 1]],
+            golden.w,
+            "{}",
+            golden.name
+        );
         let little: Vec<u8> = w.iter().flat_map(|v| v.to_le_bytes()).collect();
         assert_eq!(checksum(&little), golden.sha256, "{}", golden.name);
     }
 }
 
-/// Integer dot products of the golden blocks with `qa[i] = ((73 i + 19) mod 255) - 127`: Σ sc·q·qa and, where there are minima, Σ m·qa.
+/// Integer dot products of the golden blocks with `qa[i] = ((73 i + 19) mod 255) - 127`: Σ sc·q·qa
+/// and, for formats with minima, Σ m·qa.
 const DOTS: &[(&str, i64, i64)] = &[
     ("q4_0", 667, 0),
     ("q4_1", 2124, 0),
@@ -127,33 +143,51 @@ const DOTS: &[(&str, i64, i64)] = &[
     ("iq4_xs", -3424642, 0),
 ];
 
-/// What the description decodes to is what the formulas for integer products say: Σ w·qa = d·A − dmin·B, and d·A + m·Σqa for formats with a
-/// plain minimum. Up to the rounding of each decoded value to f32.
+/// Checks decoded values against the formulas of the integer dot products.
+///
+/// Σ w·qa = d·A − dmin·B, and d·A + m·Σqa for formats with a plain minimum, up to the rounding of
+/// each decoded value to f32.
 #[test]
 fn integer_dots() {
     assert_eq!(DOTS.len(), GOLDEN.len());
-    let (d, minimum) = (f16::from_bits(0x2e66).to_f64(), f16::from_bits(0x2a3d).to_f64());
+    let (d, minimum) = (
+        f16::from_bits(0x2e66).to_f64(),
+        f16::from_bits(0x2a3d).to_f64(),
+    );
     for (golden, &(name, a, b)) in GOLDEN.iter().zip(DOTS) {
         assert_eq!(golden.name, name);
         let e = gristmill_encodings::by_name(name).expect(name);
         let w = decode(e, &block(golden, e.bytes));
-        let qa: Vec<f64> = (0..e.elements as i64).map(|i| ((73 * i + 19) % 255 - 127) as f64).collect();
+        let qa: Vec<f64> = (0..e.elements as i64)
+            .map(|i| ((73 * i + 19) % 255 - 127) as f64)
+            .collect();
         let sum: f64 = qa.iter().sum();
         assert_eq!(sum, if e.elements == 32 { 112.0 } else { -108.0 });
         let terms = || w.iter().zip(&qa).map(|(&w, q)| f64::from(w) * q);
         let (dot, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>());
-        let scale = if name == "mxfp4" { 2f64.powi(0x7b - 128) } else { d };
-        // A format with a field for minima but no integer ones adds the field once for every activation.
-        let plain = if golden.fields.1.is_some() && b == 0 { minimum * sum } else { 0.0 };
+        let scale = if name == "mxfp4" {
+            2f64.powi(0x7b - 128)
+        } else {
+            d
+        };
+        // A format with an f16 minimum and no integer minima adds that minimum once per activation.
+        let plain = if golden.fields.1.is_some() && b == 0 {
+            minimum * sum
+        } else {
+            0.0
+        };
         let expected = scale * a as f64 - minimum * b as f64 + plain;
-        assert!((dot - expected).abs() <= 1e-6 * size, "{name}: {dot} should be {expected}");
+        assert!(
+            (dot - expected).abs() <= 1e-6 * size,
+            "{name}: {dot} should be {expected}"
+        );
     }
 }
 
-/// How many random blocks of each format: of the largest grid, 2,048 points, seven eighths are met.
+/// Random blocks per format. They cover seven eighths of the largest grid (2,048 points).
 const BLOCKS: usize = 128;
 
-/// Byte offsets of a format's f16 fields, and the checksum of its random blocks, decoded.
+/// Byte offsets of a format's f16 fields, and the checksum of its decoded random blocks.
 #[rustfmt::skip]
 const RANDOM: &[(&str, &[usize], &str)] = &[
     ("q4_0", &[0], "0a288d8be5264b44"),
@@ -181,13 +215,21 @@ const RANDOM: &[(&str, &[usize], &str)] = &[
     ("tq2_0", &[64], "64ae1c60ff37c510"),
 ];
 
-/// A finite binary16, subnormal in every fourth block.
+/// Clears bits of `half` to make it a finite binary16, subnormal in every fourth block.
 fn finite(half: u16, block: usize) -> u16 {
-    let half = if half & 0x7c00 == 0x7c00 { half & 0xbfff } else { half };
-    if block.is_multiple_of(4) { half & 0x83ff } else { half }
+    let half = if half & 0x7c00 == 0x7c00 {
+        half & 0xbfff
+    } else {
+        half
+    };
+    if block.is_multiple_of(4) {
+        half & 0x83ff
+    } else {
+        half
+    }
 }
 
-/// Bytes of a linear congruential generator (Numerical Recipes'), with finite scales.
+/// Generates blocks with a linear congruential generator (Numerical Recipes) and finite scales.
 fn random_blocks(e: EncodingRef, fields: &[usize]) -> Vec<Vec<u8>> {
     let mut state = 1u32;
     let mut byte = || {
@@ -201,10 +243,14 @@ fn random_blocks(e: EncodingRef, fields: &[usize]) -> Vec<Vec<u8>> {
             bytes[at..at + 2].copy_from_slice(&half.to_le_bytes());
         }
         if e.name == "iq1_m" {
-            // Four bits each on top of four words.
-            let half = (0..4).fold(0, |half, i| half | u16::from(bytes[49 + 2 * i] >> 4) << (4 * i));
+            // The f16 scale is spread over the top four bits of four words.
+            let half = (0..4).fold(0, |half, i| {
+                half | u16::from(bytes[49 + 2 * i] >> 4) << (4 * i)
+            });
             let half = finite(half, number);
-            (0..4).for_each(|i| bytes[49 + 2 * i] = bytes[49 + 2 * i] & 15 | ((half >> (4 * i) & 15) << 4) as u8);
+            (0..4).for_each(|i| {
+                bytes[49 + 2 * i] = bytes[49 + 2 * i] & 15 | ((half >> (4 * i) & 15) << 4) as u8
+            });
         }
         bytes
     };
@@ -225,7 +271,11 @@ fn random_blocks_have_the_checksums_of_their_values() {
 #[test]
 fn every_block_format_has_golden_blocks() {
     for e in gristmill_encodings::TABLE {
-        assert!(e.elements == 1 || RANDOM.iter().any(|r| r.0 == e.name), "{}", e.name);
+        assert!(
+            e.elements == 1 || RANDOM.iter().any(|r| r.0 == e.name),
+            "{}",
+            e.name
+        );
         assert_eq!(gristmill_encodings::by_name(e.name), Some(*e));
     }
 }
@@ -233,12 +283,23 @@ fn every_block_format_has_golden_blocks() {
 #[test]
 fn all_halves() {
     let same = |a: f32, b: f32, bits: u16| {
-        assert!(a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(), "{bits:#x}: {a} and {b}")
+        assert!(
+            a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan(),
+            "{bits:#x}: {a} and {b}"
+        )
     };
     for bits in 0..=u16::MAX {
-        same(decode(&gristmill_encodings::F16, &bits.to_le_bytes())[0], f16::from_bits(bits).to_f32(), bits);
+        same(
+            decode(&gristmill_encodings::F16, &bits.to_le_bytes())[0],
+            f16::from_bits(bits).to_f32(),
+            bits,
+        );
         let wide = f32::from_bits((bits as u32) << 16);
-        same(decode(&gristmill_encodings::BF16, &bits.to_le_bytes())[0], wide, bits);
+        same(
+            decode(&gristmill_encodings::BF16, &bits.to_le_bytes())[0],
+            wide,
+            bits,
+        );
     }
     let pi = std::f32::consts::PI;
     assert_eq!(decode(&gristmill_encodings::F32, &pi.to_le_bytes()), [pi]);
@@ -247,9 +308,13 @@ fn all_halves() {
 #[test]
 fn mxfp4_scales() {
     for e in 0..255u8 {
-        let mut bytes = [0x11; 17]; // code 1: half of one, doubled
+        let mut bytes = [0x11; 17]; // code 1: one half, doubled
         bytes[0] = e;
         let want = 2f64.powi(e as i32 - 128) as f32;
-        assert_eq!(decode(&gristmill_encodings::MXFP4, &bytes), [want; 32], "e = {e}");
+        assert_eq!(
+            decode(&gristmill_encodings::MXFP4, &bytes),
+            [want; 32],
+            "e = {e}"
+        );
     }
 }

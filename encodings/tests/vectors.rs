@@ -1,5 +1,6 @@
-//! The shape that vector code needs of a description: with the group of 16 given, one expression in which only byte
-//! loads at consecutive offsets, and shifts by the lane of one 32-bit field, depend on the lane.
+//! Checks the shape of decode expressions that vector code generation relies on. For a fixed group
+//! of 16, only two things may depend on the lane: byte loads at consecutive offsets, and shifts of
+//! one 32-bit field.
 
 use gristmill_encodings::TABLE;
 use gristmill_uop::dtype::Scalar;
@@ -7,12 +8,16 @@ use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::op::{Op, RangeKind};
 use gristmill_uop::{Arg, Graph, Id, Node};
 
-/// Decodes element `32*a + 16*u + lane` of some block, with `a` given or a range.
+/// Decodes element `32*a + 16*u + lane` of a block, where `a` is a constant or a range.
 fn decoded(e: EncodingRef, a: Option<i64>, u: i64) -> (Graph, Id, Id) {
     let mut g = Graph::new();
     let g_ = &mut g;
-    let buffer =
-        g_.intern(Node { op: Op::Param, dtype: Scalar::F32.one(), src: Default::default(), arg: Arg::Packed(0, e) });
+    let buffer = g_.intern(Node {
+        op: Op::Param,
+        dtype: Scalar::F32.one(),
+        src: Default::default(),
+        arg: Arg::Packed(0, e),
+    });
     let (many, sixteen) = (g_.int(1000), g_.int(16));
     let block = g_.range(many, 0, RangeKind::Loop);
     let lane = g_.range(sixteen, 1, RangeKind::VectorReduce);
@@ -40,12 +45,17 @@ fn check(e: EncodingRef, a: Option<i64>, u: i64) -> Result<(), String> {
         match node.op {
             Op::Load if on_lane => {
                 let offset = g.linear(node.src[1]);
-                let rest = offset.terms.iter().any(|&(t, _)| t != lane && g.any(t, |n, _| n == lane));
+                let rest = offset
+                    .terms
+                    .iter()
+                    .any(|&(t, _)| t != lane && g.any(t, |n, _| n == lane));
                 if offset.coefficient(lane) != 1 || rest {
                     return Err(format!("{} {a:?} {u}: offset {offset:?}", e.name));
                 }
             }
-            Op::IDiv | Op::Mod | Op::Lt if on_lane => return Err(format!("{} {a:?} {u}: {node:?}", e.name)),
+            Op::IDiv | Op::Mod | Op::Lt if on_lane => {
+                return Err(format!("{} {a:?} {u}: {node:?}", e.name));
+            }
             Op::Where | Op::IDiv | Op::Mod | Op::Lt if a.is_some() && e.name != "mxfp4" => {
                 return Err(format!("{} {a:?} {u}: {node:?} does not fold", e.name));
             }
@@ -55,12 +65,19 @@ fn check(e: EncodingRef, a: Option<i64>, u: i64) -> Result<(), String> {
     Ok(())
 }
 
-/// Formats whose files group elements by less than 16: by the points of a grid, by eight, at the end by four. In their file's layout what differs
-/// within a vector is packed lane by lane, once for all lanes that share it; the interleaved layout has their codes as all others'.
-const NARROW: &[&str] = &["iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "tq1_0", "nvfp4"];
+/// Formats that group elements by fewer than 16: by grid point, by eight, or finally by four.
+///
+/// In the file layout a quantity that varies within a vector is packed lane by lane, once for all
+/// lanes that share it. The interleaved layout stores their codes like those of the other formats.
+const NARROW: &[&str] = &[
+    "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "tq1_0", "nvfp4",
+];
 
 fn of_sixteen() -> impl Iterator<Item = EncodingRef> {
-    TABLE.iter().copied().filter(|e| e.elements > 1 && !NARROW.contains(&e.name))
+    TABLE
+        .iter()
+        .copied()
+        .filter(|e| e.elements > 1 && !NARROW.contains(&e.name))
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! Fuzz targets: what reads bytes from strangers, and what must compute the same in every way.
+//! Fuzz targets: parsers of untrusted input, and differential tests of computations.
 //!
-//! A target takes any bytes and returns, quickly; a panic is a finding. `tests/replay.rs` runs each on its seeds, on `corpus/TARGET` and
-//! on a few thousand mutations of these; the executable (`src/main.rs`, built by `fuzz/build`) runs one under libFuzzer for as long as it is told.
+//! A target accepts any bytes and returns quickly; a panic is a finding. `tests/replay.rs`
+//! runs each target on its seeds, on `corpus/TARGET` and on some thousand mutations of these.
+//! The executable (`src/main.rs`, built by `fuzz/build`) runs one target under libFuzzer
+//! until it is stopped.
 
 pub mod bytes;
 pub mod mutate;
@@ -10,7 +12,7 @@ pub mod targets;
 
 pub use target::Target;
 
-/// All targets.
+/// All fuzz targets, in the order of the replay tests.
 pub const TARGETS: &[Target] = &[
     targets::model_file::FILE,
     targets::model_file::SPLIT,
@@ -23,7 +25,7 @@ pub const TARGETS: &[Target] = &[
     targets::graphs::TARGET,
 ];
 
-/// The target of that name.
+/// Looks up a target by name.
 pub fn find(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }

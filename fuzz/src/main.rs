@@ -1,5 +1,7 @@
-//! One target under libFuzzer: `gristmill-fuzz TARGET [FLAGS OF LIBFUZZER] [CORPUS]`. `list` names the targets, `seeds TARGET FOLDER` writes
-//! what a run starts from: the seeds, and a dictionary beside the folder.
+//! Runs one target under libFuzzer: `gristmill-fuzz TARGET [FLAGS OF LIBFUZZER] [CORPUS]`.
+//!
+//! `list` prints the targets; `seeds TARGET FOLDER` writes the initial corpus to the folder and a
+//! dictionary next to it.
 
 use gristmill_fuzz::{TARGETS, Target, find};
 use std::ffi::{CString, OsString, c_char, c_int};
@@ -9,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-// Links the library that has the driver.
+// Links the library that contains the driver.
 use libfuzzer_sys as _;
 
 unsafe extern "C" {
@@ -20,24 +22,29 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// libFuzzer starts copies of this program with its own flags alone: they learn the target from the environment.
+/// Environment variable with the target, for the copies of this program that libFuzzer starts with
+/// only its own flags.
 const VARIABLE: &str = "GRISTMILL_FUZZ_TARGET";
 
 static CHOSEN: OnceLock<&'static Target> = OnceLock::new();
 
-/// Expected by libfuzzer-sys of whoever uses its macro, which we do not.
+/// Symbol that libfuzzer-sys requires; normally its macro defines it.
 #[unsafe(no_mangle)]
 extern "C" fn rust_fuzzer_test_input(_: *const u8, _: usize) -> c_int {
     0
 }
 
-/// Runs an input. A panic that nobody caught ends the process, and libFuzzer keeps the input.
+/// Runs an input. A panic aborts the process, and libFuzzer keeps the input.
 ///
 /// # Safety
 /// `data` points to `size` bytes.
 unsafe extern "C" fn run(data: *const u8, size: usize) -> c_int {
     // Safety: libFuzzer passes a buffer of that size, which may be null where it is empty.
-    let input = if size == 0 { &[] } else { unsafe { std::slice::from_raw_parts(data, size) } };
+    let input = if size == 0 {
+        &[]
+    } else {
+        unsafe { std::slice::from_raw_parts(data, size) }
+    };
     if let Some(target) = CHOSEN.get()
         && catch_unwind(AssertUnwindSafe(|| (target.run)(input))).is_err()
     {
@@ -48,10 +55,16 @@ unsafe extern "C" fn run(data: *const u8, size: usize) -> c_int {
 
 fn main() -> ExitCode {
     let mut words: Vec<OsString> = std::env::args_os().collect();
-    let command = words.get(1).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
+    let command = words
+        .get(1)
+        .and_then(|word| word.to_str())
+        .unwrap_or_default()
+        .to_owned();
     match command.as_str() {
         "list" => {
-            TARGETS.iter().for_each(|target| println!("{}\t{}\t{}", target.name, target.longest, target.about));
+            TARGETS.iter().for_each(|target| {
+                println!("{}\t{}\t{}", target.name, target.longest, target.about)
+            });
             return ExitCode::SUCCESS;
         }
         "seeds" if words.len() == 4 => {
@@ -67,7 +80,7 @@ fn main() -> ExitCode {
     let target = match find(&command) {
         Some(target) => {
             words.remove(1);
-            // Safety: this is the only thread as yet.
+            // Safety: no other thread exists yet.
             unsafe { std::env::set_var(VARIABLE, target.name) };
             target
         }
@@ -80,13 +93,16 @@ fn main() -> ExitCode {
     words.insert(1, format!("-max_len={}", target.longest).into());
     let mut arguments: Vec<*mut c_char> = Vec::new();
     for word in words {
-        let Ok(word) = CString::new(word.into_vec()) else { return refuse("an argument holds a zero") };
+        let Ok(word) = CString::new(word.into_vec()) else {
+            return refuse("an argument holds a zero");
+        };
         arguments.push(word.into_raw());
     }
     let mut count = arguments.len() as c_int;
     arguments.push(std::ptr::null_mut());
     let mut arguments = arguments.as_mut_ptr();
-    // Safety: C strings as a program is given them, a null pointer after the last; they live as long as the process.
+    // Safety: C strings in the form of `argv`, with a null pointer after the last; they live as
+    // long as the process.
     let status = unsafe { LLVMFuzzerRunDriver(&mut count, &mut arguments, run) };
     ExitCode::from(u8::try_from(status).unwrap_or(1))
 }
@@ -100,7 +116,7 @@ fn refuse(why: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The seeds of a target into a folder, its words into a dictionary beside it.
+/// Writes the seeds of a target to a folder, and its dictionary words to a `.dict` file next to it.
 fn write(target: &Target, folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
     for (i, seed) in (target.seeds)().into_iter().enumerate() {
@@ -108,9 +124,19 @@ fn write(target: &Target, folder: &Path) -> std::io::Result<()> {
     }
     let escaped = |word: &str| -> String {
         word.bytes()
-            .map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("\\x{b:02x}") })
+            .map(|b| {
+                if b.is_ascii_alphanumeric() {
+                    char::from(b).to_string()
+                } else {
+                    format!("\\x{b:02x}")
+                }
+            })
             .collect()
     };
-    let words: String = target.words.iter().map(|word| format!("\"{}\"\n", escaped(word))).collect();
+    let words: String = target
+        .words
+        .iter()
+        .map(|word| format!("\"{}\"\n", escaped(word)))
+        .collect();
     std::fs::write(folder.with_extension("dict"), words)
 }

@@ -1,18 +1,19 @@
-//! What a target is.
+//! Definition of a fuzz target.
 
-/// A target.
+/// A fuzz target: an entry point with its seeds, dictionary and limits.
 pub struct Target {
-    /// Its name.
+    /// Name on the command line, of the corpus folder and of the replay test.
     pub name: &'static str,
-    /// What it feeds.
+    /// Description of the code that it exercises.
     pub about: &'static str,
-    /// Runs one input.
+    /// Runs one input; a panic is a finding.
     pub run: fn(&[u8]),
-    /// Valid inputs to start from.
+    /// Returns valid inputs to start from.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// What valid inputs are made of: words for a mutator to insert.
+    /// Dictionary of fragments of valid inputs, for the mutator to insert.
     pub words: &'static [&'static str],
-    /// Longest input, in bytes: enough for the structures that it reads, short enough for thousands a second.
+    /// Maximum input length, bytes: long enough for the structures, short enough for thousands
+    /// of runs per second.
     pub longest: usize,
     /// Mutations that `cargo test` tries: some seconds in a development build.
     pub tries: usize,

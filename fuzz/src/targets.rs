@@ -1,4 +1,4 @@
-//! The targets, by what they feed.
+//! Fuzz targets, one module per component under test.
 
 pub mod graphs;
 pub mod ir;

@@ -1,4 +1,4 @@
-//! What goes wrong between a name and its file.
+//! Errors from parsing a name to opening its file.
 
 use crate::offer::Offer;
 use crate::repository::{Name, Repository};
@@ -6,150 +6,152 @@ use crate::size::size;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a model could not be named, fetched or removed.
+/// Reason why a model could not be named, fetched or removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A name that is none.
+    /// A text that is not a valid model name, with the reason.
     #[error("{0} does not name a model: {1}")]
     Name(String, &'static str),
-    /// An address that is none of a model's file.
+    /// A URL that does not address a model's file, with the reason.
     #[error("{0} is not the address of a model: {1}")]
     Address(String, &'static str),
-    /// What would come could be read and changed on the way.
+    /// The connection would not be encrypted.
     #[error("{0} is not fetched: the connection would not be encrypted")]
     Plain(String),
-    /// What lies at an address is no model, or does not come.
+    /// A server that is no hub returns something other than a model, or an error.
     #[error("{name}: {message}")]
     Elsewhere {
-        /// What was asked for.
+        /// Name that was requested.
         name: String,
-        /// What came instead.
+        /// Response or error instead of the file.
         message: String,
     },
-    /// What came is no model.
+    /// A downloaded file without a checksum does not parse as a model.
     #[error("{name} is no model: {why}; it is thrown away")]
     NoModel {
-        /// What was fetched.
+        /// Name of the downloaded file.
         name: String,
-        /// What is wrong with it.
+        /// Defect that the parser found.
         why: String,
     },
-    /// The hub knows no such repository, or does not say.
+    /// The hub does not know the repository, or hides it from this user.
     #[error("the hub has no repository {0}, or shows it only to some")]
     NoRepository(Repository),
-    /// The hub does not let this user in.
+    /// The hub denies this user access.
     #[error("the hub refuses {0}")]
     Refused(Repository),
-    /// No file of the repository is the one asked for.
+    /// No file of the repository matches the name.
     #[error("{repository} has no model {wanted}")]
     NoFile {
-        /// Where it was looked for.
+        /// Repository that was searched.
         repository: Repository,
-        /// What was looked for.
+        /// File or suffix that was requested.
         wanted: String,
-        /// What there is.
+        /// Models that the repository has.
         files: Vec<String>,
     },
-    /// The name fits several files.
+    /// The name matches several models.
     #[error("{repository} has {} models", .models.len())]
     Several {
-        /// Where.
+        /// Repository that was searched.
         repository: Repository,
-        /// Which.
+        /// Matching models, with the shortest suffix that selects each.
         models: Vec<Offer>,
     },
-    /// Nothing of that name is kept here.
+    /// The store has nothing of that name.
     #[error("{0} is not among the models that are kept here")]
     NotKept(Name),
-    /// What is meant lies here, and was not fetched.
+    /// The name matches files in the store that were not downloaded.
     #[error("{name} was not fetched: {} is left where it is", .path.display())]
     NotFetched {
-        /// What was to be removed.
+        /// Name that should be removed.
         name: Box<Name>,
-        /// A file of it.
+        /// One of the matching files.
         path: PathBuf,
     },
-    /// A file is not what was fetched.
+    /// A file in the store is no longer the one that was downloaded.
     #[error("{} is not what was fetched: its SHA-256 has changed", .path.display())]
     Changed {
-        /// What it was fetched as.
+        /// Name under which it was downloaded.
         name: Box<Name>,
-        /// Where it is.
+        /// Path in the store.
         path: PathBuf,
     },
-    /// A file that somebody put here stands where one is to be fetched to.
+    /// A file that was not downloaded stands at the path of a download.
     #[error("{} was not fetched, and is not the hub's file", .path.display())]
     InTheWay {
-        /// Where it is.
+        /// Path of that file.
         path: PathBuf,
     },
-    /// A token may not be sent where everybody on the way can read it.
+    /// A token would be sent over an unencrypted connection.
     #[error("HF_TOKEN is not sent to {0}: the connection would not be encrypted")]
     PlainToken(String),
-    /// The hub cannot be reached, or breaks off.
+    /// A server cannot be reached, breaks the connection, or fails temporarily.
     #[error("{endpoint}: {message}")]
     Transport {
-        /// Who was asked.
+        /// Address of the server.
         endpoint: String,
-        /// What the connection came to.
+        /// Error of the connection.
         message: String,
-        /// Is that the hub, and not another server?
+        /// Whether the server is the hub.
         is_hub: bool,
     },
-    /// The hub answers, but not with what was asked for.
+    /// The hub answers with an unexpected status or body.
     #[error("{endpoint} answers {answer}")]
     Answer {
-        /// Who was asked.
+        /// Address of the hub.
         endpoint: String,
-        /// What came instead.
+        /// Status or description of the answer.
         answer: String,
     },
-    /// What was fetched is not what the hub has.
-    #[error("{file} has the SHA-256 {found} and should have {expected}: what was fetched is thrown away")]
+    /// The SHA-256 of a downloaded file differs from the hub's.
+    #[error(
+        "{file} has the SHA-256 {found} and should have {expected}: what was fetched is thrown away"
+    )]
     Checksum {
-        /// Which.
+        /// Path in the repository.
         file: String,
-        /// Of the hub's.
+        /// SHA-256 that the hub lists.
         expected: String,
-        /// Of what came.
+        /// SHA-256 of the received bytes.
         found: String,
     },
-    /// Another process is at it.
+    /// Another process holds the lock on the partial file.
     #[error("{0} is being fetched by another process")]
     Busy(String),
-    /// The disk is too small.
+    /// The file system has too little free space.
     #[error("{} needs {} more, and its disk has room for {}", .path.display(), size(*.needed), size(*.free))]
     NoRoom {
-        /// What was to be written.
+        /// Partial file that cannot be completed.
         path: PathBuf,
-        /// Bytes that are to come.
+        /// Bytes that are still missing.
         needed: u64,
-        /// Bytes that there is room for.
+        /// Bytes that the file system has free.
         free: u64,
     },
-    /// The disk.
+    /// A file operation failed.
     #[error("cannot {what} {}: {error}", .path.display())]
     Disk {
-        /// What was tried.
+        /// Verb of the operation, for the message.
         what: &'static str,
-        /// With which file.
+        /// File of the operation.
         path: PathBuf,
-        /// What came of it.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// Nowhere to keep models.
+    /// No variable of the environment names a folder for models.
     #[error("there is no folder to keep models in")]
     NoHome,
 }
 
-/// Where the disk is full.
+/// Hint where the disk is full.
 const NO_ROOM: &str = "make room, or keep models elsewhere: GRISTMILL_MODELS names a folder";
-/// Names in a hint before it says how many more there are.
-const SHOWN: usize = 40;
+/// Maximum number of names in a hint; the rest are counted.
+const MAX_SHOWN: usize = 40;
 
 impl Error {
-    /// A way out, for the user.
+    /// Returns advice for the user, if there is any.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Name(..) => "write hf:ORG/REPO, or hf:ORG/REPO:FILE where there are several".into(),
@@ -209,9 +211,14 @@ impl Error {
 }
 
 fn list(files: &[String]) -> String {
-    let mut text = files.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    if files.len() > SHOWN {
-        text.push_str(&format!(" and {} more", files.len() - SHOWN));
+    let mut text = files
+        .iter()
+        .take(MAX_SHOWN)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    if files.len() > MAX_SHOWN {
+        text.push_str(&format!(" and {} more", files.len() - MAX_SHOWN));
     }
     text
 }

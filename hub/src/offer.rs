@@ -1,23 +1,26 @@
-//! Models to choose among.
+//! Candidates of an ambiguous name.
 
 use crate::file_name::distinct;
 
-/// One of several models that a name fits.
+/// One of several models that a name matches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
-    /// The fewest last words of its name that name no other: its quantisation, as a rule.
+    /// Shortest unique suffix of its name, normally the quantisation.
     pub word: String,
-    /// Its file, or the first of them.
+    /// Path of its file, or of the first part of a split model.
     pub file: String,
-    /// Bytes of its files together.
+    /// Total size of its files in bytes.
     pub bytes: u64,
 }
 
 impl Offer {
-    /// Those models, each with its bytes.
+    /// Creates the candidates from paths and sizes.
     pub(crate) fn all(models: Vec<(String, u64)>) -> Vec<Offer> {
         let files: Vec<String> = models.iter().map(|(file, _)| file.clone()).collect();
         let words = distinct(&files).into_iter();
-        words.zip(models).map(|(word, (file, bytes))| Offer { word, file, bytes }).collect()
+        words
+            .zip(models)
+            .map(|(word, (file, bytes))| Offer { word, file, bytes })
+            .collect()
     }
 }

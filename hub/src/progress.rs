@@ -1,49 +1,49 @@
-//! What a fetch or a check tells while it goes on.
+//! Progress events of downloads and checks.
 
 use crate::error::Error;
 use std::path::Path;
 
-/// What is going on.
+/// An event of a download or a check.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
-    /// Bytes of a file that are there, of how many.
+    /// Bytes of a file that are on the disk.
     Fetched {
-        /// Its path.
+        /// Path in the repository.
         file: &'a str,
-        /// Bytes there are.
+        /// Bytes on the disk.
         done: u64,
-        /// Bytes there will be.
+        /// Size of the whole file in bytes.
         total: u64,
     },
-    /// Bytes that were there before are being read for the checksum.
+    /// Bytes of an existing file that were hashed to verify its checksum.
     Checked {
-        /// The file's path.
+        /// Path in the repository.
         file: &'a str,
-        /// Bytes read.
+        /// Bytes hashed until now.
         done: u64,
-        /// Bytes to read.
+        /// Bytes to hash in all.
         total: u64,
     },
-    /// A file that was fetched has changed since; it is fetched again.
+    /// A downloaded file has changed since; it is downloaded again.
     Changed {
-        /// Where it is.
+        /// Path in the store.
         file: &'a Path,
     },
-    /// Files of the hub with names that do not show what they are: they are not fetched.
+    /// Files of the repository are left out because their names are unsafe or misleading.
     PassedOver {
-        /// How many.
+        /// Number of such files.
         files: usize,
     },
-    /// A file that was read again is the same, and that cannot be written down: the next use reads it again.
+    /// A file was verified, but its record cannot be updated: the next use hashes it again.
     Unrecorded {
-        /// Where it is.
+        /// Path in the store.
         file: &'a Path,
-        /// Why not.
+        /// Error of writing the record.
         why: &'a std::io::Error,
     },
-    /// The connection broke; it is tried again.
+    /// A request or connection failed and will be retried.
     Again {
-        /// What broke.
+        /// Error of the failed attempt.
         why: &'a Error,
     },
 }

@@ -1,29 +1,31 @@
-//! Removing what was fetched, and nothing else.
+//! Removes downloaded files, and only those.
 
 use crate::error::Error;
 use crate::file_name;
-use crate::folder::{Folder, Kind};
+use crate::folder::{EntryKind, Folder};
 use crate::offer::Offer;
-use crate::record::{Record, beside, finished};
+use crate::record::{Record, finished, record_name};
 use crate::repository::{Name, Repository};
-use crate::store::{Files, Kept, Store, disk};
+use crate::store::{Files, Store, StoredModel, disk};
 use std::path::{Path, PathBuf};
 
-/// What has become of files that were to be removed.
+/// Result of removing a model.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Removed {
-    /// What is gone: the models, with the files that were removed and their bytes.
-    pub gone: Vec<Kept>,
-    /// What was left where it is: it was not fetched.
+    /// Models of which files were removed, with those files and their bytes.
+    pub gone: Vec<StoredModel>,
+    /// Files that were left in place because they were not downloaded.
     pub left: Vec<PathBuf>,
 }
 
 impl Store {
-    /// Removes what was fetched of what `name` means, also where it is not whole; without a file, of all of its
-    /// repository. Files without a record are left, and links, and folders in which something is left.
+    /// Removes the downloaded files that `name` matches, including partial ones.
+    ///
+    /// A name without a file means the whole repository. Files without a record, links, and folders
+    /// that do not become empty are left.
     ///
     /// # Errors
-    /// When there is nothing of that name, nothing of it was fetched, or it cannot be removed.
+    /// When nothing matches, nothing that matches was downloaded, or a file cannot be removed.
     pub fn remove(&self, name: &Name) -> Result<Removed, Error> {
         let repository = &name.repository;
         let files = self.files(repository)?;
@@ -31,7 +33,8 @@ impl Store {
         let mut removed = Removed::default();
         let folder = self.place(repository, "");
         for mut kept in meant {
-            (kept.files, kept.bytes) = self.unlink_all(&folder, &kept, &files, &mut removed.left)?;
+            (kept.files, kept.bytes) =
+                self.unlink_all(&folder, &kept, &files, &mut removed.left)?;
             if !kept.files.is_empty() {
                 removed.gone.push(kept);
             }
@@ -40,27 +43,41 @@ impl Store {
             for file in &files.missing {
                 self.unlink(repository, file)?;
             }
-            let others = files.found.iter().filter(|(_, found)| !found.ours).map(|(path, _)| path);
-            removed.left = others.chain(&files.passed_over).map(|path| self.place(repository, path)).collect();
+            let others = files
+                .found
+                .iter()
+                .filter(|(_, found)| !found.ours)
+                .map(|(path, _)| path);
+            removed.left = others
+                .chain(&files.passed_over)
+                .map(|path| self.place(repository, path))
+                .collect();
         }
         match removed.gone.is_empty() {
             true if removed.left.is_empty() => Err(Error::NotKept(name.clone())),
-            true => Err(Error::NotFetched { name: name.clone().into(), path: removed.left.swap_remove(0) }),
+            true => Err(Error::NotFetched {
+                name: name.clone().into(),
+                path: removed.left.swap_remove(0),
+            }),
             false => Ok(removed),
         }
     }
 
-    /// Removes those files of a model that are ours: which, and their bytes.
+    /// Removes the downloaded files of a model. Returns them and their total bytes.
     fn unlink_all(
         &self,
         folder: &Path,
-        kept: &Kept,
+        kept: &StoredModel,
         files: &Files,
         left: &mut Vec<PathBuf>,
     ) -> Result<(Vec<PathBuf>, u64), Error> {
         let (mut gone, mut bytes) = (Vec::new(), 0);
         for path in &kept.files {
-            let file = path.strip_prefix(folder).ok().and_then(Path::to_str).unwrap_or_default();
+            let file = path
+                .strip_prefix(folder)
+                .ok()
+                .and_then(Path::to_str)
+                .unwrap_or_default();
             if self.unlink(&kept.name.repository, file)? {
                 bytes += files.found.get(file).map_or(0, |found| found.size);
                 gone.push(path.clone());
@@ -71,25 +88,31 @@ impl Store {
         Ok((gone, bytes))
     }
 
-    /// Removes a file and its record, if it is ours, and the folders that are empty then. Is it gone?
+    /// Removes a downloaded file, its record and the folders that become empty.
+    /// Returns whether it did.
     fn unlink(&self, repository: &Repository, file: &str) -> Result<bool, Error> {
         let path = self.place(repository, file);
         let failed = |error| disk("remove", &path)(error);
-        let Some((folder, name)) = self.enter(repository, file)? else { return Ok(false) };
+        let Some((folder, name)) = self.enter(repository, file)? else {
+            return Ok(false);
+        };
         let recorded = Record::read(&folder, name).map_err(failed)?.is_some();
-        let plain = matches!(folder.kind(name).map_err(failed)?, None | Some(Kind::File));
+        let plain = matches!(
+            folder.kind(name).map_err(failed)?,
+            None | Some(EntryKind::File)
+        );
         if !plain || !recorded && finished(name).is_none() {
             return Ok(false);
         }
         folder.remove(name).map_err(failed)?;
         if recorded {
-            folder.remove(&beside(name)).map_err(failed)?;
+            folder.remove(&record_name(name)).map_err(failed)?;
         }
         self.remove_folders(repository, file)?;
         Ok(true)
     }
 
-    /// Removes the folders above a file, from the innermost on, until one is not empty.
+    /// Removes the folders above a file, innermost first, until one is not empty.
     fn remove_folders(&self, repository: &Repository, file: &str) -> Result<(), Error> {
         let mut inner = file;
         while let Some((above, _)) = inner.rsplit_once('/') {
@@ -98,9 +121,13 @@ impl Store {
                 _ => return Ok(()),
             }
         }
-        let Some(root) = Folder::root(self.root()).map_err(disk("read", self.root()))? else { return Ok(()) };
+        let Some(root) = Folder::root(self.root()).map_err(disk("read", self.root()))? else {
+            return Ok(());
+        };
         let [outer, inner] = repository.folders();
-        let above = root.folder(&outer).map_err(disk("read", &self.root().join(&outer)))?;
+        let above = root
+            .folder(&outer)
+            .map_err(disk("read", &self.root().join(&outer)))?;
         if above.is_some_and(|above| above.remove_empty(&inner)) {
             root.remove_empty(&outer);
         }
@@ -108,19 +135,23 @@ impl Store {
     }
 }
 
-/// Those models of a repository that a name means.
-fn meant(name: &Name, all: Vec<Kept>) -> Result<Vec<Kept>, Error> {
-    let Some(wanted) = &name.file else { return Ok(all) };
-    // What has come in part has the name of what it would have been.
-    let file = |kept: &Kept| kept.name.file.clone().unwrap_or_default();
-    // The path of an address means one file, and the end of no other's.
+/// Returns the models of a repository that a name matches.
+fn meant(name: &Name, all: Vec<StoredModel>) -> Result<Vec<StoredModel>, Error> {
+    let Some(wanted) = &name.file else {
+        return Ok(all);
+    };
+    // A partial file carries the name of the complete one.
+    let file = |kept: &StoredModel| kept.name.file.clone().unwrap_or_default();
+    // The path of a URL is matched exactly, never as a suffix.
     let exact = matches!(name.repository, Repository::Server { .. })
-        || all.iter().any(|k| file_name::model(&file(k)) == file_name::model(wanted));
-    let fits = |kept: &Kept| match exact {
+        || all
+            .iter()
+            .any(|k| file_name::model(&file(k)) == file_name::model(wanted));
+    let fits = |kept: &StoredModel| match exact {
         true => file_name::model(&file(kept)) == file_name::model(wanted),
         false => file_name::ends_in(&file(kept), wanted),
     };
-    let meant: Vec<Kept> = all.into_iter().filter(fits).collect();
+    let meant: Vec<StoredModel> = all.into_iter().filter(fits).collect();
     let mut models: Vec<(String, u64)> = Vec::new();
     for kept in &meant {
         let model = file_name::model(&file(kept)).to_owned();
@@ -131,6 +162,9 @@ fn meant(name: &Name, all: Vec<Kept>) -> Result<Vec<Kept>, Error> {
     }
     match models.len() {
         0 | 1 => Ok(meant),
-        _ => Err(Error::Several { repository: name.repository.clone(), models: Offer::all(models) }),
+        _ => Err(Error::Several {
+            repository: name.repository.clone(),
+            models: Offer::all(models),
+        }),
     }
 }

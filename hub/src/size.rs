@@ -1,6 +1,6 @@
-//! Bytes for people.
+//! Sizes in bytes as text.
 
-/// In powers of a thousand, as disks are sold and bandwidths are given.
+/// Formats a size with decimal prefixes (1 kB = 1000 B), as for disks and bandwidths.
 pub fn size(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),

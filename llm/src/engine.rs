@@ -1,7 +1,9 @@
-//! A model on a device: weights loaded, functions compiled, steps captured.
+//! A model on a device: loaded weights, compiled functions, captured steps.
 //!
-//! A step runs prefill chunks and decode rows of sequences whose KV cache lies in pages of a pool; one sequence is a batch of one. [`Engine::start`] and [`Engine::wait`] run it, up to
-//! two in flight. The parts are [`Weights`], the [`KvCache`], the captured graphs, and the candidates of the device's sampler.
+//! A step runs one prefill chunk, decode rows, or both (a mixed batch). The KV cache of each
+//! sequence lies in pages of a shared pool; a single sequence is a batch of one. [`Engine::start`]
+//! and [`Engine::wait`] run steps, up to two in flight. The parts are [`Weights`], the [`KvCache`],
+//! the captured graphs, and the device sampler.
 
 mod activations;
 mod compiled;
@@ -21,14 +23,14 @@ mod step_limit;
 
 pub use crate::error::{Error, Progress};
 pub use crate::load::Weights;
-pub use compiled::{Compiled, MemoryEstimate};
+pub use compiled::{CompiledModel, MemoryEstimate};
 pub use executor::Engine;
 pub use facts::WholePool;
-pub use forward::Run;
+pub use forward::TokenRun;
 pub use graph_key::{
-    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs, plan_options,
-    sequence_graphs,
+    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs,
+    plan_options, sequence_graphs,
 };
 pub use kv_cache::KvCache;
 pub use pages::{PageCopy, Pages, StateCopy};
-pub use step::{Chunk, Row, Source, Step, StepOutput};
+pub use step::{Chunk, DecodeRow, Step, StepOutput, TokenSource};

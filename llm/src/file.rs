@@ -1,3 +1,3 @@
-//! Model files, under names that do not speak of the format: for the crates above, which know none.
+//! Model files under format-neutral names, for crates that know no file format.
 
 pub use crate::gguf::{Array, Error, Gguf as ModelFile, Metadata, TensorInfo, Value};

@@ -1,29 +1,29 @@
-//! What a model file says about text: its tokenizer, its chat template, its sampling settings.
+//! Text settings of a model file: tokenizer, chat template, and sampling parameters.
 //!
-//! Reads metadata only, never a weight.
+//! Reads metadata only, no tensor data.
 
 use crate::chat::{ChatError, ChatTemplate, Isolation, SpecialTexts};
 use crate::gguf::{self, Metadata, Strings};
 use crate::sampling::SamplingParams;
 use crate::tokenizer::{Tokenizer, TokenizerError, TokenizerSpec};
 
-/// Why a file's text settings cannot be used.
+/// Reason why a file's text settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A metadata key that is absent or of the wrong type.
+    /// A metadata key is absent or has the wrong type.
     #[error(transparent)]
     Metadata(#[from] gguf::Error),
-    /// The tokenizer.
+    /// The tokenizer was refused.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The chat template.
+    /// The chat template was refused.
     #[error(transparent)]
     Chat(#[from] ChatError),
 }
 
 impl Error {
-    /// What the user can do about it, where that is known.
+    /// Returns advice for the user, if there is any.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Metadata(gguf::Error::Missing(_)) => {
@@ -36,43 +36,57 @@ impl Error {
     }
 }
 
-/// The tokenizer of a file.
+/// Creates the tokenizer of a file.
 ///
 /// # Errors
-/// When the keys are absent or malformed, or the tokenizer is of a kind that is not supported.
+/// Returns an error if keys are absent or malformed, or if the kind of tokenizer is not supported.
 pub fn tokenizer(metadata: &Metadata) -> Result<Tokenizer, Error> {
     Ok(Tokenizer::new(tokenizer_spec(metadata)?)?)
 }
 
-/// What a file says of its tokenizer.
+/// Reads the tokenizer specification of a file.
 ///
 /// # Errors
-/// When the keys are absent or of the wrong type.
+/// Returns an error if keys are absent or have the wrong type.
 pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let text = |name: &str| metadata.str(&key(name)).map(|t| t.map(str::to_owned));
     let id = |name: &str| match metadata.i64(&key(name))? {
-        // Files say "none" with −1, or with its bits.
+        // Files write "none" as −1, or as the same bits in an unsigned type.
         Some(id) => Ok::<_, Error>(u32::try_from(id).ok().filter(|&id| id != u32::MAX)),
         None => Ok(None),
     };
     let tokens = metadata.need(&key("tokens"), Metadata::strings)?;
     let merges = metadata.strings(&key("merges"))?;
-    // Before they are copied: a text of three bytes takes forty then.
+    // Checked before the texts are copied: a text of three bytes then takes forty.
     Tokenizer::admit(tokens.len(), merges.map_or(0, Strings::len))?;
     let types = metadata.ints(&key("token_type"))?;
-    // A type beyond 32 bits is no type: one that the tokenizer does not know either.
-    let types: Option<Vec<i32>> = types.map(|types| types.into_iter().map(|t| i32::try_from(t).unwrap_or(0)).collect());
+    // A type beyond 32 bits becomes 0, which is not a known type either.
+    let types: Option<Vec<i32>> = types.map(|types| {
+        types
+            .into_iter()
+            .map(|t| i32::try_from(t).unwrap_or(0))
+            .collect()
+    });
     let model = metadata.need(&key("model"), Metadata::str)?.to_owned();
     let architecture = metadata.str("general.architecture")?.unwrap_or_default();
     Ok(TokenizerSpec {
-        strips: strips(architecture, &model, tokens, types.as_deref().unwrap_or_default()),
+        strips: strips(
+            architecture,
+            &model,
+            tokens,
+            types.as_deref().unwrap_or_default(),
+        ),
         model,
-        // Old files have none, which llama.cpp takes for this one.
+        // Old files have no name; llama.cpp uses this one.
         pre: text("pre")?.unwrap_or_else(|| "default".to_owned()),
         tokens: tokens.iter().map(<[u8]>::to_vec).collect(),
         token_types: types,
-        merges: merges.into_iter().flat_map(|m| m.iter()).map(|m| String::from_utf8_lossy(m).into_owned()).collect(),
+        merges: merges
+            .into_iter()
+            .flat_map(|m| m.iter())
+            .map(|m| String::from_utf8_lossy(m).into_owned())
+            .collect(),
         scores: metadata.floats(&key("scores"))?.unwrap_or_default(),
         add_space_prefix: metadata.bool(&key("add_space_prefix"))?,
         bos: id("bos_token_id")?,
@@ -86,44 +100,56 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
     })
 }
 
-/// Special tokens that take the white space behind them, which only a `tokenizer.json` says: all of Phi-3 but these. (Its BPE successors keep
-/// the space, as llama.cpp does.)
+/// Returns the special tokens that absorb the white space after them, which only a
+/// `tokenizer.json` lists: all of Phi-3's except these. (Its successors with byte-level BPE keep
+/// the space, as in llama.cpp.)
 fn strips(architecture: &str, model: &str, tokens: &Strings, types: &[i32]) -> Vec<Vec<u8>> {
     const KEEP: [&[u8]; 3] = [b"<unk>", b"<s>", b"<|endoftext|>"];
     const CONTROL_AND_USER_DEFINED: [i32; 2] = [3, 4];
     if (architecture, model) != ("phi3", "llama") {
         return Vec::new();
     }
-    let special = |&(text, kind): &(&[u8], &i32)| CONTROL_AND_USER_DEFINED.contains(kind) && !KEEP.contains(&text);
-    tokens.iter().zip(types).filter(special).map(|(text, _)| text.to_vec()).collect()
+    let special = |&(text, kind): &(&[u8], &i32)| {
+        CONTROL_AND_USER_DEFINED.contains(kind) && !KEEP.contains(&text)
+    };
+    tokens
+        .iter()
+        .zip(types)
+        .filter(special)
+        .map(|(text, _)| text.to_vec())
+        .collect()
 }
 
-/// The chat template of a file, which runs as `isolation` says, or the built-in one that suits its tokenizer; and why, if it
-/// is not the file's.
+/// Returns the file's chat template, or a built-in one with the reason for it.
 ///
 /// # Errors
-/// When there is no process to compile it in: see [`ChatTemplate::select`].
+/// Returns an error if the process to compile it cannot be started: see [`ChatTemplate::select`].
 pub fn template(
     metadata: &Metadata,
     tokenizer: &Tokenizer,
     isolation: &Isolation,
 ) -> Result<(ChatTemplate, Option<String>), Error> {
     let source = source(metadata);
-    Ok(ChatTemplate::select(source, tokenizer.pre(), &SpecialTexts::from(tokenizer), isolation)?)
+    Ok(ChatTemplate::select(
+        source,
+        tokenizer.pre(),
+        &SpecialTexts::from(tokenizer),
+        isolation,
+    )?)
 }
 
-/// Has the file a chat template of its own? It is a program from elsewhere.
+/// Returns true if the file has its own chat template, which is untrusted code.
 pub fn has_template(metadata: &Metadata) -> bool {
     source(metadata).is_some()
 }
 
-/// A template that is not text counts as one that does not compile: there is a built-in one.
+/// Returns the template source. A template that is not text counts as absent.
 fn source(metadata: &Metadata) -> Option<&str> {
     metadata.str("tokenizer.chat_template").unwrap_or(None)
 }
 
-/// Sampling as the file recommends it (`general.sampling.*`), with our defaults for what it leaves open. The second value
-/// says which of its settings were ignored because they cannot be.
+/// Returns the sampling parameters that the file recommends (`general.sampling.*`), with defaults
+/// for the rest. The second value lists settings that were ignored because they are invalid.
 pub fn sampling(metadata: &Metadata) -> (SamplingParams, Vec<String>) {
     type Set = fn(&mut SamplingParams, f64);
     const KEYS: &[(&str, Set)] = &[
@@ -132,14 +158,20 @@ pub fn sampling(metadata: &Metadata) -> (SamplingParams, Vec<String>) {
         ("top_p", |p, v| p.top_p = v as f32),
         ("min_p", |p, v| p.min_p = v as f32),
         ("penalty_repeat", |p, v| p.repeat_penalty = v as f32),
-        // −1 is the whole context.
-        ("penalty_last_n", |p, v| p.penalty_last_n = if v < 0.0 { usize::MAX } else { v as usize }),
+        // −1 means the whole context.
+        ("penalty_last_n", |p, v| {
+            p.penalty_last_n = if v < 0.0 { usize::MAX } else { v as usize }
+        }),
     ];
     let (mut params, mut ignored) = (SamplingParams::default(), Vec::new());
     for (name, set) in KEYS {
         let key = format!("general.sampling.{name}");
-        let Some(value) = metadata.get(&key) else { continue };
-        let number = value.as_float().or_else(|| value.as_int().map(|i| i as f64));
+        let Some(value) = metadata.get(&key) else {
+            continue;
+        };
+        let number = value
+            .as_float()
+            .or_else(|| value.as_int().map(|i| i as f64));
         let changed = number.filter(|v| v.is_finite()).map(|v| {
             let mut changed = params.clone();
             set(&mut changed, v);
@@ -160,17 +192,31 @@ mod tests {
     #[test]
     fn sampling_takes_what_is_valid() {
         let mut metadata = Metadata::new();
-        metadata.insert("general.sampling.temp", 1.0f32).insert("general.sampling.top_k", 20u32);
-        metadata.insert("general.sampling.top_p", 7.0f32).insert("general.sampling.min_p", "much");
+        metadata
+            .insert("general.sampling.temp", 1.0f32)
+            .insert("general.sampling.top_k", 20u32);
+        metadata
+            .insert("general.sampling.top_p", 7.0f32)
+            .insert("general.sampling.min_p", "much");
         let (params, ignored) = sampling(&metadata);
-        assert_eq!(params, SamplingParams { temperature: 1.0, top_k: 20, ..SamplingParams::default() });
+        assert_eq!(
+            params,
+            SamplingParams {
+                temperature: 1.0,
+                top_k: 20,
+                ..SamplingParams::default()
+            }
+        );
         assert_eq!(ignored.len(), 2, "{ignored:?}");
     }
 
     #[test]
     fn a_file_without_a_tokenizer_says_so() {
         let error = tokenizer(&Metadata::new()).unwrap_err();
-        assert!(error.to_string().contains("tokenizer.ggml.tokens"), "{error}");
+        assert!(
+            error.to_string().contains("tokenizer.ggml.tokens"),
+            "{error}"
+        );
         assert!(error.hint().unwrap().contains("no tokenizer"));
     }
 }

@@ -1,4 +1,4 @@
-//! GGUF, models, tokenizers, chat templates, sampling, scheduling.
+//! GGUF files, model architectures, tokenizers, chat templates, sampling and scheduling.
 
 pub mod arch;
 pub mod chat;

@@ -1,71 +1,87 @@
-//! Loading: weights from their file into the device's memory, in the layout that kernels read.
+//! Loads weights from files into device memory, in the layout that kernels read.
 //!
-//! Where the device's memory is the host's, every core reads and packs pieces of its own ([`here`]). A device with memory of its own packs one
-//! large piece while the next is read ([`apart`]). Pieces are small beside the model, so its memory is the model once and a little.
+//! With memory shared between device and host, every core reads and packs chunks of its own
+//! ([`host_loader`]). A device with its own memory packs one large chunk while the next is read
+//! ([`staged_loader`]). Chunks are small relative to the model, so peak memory is little more than
+//! the model's size.
 
-mod apart;
-mod here;
-mod piece;
+mod host_loader;
+mod staged_loader;
+mod weight_chunk;
 
-use crate::arch::{Bind, Call, Plan};
+use crate::arch::{Bind, BoundCall, Plan};
 use crate::error::{Error, Progress};
 use crate::gguf::{self, Gguf, TensorInfo};
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, Memory, memory};
 use gristmill_tensor::jit::{Jit, Ready};
-use piece::{How, Weight};
 use rustc_hash::FxHashMap;
+use weight_chunk::{LoadOptions, PendingWeight};
 
-/// Weights on a device, by name, and how they lie there. A clone shares them; their memory goes with the last that has them.
+/// Weights on a device by name, with their layouts. Clones share the buffers.
 #[derive(Clone, Default)]
 pub struct Weights(FxHashMap<String, (Layout, Buffer)>);
 
 impl Weights {
-    /// That of this name.
+    /// Returns the buffer of a weight.
     pub fn get(&self, name: &str) -> Option<&Buffer> {
         self.0.get(name).map(|w| &w.1)
     }
-    /// All of them.
+    /// Iterates over the buffers of all weights.
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.0.values().map(|w| &w.1)
     }
-    /// Bytes of all of them.
+    /// Returns the total bytes of all weights.
     pub fn bytes(&self) -> u64 {
         self.buffers().map(|b| b.len() as u64).sum()
     }
-    /// Is it there, in that layout?
+    /// Returns true if the weight is present in this layout.
     fn has(&self, name: &str, layout: Layout) -> bool {
         self.0.get(name).is_some_and(|w| w.0 == layout)
     }
 }
 
-/// Layout of every weight, as the functions that it is bound to have it. Without a layout in one of them it is the file's in all.
+/// Layout of every weight, as compiled functions require it.
 pub type Layouts = FxHashMap<String, Layout>;
 
-/// The layouts for these plans, whose functions the jit has compiled.
+/// Returns the weight layouts for these plans and compiles their functions.
 pub fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Layouts, Error> {
     common_layouts(jit, plans)?.map_err(|name| refused(&name))
 }
 
 fn refused(name: &str) -> Error {
-    gristmill_runtime::Error::invalid(name.to_string(), "is read in two layouts by different functions").into()
+    gristmill_runtime::Error::invalid(
+        name.to_string(),
+        "is read in two layouts by different functions",
+    )
+    .into()
 }
 
-/// Steps whose functions are compiled once weights are loaded read them as they lie.
-pub fn check_layouts(weights: &Weights, call: &Call, ready: &Ready) -> Result<(), Error> {
-    let mut of = call.binds.iter().enumerate().filter_map(|(slot, bind)| match bind {
-        Bind::Weight(name) if !weights.has(name, layout_of(ready, slot)) => Some(refused(name)),
-        _ => None,
-    });
+/// Checks that the loaded weights have the layouts that a compiled function reads.
+pub fn check_layouts(weights: &Weights, call: &BoundCall, ready: &Ready) -> Result<(), Error> {
+    let mut of = call
+        .binds
+        .iter()
+        .enumerate()
+        .filter_map(|(slot, bind)| match bind {
+            Bind::Weight(name) if !weights.has(name, layout_of(ready, slot)) => Some(refused(name)),
+            _ => None,
+        });
     of.try_for_each(Err)
 }
 
-/// How a compiled function reads what is bound to that slot.
+/// Returns the layout that a compiled function requires for a slot.
 fn layout_of(ready: &Ready, slot: usize) -> Layout {
-    ready.compiled.layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1)
+    ready
+        .compiled
+        .layouts
+        .iter()
+        .find(|l| l.0 as usize == slot)
+        .map_or(Layout::File, |l| l.1)
 }
 
-/// The same, or the name of a weight that functions have in two layouts.
+/// Returns the weight layouts for these plans, or the name of a weight that two functions
+/// read in different layouts.
 pub fn common_layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Result<Layouts, String>, Error> {
     let mut out = Layouts::default();
     for call in plans.iter().flat_map(|p| &p.calls) {
@@ -83,17 +99,25 @@ pub fn common_layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Result<Layouts, S
 
 fn bytes(info: &TensorInfo, layout: Layout) -> usize {
     let dims: Vec<i64> = info.dims.iter().rev().map(|&d| d as i64).collect();
-    layout.bytes(info.encoding, &dims).unwrap_or(info.bytes as usize)
+    layout
+        .bytes(info.encoding, &dims)
+        .unwrap_or(info.bytes as usize)
 }
 
-/// Bytes that the weights of a file take in these layouts, without those that are there.
+/// Returns the bytes of the weights in these layouts, without those already loaded.
 pub fn missing(file: &Gguf, layouts: &Layouts, there: &Weights) -> u64 {
-    let absent = layouts.iter().filter(|(name, layout)| !there.has(name, **layout));
-    absent.filter_map(|(name, layout)| Some(bytes(file.tensor(name)?, *layout) as u64)).sum()
+    let absent = layouts
+        .iter()
+        .filter(|(name, layout)| !there.has(name, **layout));
+    absent
+        .filter_map(|(name, layout)| Some(bytes(file.tensor(name)?, *layout) as u64))
+        .sum()
 }
 
-/// Loads the weights of a file in these layouts. Those that are `there`, from the same file on the same device, are taken over where they lie
-/// the same; the others go first.
+/// Loads the weights of a file in these layouts.
+///
+/// `there` holds weights of the same file on the same device: those with the right layout are kept,
+/// the others are freed first.
 pub fn weights(
     file: &Gguf,
     jit: &mut Jit,
@@ -101,27 +125,52 @@ pub fn weights(
     there: Weights,
     progress: &dyn Fn(Progress),
 ) -> Result<Weights, Error> {
-    weights_as(&How { piece: None, free: memory::free }, file, jit, layouts, there, progress)
+    weights_as(
+        &LoadOptions {
+            chunk_bytes: None,
+            free: memory::free,
+        },
+        file,
+        jit,
+        layouts,
+        there,
+        progress,
+    )
 }
 
 fn weights_as(
-    how: &How,
+    how: &LoadOptions,
     file: &Gguf,
     jit: &mut Jit,
     layouts: &Layouts,
     mut there: Weights,
     progress: &dyn Fn(Progress),
 ) -> Result<Weights, Error> {
-    there.0.retain(|name, weight| layouts.get(name) == Some(&weight.0));
+    there
+        .0
+        .retain(|name, weight| layouts.get(name) == Some(&weight.0));
     let device = jit.device().clone();
     let mut wanted: Vec<(&String, &TensorInfo, Layout)> = Vec::new();
-    for (name, &layout) in layouts.iter().filter(|(name, layout)| !there.has(name, **layout)) {
-        wanted.push((name, file.tensor(name).ok_or_else(|| gguf::Error::Missing(name.to_string()))?, layout));
+    for (name, &layout) in layouts
+        .iter()
+        .filter(|(name, layout)| !there.has(name, **layout))
+    {
+        wanted.push((
+            name,
+            file.tensor(name)
+                .ok_or_else(|| gguf::Error::Missing(name.to_string()))?,
+            layout,
+        ));
     }
-    // Devices carve small weights from larger pieces, which go with the last in them: what will go together is what is alike.
+    // Devices allocate small weights from larger blocks, which are freed only as a whole. Similar
+    // weights are usually freed together, so they are allocated together.
     wanted.sort_by_key(|w| (w.1.type_id, &w.1.dims, w.1.shard, w.1.offset));
     let kind = |info: &TensorInfo, layout| (info.encoding, layout, info.dims[0] as usize);
-    let kinds: Vec<_> = wanted.iter().filter(|w| w.2 != Layout::File).map(|w| kind(w.1, w.2)).collect();
+    let kinds: Vec<_> = wanted
+        .iter()
+        .filter(|w| w.2 != Layout::File)
+        .map(|w| kind(w.1, w.2))
+        .collect();
     jit.prepare_packers(&kinds)?;
     let mut all = Vec::new();
     for &(name, info, layout) in &wanted {
@@ -132,9 +181,14 @@ fn weights_as(
         let buffer = device.alloc(bytes(info, layout), Memory::Weights)?;
         there.0.insert(name.clone(), (layout, buffer.clone()));
         let alignment = device.target().machine.alignment as u64;
-        all.push(Weight { info, buffer, packed, alignment });
+        all.push(PendingWeight {
+            info,
+            buffer,
+            packed,
+            alignment,
+        });
     }
-    // In the order of the files.
+    // Read in file order.
     all.sort_by_key(|w| (w.info.shard, w.info.offset));
     let total: u64 = all.iter().map(|w| w.info.bytes).sum();
     let mut done = 0;
@@ -145,8 +199,8 @@ fn weights_as(
             progress(Progress::Loading(done, total));
         };
         match all.iter().all(|w| w.buffer.host().is_some()) {
-            true => here::load(how, file, &device, &all, &mut done)?,
-            false => apart::load(how, file, &device, &all, &mut done)?,
+            true => host_loader::load(how, file, &device, &all, &mut done)?,
+            false => staged_loader::load(how, file, &device, &all, &mut done)?,
         }
     }
     progress(Progress::Loading(total, total));

@@ -1,38 +1,42 @@
-//! How well a model predicts a text.
+//! Perplexity of a model on a text.
 
 use crate::arch::Logits;
-use crate::engine::{Engine, Error, Run, WholePool};
+use crate::engine::{Engine, Error, TokenRun, WholePool};
 use crate::sampling::not_a_number;
 
-/// The likelihood of a text so far.
+/// Accumulated log-likelihood of a text.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Likelihood {
-    /// Sum of the negative logarithms of the probabilities of the tokens predicted, in nats.
+    /// Sum of the negative log-probabilities of the predicted tokens, in nats.
     pub nats: f64,
-    /// Tokens predicted.
+    /// Number of predicted tokens.
     pub tokens: usize,
 }
 
 impl Likelihood {
-    /// Mean negative log-likelihood of a token, in nats.
+    /// Returns the mean negative log-likelihood per token, in nats.
     pub fn mean(&self) -> f64 {
         self.nats / self.tokens as f64
     }
-    /// Its exponential.
+    /// Returns the perplexity: `exp` of the mean.
     pub fn perplexity(&self) -> f64 {
         self.mean().exp()
     }
 }
 
-/// Rows of logits held at a time are at most this many bytes.
-const ROWS_BYTES: usize = 64 << 20;
+/// Maximum bytes of logit rows held at a time.
+const MAX_LOGIT_BYTES: usize = 64 << 20;
 
-/// Runs `tokens` in windows of `window`, each from an empty cache and each after `bos` if there is one. Every token is
-/// predicted from those before it in its window; a window's first token, if nothing stands before it, is not predicted.
-/// `progress` is told the tokens run and in all, and the likelihood so far.
+/// Computes the likelihood of `tokens` in windows of `window`, each with an empty KV cache and
+/// starting with `bos` if there is one.
+///
+/// Every token is predicted from the earlier ones in its window; a window's first token is not
+/// predicted if nothing precedes it. `progress` is called with the tokens processed, their total,
+/// and the likelihood so far.
 ///
 /// # Errors
-/// When a token is not in the vocabulary, a logit is not a number or infinite, or the device fails.
+/// Returns an error if a token is not in the vocabulary, if a logit is NaN or infinite, or
+/// if the device fails.
 pub fn perplexity(
     engine: &mut Engine,
     tokens: &[u32],
@@ -43,7 +47,7 @@ pub fn perplexity(
     engine.check_tokens(tokens)?;
     let pool = WholePool::new(engine);
     let vocabulary = engine.model().vocabulary();
-    let piece = (ROWS_BYTES / (4 * vocabulary)).clamp(1, engine.chunk());
+    let piece = (MAX_LOGIT_BYTES / (4 * vocabulary)).clamp(1, engine.chunk());
     let mut sum = Likelihood::default();
     let mut done = 0;
     for part in tokens.chunks(window.saturating_sub(bos.iter().len()).max(1)) {
@@ -52,11 +56,20 @@ pub fn perplexity(
         let (mut at, end) = (0, sequence.len() - 1);
         while at < end {
             let n = piece.min(end - at);
-            let run = Run { tokens: &sequence[at..at + n], position: at, pages: pool.pages(), contiguous: true };
+            let run = TokenRun {
+                tokens: &sequence[at..at + n],
+                position: at,
+                pages: pool.pages(),
+                contiguous: true,
+            };
             let rows = engine.logits(run, Logits::All)?;
             for (i, (row, &next)) in rows.chunks(vocabulary).zip(&sequence[at + 1..]).enumerate() {
                 if let Some((token, value)) = not_a_number(row) {
-                    return Err(Error::BadLogit { position: at + i, token, value });
+                    return Err(Error::BadLogit {
+                        position: at + i,
+                        token,
+                        value,
+                    });
                 }
                 sum.nats += surprise(row, next);
                 sum.tokens += 1;
@@ -69,7 +82,7 @@ pub fn perplexity(
     Ok(sum)
 }
 
-/// −ln softmax(logits)[token], in f64.
+/// Returns −ln softmax(logits)[token], in f64.
 fn surprise(logits: &[f32], token: u32) -> f64 {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
     let sum: f64 = logits.iter().map(|&l| (l as f64 - most).exp()).sum();

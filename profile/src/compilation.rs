@@ -1,66 +1,66 @@
-//! How the functions of a model became kernels, as strings and numbers.
+//! Record of a model's compilation, from functions to kernels, as strings and numbers.
 
-use crate::recording::Stage;
+use crate::recording::StageText;
 use serde::ser::{Serialize, SerializeTuple, Serializer};
 
-/// Of a model.
+/// Compilation of one model for one machine.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Compilation {
-    /// Which.
+    /// Name of the model.
     pub model: String,
-    /// For which machine, in a line.
+    /// Target machine, described in one line.
     pub machine: String,
-    /// The ops that nodes have, each with its class and a line of documentation.
+    /// Ops that occur in nodes: name, class, and a line of documentation.
     pub ops: Vec<[&'static str; 3]>,
-    /// The passes that graphs were seen after, each with what it does.
+    /// Passes after which graphs were recorded: name and description.
     pub passes: Vec<[&'static str; 2]>,
-    /// The functions.
+    /// Compiled functions, one per kind of layer.
     pub functions: Vec<Function>,
 }
 
-/// A function and what became of it.
+/// A compiled function: its graphs, decisions and kernels.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Function {
-    /// Its name, which no other has.
+    /// Name of the function, unique in the compilation.
     pub name: String,
-    /// Calls of a step.
+    /// Number of calls per step.
     pub calls: usize,
-    /// Modelled seconds of a call, launches of one level side by side.
+    /// Modelled seconds of a call, with the launches of one level running in parallel.
     pub seconds: f64,
-    /// Bytes of intermediates.
+    /// Size of the intermediates, bytes.
     pub arena: usize,
-    /// What its slots are: name, kind, dims and storage.
+    /// Slots of the function: name, kind, dims and storage.
     pub slots: Vec<String>,
-    /// The nodes of all passes, each once.
-    pub nodes: Vec<Node>,
-    /// Its graph after each pass, the first as it was captured.
+    /// Nodes of all passes, without duplicates.
+    pub nodes: Vec<NodeRecord>,
+    /// Graph after each pass; the first is the captured graph.
     pub passes: Vec<Pass>,
-    /// What was decided.
-    pub decisions: Vec<Decision>,
-    /// Its kernels, by launch.
-    pub kernels: Vec<Kernel>,
-    /// What else there is to read of it.
-    pub stages: Vec<Stage>,
+    /// Decisions made while compiling it.
+    pub decisions: Vec<DecisionRecord>,
+    /// Kernels in launch order.
+    pub kernels: Vec<KernelRecord>,
+    /// Text of the function at each stage.
+    pub stages: Vec<StageText>,
 }
 
-/// A node of a function's graph: a tuple, as there are thousands.
+/// A node of a function's graph. Serialised as a tuple, because there are thousands.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Node {
-    /// Its number, one in all passes.
+pub struct NodeRecord {
+    /// Number of the node, the same in all passes.
     pub number: u32,
-    /// Which of the ops.
+    /// Index into [`Compilation::ops`].
     pub op: usize,
-    /// Its type.
+    /// Data type of the node.
     pub dtype: String,
-    /// Its dims, where it is a tensor.
+    /// Dims of a tensor; empty otherwise.
     pub shape: String,
-    /// What it carries beside its sources.
+    /// Argument of the op, other than its sources.
     pub argument: String,
     /// Numbers of its sources.
     pub sources: Vec<u32>,
 }
 
-impl Serialize for Node {
+impl Serialize for NodeRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut row = serializer.serialize_tuple(6)?;
         row.serialize_element(&self.number)?;
@@ -73,75 +73,75 @@ impl Serialize for Node {
     }
 }
 
-/// The graph after a pass.
+/// Graph of a function after a pass.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Pass {
-    /// Which of the passes.
+    /// Index into [`Compilation::passes`].
     pub pass: usize,
-    /// Numbers of the nodes that are asked for; the others follow.
+    /// Numbers of the root nodes; the others are reachable from them.
     pub roots: Vec<u32>,
-    /// The rules that fired in it.
-    pub rules: Vec<Rule>,
+    /// Rules that fired in the pass.
+    pub rules: Vec<RuleRecord>,
 }
 
-/// A rule that fired in a pass.
+/// A rewrite rule that fired in a pass.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
-pub struct Rule {
-    /// Its mathematics.
+pub struct RuleRecord {
+    /// Name of the rule: its mathematics, as in `x + 0 -> x`.
     pub name: &'static str,
-    /// How often.
+    /// Number of times that it fired.
     pub times: u32,
-    /// A few cases: what was asked for, and what there is instead.
+    /// Some applications of the rule: expression before and after.
     pub examples: Vec<[String; 2]>,
 }
 
-/// A priced choice.
+/// A decision with the costs of its candidates.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
-pub struct Decision {
-    /// What is decided.
+pub struct DecisionRecord {
+    /// Kind of the decision.
     pub kind: &'static str,
-    /// Of what.
+    /// Site in the function that it concerns.
     pub site: String,
-    /// The part of the first option's price that another must save.
+    /// Fraction of the first option's cost that another option must save to be chosen.
     pub margin: f64,
-    /// Which was chosen.
+    /// Index of the chosen option.
     pub chosen: usize,
-    /// Was anybody asked? Some choices follow from others.
+    /// Whether a policy was consulted; false if the choice follows from others.
     pub asked: bool,
-    /// What could be chosen.
-    pub options: Vec<Choice>,
+    /// Candidates of the decision.
+    pub options: Vec<AlternativeRecord>,
 }
 
-/// What could be chosen.
+/// A candidate of a decision.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
-pub struct Choice {
-    /// Its name.
+pub struct AlternativeRecord {
+    /// Name of the candidate.
     pub name: &'static str,
-    /// The plan that it is; empty where the name says all.
+    /// Plan of the candidate; empty if the name is sufficient.
     pub plan: String,
-    /// Its price; 0 where none is known.
+    /// Modelled cost in seconds; 0 if unknown.
     pub seconds: f64,
 }
 
-/// A launch of a function.
+/// A kernel launch of a function.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
-pub struct Kernel {
-    /// Its symbol.
+pub struct KernelRecord {
+    /// Symbol of the kernel.
     pub name: String,
-    /// Launches of one level are independent.
+    /// Launch level; launches of one level are independent.
     pub level: usize,
-    /// What it computes, in a few words.
+    /// Short description of the computation.
     pub about: String,
-    /// Modelled seconds.
+    /// Modelled seconds of the launch.
     pub seconds: f64,
-    /// Bytes of weights that it reads.
+    /// Bytes of weights read by the launch.
     pub weight_bytes: f64,
-    /// Other bytes that it reads and writes.
+    /// Other bytes read and written by the launch.
     pub other_bytes: f64,
-    /// Multiplications and additions.
+    /// Multiplications and additions of the launch.
     pub operations: f64,
-    /// How it is computed: a plan for each of its bodies, and how it is launched.
+    /// One plan per body of the kernel, and its launch configuration.
     pub plans: Vec<String>,
-    /// From the first to the last.
-    pub stages: Vec<Stage>,
+    /// Text of the kernel at each stage, in compilation order.
+    pub stages: Vec<StageText>,
 }

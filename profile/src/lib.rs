@@ -1,7 +1,11 @@
-//! What a step costs, kernel by kernel: [`Report`] does the sums, [`text`] prints them, [`page`] makes one HTML file of
-//! them, [`trace`] a Chrome trace. How functions became kernels is a [`compilation`](mod@compilation), and [`viewer`] makes one HTML file of it.
+//! Profile of a step, kernel by kernel.
 //!
-//! It knows devices' times alone. What a kernel is, how it came to be and what it must read comes as strings and numbers.
+//! [`Report`] aggregates a recording, [`text`] prints it, [`page`] renders it as one HTML file, and
+//! [`trace`] as a Chrome trace. A [`compilation`](mod@compilation) records how functions became
+//! kernels, and [`viewer`] renders that as one HTML file.
+//!
+//! The crate knows only device timings. A kernel's description, its provenance and the bytes that
+//! it must read are passed in as strings and numbers.
 
 pub mod compilation;
 mod html;
@@ -12,5 +16,5 @@ pub mod text;
 pub mod trace;
 pub mod viewer;
 
-pub use recording::{Kernel, Launch, Limits, Recording, Stage, Step};
-pub use report::{Kind, Report, Row, WHY_ABOVE};
+pub use recording::{KernelLaunch, Limits, ProfiledKernel, Recording, StageText, StepRun};
+pub use report::{FunctionCost, KernelCost, Report, WHY_ABOVE};

@@ -1,13 +1,13 @@
-//! The report as one HTML file that fetches nothing: its style, its script and its data are inside.
+//! HTML rendering of a [`Report`]: one self-contained file with style, script and data inlined.
 
-use crate::html::{self, COMMON_SCRIPT, COMMON_STYLE, Parts};
+use crate::html::{self, COMMON_SCRIPT, COMMON_STYLE, PageParts};
 use crate::recording::Recording;
 use crate::report::{Report, WHY_ABOVE};
 use serde_json::{Value, json};
 
-/// The page.
+/// Renders the report of a recording as an HTML page.
 pub fn html(recording: &Recording, report: &Report) -> String {
-    html::whole(&Parts {
+    html::render_page(&PageParts {
         body: include_str!("page/body.html"),
         title: &format!("{}: {}", recording.model, recording.what),
         styles: &[COMMON_STYLE, include_str!("page/style.css")],
@@ -18,7 +18,10 @@ pub fn html(recording: &Recording, report: &Report) -> String {
 
 fn data(recording: &Recording, report: &Report) -> Value {
     let limits = &recording.limits;
-    let spans = recording.steps.get(report.typical).map_or(&[][..], |s| &s.spans);
+    let spans = recording
+        .steps
+        .get(report.typical)
+        .map_or(&[][..], |s| &s.spans);
     let kernels: Vec<Value> = recording
         .kernels
         .iter()
@@ -66,7 +69,7 @@ fn data(recording: &Recording, report: &Report) -> Value {
         "kinds": kinds,
         "decisions": recording.decisions.iter().map(|d| json!({ "function": d.0, "lines": d.1 })).collect::<Vec<_>>(),
         "launches": recording.launches.iter().map(|l| [l.kernel, l.call]).collect::<Vec<_>>(),
-        // Launch, worker, start and end in microseconds.
+        // Launch, worker, start and end; times in microseconds.
         "spans": spans
             .iter()
             .map(|s| json!([s.launch, s.worker, rounded(s.start), rounded(s.end)]))
@@ -74,7 +77,7 @@ fn data(recording: &Recording, report: &Report) -> Value {
     })
 }
 
-/// Microseconds, to a nanosecond.
+/// Converts seconds to microseconds, rounded to a nanosecond.
 fn rounded(seconds: f64) -> f64 {
     (seconds * 1e9).round() / 1e3
 }
@@ -88,16 +91,28 @@ mod tests {
     fn the_page_is_whole_and_fetches_nothing() {
         let mut recording = recording();
         recording.model = "<b>@DATA@</b>".into();
-        let page = html(&recording, &Report::of(&recording));
+        let page = html(&recording, &Report::new(&recording));
         assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
-        // One script for the data, one for what is done with it: text of a kernel ends neither.
-        assert_eq!((page.matches("</script").count(), page.matches("<script").count()), (2, 2));
+        // One script element for the data and one for the code: kernel text closes neither.
+        assert_eq!(
+            (
+                page.matches("</script").count(),
+                page.matches("<script").count()
+            ),
+            (2, 2)
+        );
         assert!(page.contains("\\u003c/script>\\u003c!--"));
-        // What it refers to is in it.
+        // The page refers to nothing outside itself.
         assert_eq!(html::outside(&page), [""; 0]);
         let (_, rest) = page.split_once("type=\"application/json\">").unwrap();
         let data: Value = serde_json::from_str(rest.split_once("</script").unwrap().0).unwrap();
-        assert_eq!((data["model"].as_str(), data["wall"].as_f64()), (Some("<b>@DATA@</b>"), Some(9.5)));
-        assert_eq!((data["spans"].as_array().unwrap().len(), &data["spans"][4]), (5, &json!([2, 0, 7e6, 8e6])));
+        assert_eq!(
+            (data["model"].as_str(), data["wall"].as_f64()),
+            (Some("<b>@DATA@</b>"), Some(9.5))
+        );
+        assert_eq!(
+            (data["spans"].as_array().unwrap().len(), &data["spans"][4]),
+            (5, &json!([2, 0, 7e6, 8e6]))
+        );
     }
 }

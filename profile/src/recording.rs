@@ -1,87 +1,88 @@
-//! What was measured, and of what.
+//! Measurements of a step, and a description of the measured kernels.
 
 use gristmill_runtime::Span;
 
-/// What a machine can do at most.
+/// Peak rates of a machine.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Limits {
-    /// Bytes a second that its memory delivers when it is only read; none where that cannot be measured.
+    /// Bytes per second of read-only memory traffic; `None` where that cannot be measured.
     pub bandwidth: Option<f64>,
-    /// Operations a second, as the cost model has it.
+    /// Operations per second assumed by the cost model.
     pub operations: f64,
-    /// Workers.
+    /// Number of worker threads or units.
     pub workers: usize,
 }
 
-/// A kernel, or a function, on its way to text.
+/// Text of a kernel or function at one compilation stage.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
-pub struct Stage {
-    /// What it is called.
+pub struct StageText {
+    /// Name of the stage.
     pub name: &'static str,
-    /// It as it was then.
+    /// Text at that stage.
     pub text: String,
 }
 
-/// A kernel of a step.
+/// A kernel of a profiled step.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Kernel {
-    /// Its symbol.
+pub struct ProfiledKernel {
+    /// Symbol of the kernel.
     pub name: String,
-    /// The function that it is part of: the kind of layer.
+    /// Function that contains it: the kind of layer.
     pub function: String,
-    /// Its place in that function.
+    /// Index of the kernel in that function.
     pub place: usize,
-    /// What it computes, in a few words.
+    /// Short description of the computation.
     pub about: String,
-    /// Bytes that a launch must read from memory: of weights those in use, and the cache.
+    /// Bytes that a launch must read from memory: the weights in use and the KV cache.
     pub bytes: f64,
-    /// Operations of a launch, as the cost model counts them.
+    /// Operations of a launch, as counted by the cost model.
     pub operations: f64,
-    /// Seconds that the cost model expects of a launch.
+    /// Seconds of a launch predicted by the cost model.
     pub modelled: f64,
-    /// From the first to the last.
-    pub stages: Vec<Stage>,
+    /// Text of the kernel at each stage, in compilation order.
+    pub stages: Vec<StageText>,
 }
 
-/// A launch of a step.
+/// A kernel launch of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Launch {
-    /// Which of the kernels.
+pub struct KernelLaunch {
+    /// Index into [`Recording::kernels`].
     pub kernel: usize,
-    /// In which call: calls are counted from 0 in the order of the step.
+    /// Index of the function call in the step, counted from 0.
     pub call: usize,
 }
 
-/// One run of the step.
+/// One timed run of the step.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Step {
-    /// Seconds from its tokens to its logits; of a device that runs beside the host, from its first kernel to its last.
+pub struct StepRun {
+    /// Seconds from tokens to logits. For a device that runs asynchronously to the host: from its
+    /// first kernel to its last.
     pub wall: f64,
-    /// When each worker was at each launch, in seconds since the device began.
+    /// Time spans of workers in launches, in seconds since the device began.
     pub spans: Vec<Span>,
 }
 
-/// A step, run several times.
+/// Several timed runs of one step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Recording {
-    /// Of which model.
+    /// Name of the model.
     pub model: String,
-    /// On which device.
+    /// Name of the device.
     pub device: String,
-    /// What a step is: `one token after 128`.
+    /// Description of the step: `one token after 128`.
     pub what: String,
-    /// Tokens of a step.
+    /// Number of tokens per step.
     pub tokens: usize,
-    /// What the machine can do.
+    /// Peak rates of the machine.
     pub limits: Limits,
-    /// Kernels.
-    pub kernels: Vec<Kernel>,
+    /// Kernels of the step, without duplicates.
+    pub kernels: Vec<ProfiledKernel>,
     /// Launches of a step, in order.
-    pub launches: Vec<Launch>,
-    /// For each function: what was decided when it was compiled.
+    pub launches: Vec<KernelLaunch>,
+    /// Compilation decisions by function: its name, then one line per decision.
     pub decisions: Vec<(String, Vec<String>)>,
-    /// The runs; at least one.
-    pub steps: Vec<Step>,
-    /// Seconds of whole steps that nothing timed within, run in turns with these.
+    /// Timed runs; at least one.
+    pub steps: Vec<StepRun>,
+    /// Wall seconds of runs without timers, interleaved with the timed ones. May be empty.
     pub plain: Vec<f64>,
 }

@@ -1,136 +1,182 @@
-//! The sums, of each launch, kernel and kind of layer: means over the faster half of the runs of a step.
+//! Aggregation by launch, kernel and kind of layer: means over the faster half of the runs.
 
-use crate::recording::{Kernel, Limits, Recording, Step};
+use crate::recording::{Limits, ProfiledKernel, Recording, StepRun};
 use gristmill_runtime::Span;
 
-/// What is said of kernels that are faster than their limit.
-pub const WHY_ABOVE: &str =
-    "what it reads comes from a cache nearer than memory, or the cost model takes the processor for slower than it is";
+/// Explanation shown for kernels that are faster than their limit.
+pub const WHY_ABOVE: &str = "what it reads comes from a cache nearer than memory, or the cost model takes the processor for slower than it is";
 
-/// What a kernel costs a step.
+/// Cost of a kernel in a step.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Row {
-    /// Which kernel of the recording.
+pub struct KernelCost {
+    /// Index into [`Recording::kernels`].
     pub kernel: usize,
-    /// Launches in a step.
+    /// Number of launches per step.
     pub calls: usize,
-    /// Seconds of all of them.
+    /// Total seconds of these launches.
     pub seconds: f64,
-    /// Bytes that they must read.
+    /// Total bytes that they must read.
     pub bytes: f64,
-    /// Operations.
+    /// Total operations of these launches.
     pub operations: f64,
-    /// Share of the step's wall time.
+    /// Fraction of the step's wall time.
     pub share: f64,
-    /// The time that its limit would take, memory or arithmetic, over the time it took; none if no limit is known.
+    /// Roofline time (memory or arithmetic) divided by measured time; `None` if no limit is known.
     pub fraction: Option<f64>,
 }
 
-impl Row {
-    /// Bytes a second.
+impl KernelCost {
+    /// Achieved read rate, bytes per second.
     pub fn rate(&self) -> f64 {
         self.bytes / self.seconds.max(1e-12)
     }
-    /// Did it take less time than its limit says it must? [`WHY_ABOVE`] says how that can be.
+    /// Returns whether it ran faster than its limit permits. [`WHY_ABOVE`] explains
+    /// how that is possible.
     pub fn is_above(&self) -> bool {
         self.fraction.is_some_and(|fraction| fraction > 1.005)
     }
 }
 
-/// What a kind of layer costs a step.
+/// Cost of a kind of layer in a step.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Kind {
-    /// The function.
+pub struct FunctionCost {
+    /// Name of the function.
     pub function: String,
-    /// Its calls in a step.
+    /// Calls of the function per step.
     pub calls: usize,
     /// Launches of all calls.
     pub launches: usize,
-    /// Seconds of all of them.
+    /// Total seconds of these launches.
     pub seconds: f64,
-    /// Bytes.
+    /// Total bytes that they must read.
     pub bytes: f64,
-    /// Share of the step's wall time.
+    /// Fraction of the step's wall time.
     pub share: f64,
 }
 
-/// What a step costs.
+/// Aggregated costs of a step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
-    /// Seconds of a step.
+    /// Mean wall seconds of a step.
     pub wall: f64,
-    /// Seconds of a step in which nothing is timed; none if that was not measured.
+    /// Mean wall seconds of a step without timers; `None` if not measured.
     pub plain: Option<f64>,
-    /// Of the seconds of a step, those in which a worker was at some kernel.
+    /// Seconds of a step during which at least one worker runs a kernel.
     pub covered: f64,
-    /// Seconds of each launch. A moment in which workers are at several counts for each in equal parts, so that all add up to `covered`,
-    /// however late the system lets a worker begin.
+    /// Seconds attributed to each launch. While several launches run, time is divided equally among
+    /// them, so that the sum is `covered` however late the system schedules a worker.
     pub launches: Vec<f64>,
-    /// Kernels, the most expensive first.
-    pub rows: Vec<Row>,
-    /// Kinds of layer, in the order of the step.
-    pub kinds: Vec<Kind>,
-    /// Bytes of a step.
+    /// Costs by kernel, the most expensive first.
+    pub rows: Vec<KernelCost>,
+    /// Costs by kind of layer, in the order of the step.
+    pub kinds: Vec<FunctionCost>,
+    /// Bytes that a step must read.
     pub bytes: f64,
-    /// Which run is nearest to the mean: the one to show.
+    /// Index of the run nearest to the mean: the one to display.
     pub typical: usize,
 }
 
 impl Report {
-    /// Of that recording.
-    pub fn of(recording: &Recording) -> Report {
-        // What else the machine did is in the slower half; and means, unlike medians, add up.
+    /// Aggregates the runs of a recording.
+    pub fn new(recording: &Recording) -> Report {
+        // The slower half contains interference by other processes. Means, unlike medians, add up.
         let mut order: Vec<usize> = (0..recording.steps.len()).collect();
         order.sort_by(|&a, &b| recording.steps[a].wall.total_cmp(&recording.steps[b].wall));
         order.truncate(order.len().div_ceil(2));
-        let chosen: Vec<&Step> = order.iter().map(|&i| &recording.steps[i]).collect();
+        let chosen: Vec<&StepRun> = order.iter().map(|&i| &recording.steps[i]).collect();
         let wall = mean(chosen.iter().map(|s| s.wall));
         let mut plain = recording.plain.clone();
         plain.sort_by(f64::total_cmp);
         plain.truncate(plain.len().div_ceil(2));
         let plain = (!plain.is_empty()).then(|| mean(plain.iter().copied()));
         let far = |i: &usize| (recording.steps[*i].wall - wall).abs();
-        let typical = order.into_iter().min_by(|a, b| far(a).total_cmp(&far(b))).unwrap_or(0);
-        let runs: Vec<Vec<f64>> = chosen.iter().map(|s| divided(&s.spans, recording.launches.len())).collect();
-        let launches: Vec<f64> = (0..recording.launches.len()).map(|i| mean(runs.iter().map(|r| r[i]))).collect();
+        let typical = order
+            .into_iter()
+            .min_by(|a, b| far(a).total_cmp(&far(b)))
+            .unwrap_or(0);
+        let runs: Vec<Vec<f64>> = chosen
+            .iter()
+            .map(|s| divided(&s.spans, recording.launches.len()))
+            .collect();
+        let launches: Vec<f64> = (0..recording.launches.len())
+            .map(|i| mean(runs.iter().map(|r| r[i])))
+            .collect();
         let covered = launches.iter().sum();
-        let mut rows: Vec<Row> = Vec::new();
+        let mut rows: Vec<KernelCost> = Vec::new();
         for (number, kernel) in recording.kernels.iter().enumerate() {
-            let mine = recording.launches.iter().zip(&launches).filter(|(l, _)| l.kernel == number);
+            let mine = recording
+                .launches
+                .iter()
+                .zip(&launches)
+                .filter(|(l, _)| l.kernel == number);
             let (calls, seconds) = mine.fold((0, 0.0), |(n, sum), (_, s)| (n + 1, sum + s));
-            let (bytes, operations) = (kernel.bytes * calls as f64, kernel.operations * calls as f64);
+            let (bytes, operations) = (
+                kernel.bytes * calls as f64,
+                kernel.operations * calls as f64,
+            );
             let least = limit(kernel, &recording.limits).map(|s| s * calls as f64);
             let fraction = least.map(|least| least / seconds.max(1e-12));
-            rows.push(Row { kernel: number, calls, seconds, bytes, operations, share: seconds / wall, fraction });
+            rows.push(KernelCost {
+                kernel: number,
+                calls,
+                seconds,
+                bytes,
+                operations,
+                share: seconds / wall,
+                fraction,
+            });
         }
         let kinds = kinds(recording, &rows, wall);
         let bytes = rows.iter().map(|r| r.bytes).sum();
         rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-        Report { wall, plain, covered, launches, rows, kinds, bytes, typical }
+        Report {
+            wall,
+            plain,
+            covered,
+            launches,
+            rows,
+            kinds,
+            bytes,
+            typical,
+        }
     }
-    /// Seconds in which no worker was at a kernel.
+    /// Seconds of a step during which no worker runs a kernel.
     pub fn between(&self) -> f64 {
         self.wall - self.covered
     }
 }
 
-/// Seconds that a launch takes at least; none where nothing is known to bound it.
-fn limit(kernel: &Kernel, limits: &Limits) -> Option<f64> {
+/// Lower bound on the seconds of a launch (roofline); `None` if the bandwidth is unknown.
+fn limit(kernel: &ProfiledKernel, limits: &Limits) -> Option<f64> {
     Some((kernel.bytes / limits.bandwidth?).max(kernel.operations / limits.operations))
 }
 
-fn kinds(recording: &Recording, rows: &[Row], wall: f64) -> Vec<Kind> {
-    let mut kinds: Vec<Kind> = Vec::new();
+fn kinds(recording: &Recording, rows: &[KernelCost], wall: f64) -> Vec<FunctionCost> {
+    let mut kinds: Vec<FunctionCost> = Vec::new();
     let mut last = None;
     for launch in &recording.launches {
         let function = &recording.kernels[launch.kernel].function;
-        let at = kinds.iter().position(|k| k.function == *function).unwrap_or_else(|| {
-            let mine = || rows.iter().filter(|r| recording.kernels[r.kernel].function == *function);
-            let seconds = mine().map(|r| r.seconds).sum();
-            let (launches, bytes) = (mine().map(|r| r.calls).sum(), mine().map(|r| r.bytes).sum());
-            kinds.push(Kind { function: function.clone(), calls: 0, launches, seconds, bytes, share: seconds / wall });
-            kinds.len() - 1
-        });
+        let at = kinds
+            .iter()
+            .position(|k| k.function == *function)
+            .unwrap_or_else(|| {
+                let mine = || {
+                    rows.iter()
+                        .filter(|r| recording.kernels[r.kernel].function == *function)
+                };
+                let seconds = mine().map(|r| r.seconds).sum();
+                let (launches, bytes) =
+                    (mine().map(|r| r.calls).sum(), mine().map(|r| r.bytes).sum());
+                kinds.push(FunctionCost {
+                    function: function.clone(),
+                    calls: 0,
+                    launches,
+                    seconds,
+                    bytes,
+                    share: seconds / wall,
+                });
+                kinds.len() - 1
+            });
         if last != Some(launch.call) {
             kinds[at].calls += 1;
             last = Some(launch.call);
@@ -139,11 +185,14 @@ fn kinds(recording: &Recording, rows: &[Row], wall: f64) -> Vec<Kind> {
     kinds
 }
 
-/// The seconds in which a span is open, divided among the launches that have one open at the time.
+/// Divides the time covered by spans among the launches that are running at each moment.
 fn divided(spans: &[Span], launches: usize) -> Vec<f64> {
     let mut events: Vec<(f64, usize, bool)> = Vec::with_capacity(2 * spans.len());
     for span in spans.iter().filter(|span| span.end > span.start) {
-        events.extend([(span.start, span.launch, true), (span.end, span.launch, false)]);
+        events.extend([
+            (span.start, span.launch, true),
+            (span.end, span.launch, false),
+        ]);
     }
     events.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (mut out, mut open) = (vec![0.0; launches], Vec::<(usize, usize)>::new());
@@ -171,15 +220,20 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::recording::{Launch, Stage};
+    use crate::recording::{KernelLaunch, StageText};
 
     pub fn span(launch: usize, worker: usize, start: f64, end: f64) -> Span {
-        Span { launch, worker, start, end }
+        Span {
+            launch,
+            worker,
+            start,
+            end,
+        }
     }
 
-    /// Two kernels in three calls of two functions, on two workers.
+    /// Two kernels in three launches, two calls of one function, on two workers.
     pub fn recording() -> Recording {
-        let kernel = |name: &str, function: &str, place, bytes| Kernel {
+        let kernel = |name: &str, function: &str, place, bytes| ProfiledKernel {
             name: name.into(),
             function: function.into(),
             place,
@@ -188,11 +242,17 @@ pub(crate) mod tests {
             operations: 4e9,
             modelled: 0.5,
             stages: vec![
-                Stage { name: "kernel", text: "%0 = Range".into() },
-                Stage { name: "source", text: "if (a < b) x(\"</script><!--\");".into() },
+                StageText {
+                    name: "kernel",
+                    text: "%0 = Range".into(),
+                },
+                StageText {
+                    name: "source",
+                    text: "if (a < b) x(\"</script><!--\");".into(),
+                },
             ],
         };
-        let step = |wall, late: f64| Step {
+        let step = |wall, late: f64| StepRun {
             wall,
             spans: vec![
                 span(0, 0, 0.0, 1.0),
@@ -207,10 +267,24 @@ pub(crate) mod tests {
             device: "cpu".into(),
             what: "one token".into(),
             tokens: 1,
-            limits: Limits { bandwidth: Some(10e9), operations: 8e9, workers: 2 },
-            kernels: vec![kernel("r_1", "layer", 0, 10e9), kernel("r_2", "layer", 1, 0.0)],
-            launches: vec![Launch { kernel: 0, call: 0 }, Launch { kernel: 1, call: 0 }, Launch { kernel: 0, call: 1 }],
-            decisions: vec![("layer".into(), vec!["place x: *fuse 1.00 us, keep 2.00 us".into()])],
+            limits: Limits {
+                bandwidth: Some(10e9),
+                operations: 8e9,
+                workers: 2,
+            },
+            kernels: vec![
+                kernel("r_1", "layer", 0, 10e9),
+                kernel("r_2", "layer", 1, 0.0),
+            ],
+            launches: vec![
+                KernelLaunch { kernel: 0, call: 0 },
+                KernelLaunch { kernel: 1, call: 0 },
+                KernelLaunch { kernel: 0, call: 1 },
+            ],
+            decisions: vec![(
+                "layer".into(),
+                vec!["place x: *fuse 1.00 us, keep 2.00 us".into()],
+            )],
             steps: vec![step(10.0, 0.0), step(9.0, 1.0), step(20.0, 0.5)],
             plain: vec![8.5, 7.5, 30.0],
         }
@@ -218,23 +292,43 @@ pub(crate) mod tests {
 
     #[test]
     fn the_faster_half_makes_the_sums() {
-        let report = Report::of(&recording());
-        assert_eq!((report.wall, report.launches.as_slice()), (9.5, &[2.0, 1.5, 1.0][..]));
-        // 0 to 2, 3 to 4 or 5, 7 to 8.
-        assert_eq!((report.covered, report.between(), report.typical), (4.5, 5.0, 1));
+        let report = Report::new(&recording());
+        assert_eq!(
+            (report.wall, report.launches.as_slice()),
+            (9.5, &[2.0, 1.5, 1.0][..])
+        );
+        // Covered: 0 to 2, 3 to 4 or 5, 7 to 8.
+        assert_eq!(
+            (report.covered, report.between(), report.typical),
+            (4.5, 5.0, 1)
+        );
         assert_eq!(report.plain, Some(8.0));
-        let rows: Vec<_> = report.rows.iter().map(|r| (r.kernel, r.calls, r.seconds, r.share)).collect();
+        let rows: Vec<_> = report
+            .rows
+            .iter()
+            .map(|r| (r.kernel, r.calls, r.seconds, r.share))
+            .collect();
         assert_eq!(rows, [(0, 2, 3.0, 3.0 / 9.5), (1, 1, 1.5, 1.5 / 9.5)]);
-        assert_eq!((report.rows[0].bytes, report.rows[0].rate(), report.bytes), (20e9, 20e9 / 3.0, 20e9));
-        // Memory would take two seconds of three, arithmetic half a second of one and a half.
-        assert_eq!((report.rows[0].fraction, report.rows[1].fraction), (Some(2.0 / 3.0), Some(1.0 / 3.0)));
+        assert_eq!(
+            (report.rows[0].bytes, report.rows[0].rate(), report.bytes),
+            (20e9, 20e9 / 3.0, 20e9)
+        );
+        // Memory bounds the first kernel: two of three seconds. Arithmetic bounds the second: 0.5
+        // of 1.5 seconds.
+        assert_eq!(
+            (report.rows[0].fraction, report.rows[1].fraction),
+            (Some(2.0 / 3.0), Some(1.0 / 3.0))
+        );
         let kind = &report.kinds[..];
-        assert_eq!((kind.len(), kind[0].calls, kind[0].launches, kind[0].seconds), (1, 2, 3, 4.5));
+        assert_eq!(
+            (kind.len(), kind[0].calls, kind[0].launches, kind[0].seconds),
+            (1, 2, 3, 4.5)
+        );
     }
 
     #[test]
     fn shares_add_up_however_workers_are_held_up() {
-        // The second worker comes to each launch when the first has gone on to the next, and once both are at one for a moment.
+        // The second worker lags by one launch; both run launch 0 from 1 to 2.
         let spans = [
             span(0, 0, 0.0, 2.0),
             span(0, 1, 1.0, 4.0),
@@ -246,18 +340,37 @@ pub(crate) mod tests {
         assert_eq!(divided(&[], 1), [0.0]);
         let mut recording = recording();
         for (i, step) in recording.steps.iter_mut().enumerate() {
-            step.spans = spans.iter().map(|s| Span { end: s.end + 0.3 * i as f64 * s.worker as f64, ..*s }).collect();
+            step.spans = spans
+                .iter()
+                .map(|s| Span {
+                    end: s.end + 0.3 * i as f64 * s.worker as f64,
+                    ..*s
+                })
+                .collect();
         }
-        let report = Report::of(&recording);
-        let of = |parts: &mut dyn Iterator<Item = f64>| parts.sum::<f64>() + report.between() / report.wall;
-        assert!((of(&mut report.rows.iter().map(|r| r.share)) - 1.0).abs() < 1e-12, "{report:?}");
-        assert!((of(&mut report.kinds.iter().map(|k| k.share)) - 1.0).abs() < 1e-12, "{report:?}");
+        let report = Report::new(&recording);
+        let of = |parts: &mut dyn Iterator<Item = f64>| {
+            parts.sum::<f64>() + report.between() / report.wall
+        };
+        assert!(
+            (of(&mut report.rows.iter().map(|r| r.share)) - 1.0).abs() < 1e-12,
+            "{report:?}"
+        );
+        assert!(
+            (of(&mut report.kinds.iter().map(|k| k.share)) - 1.0).abs() < 1e-12,
+            "{report:?}"
+        );
     }
 
     #[test]
     fn without_a_limit_there_is_no_fraction_of_it() {
         let mut recording = recording();
         recording.limits.bandwidth = None;
-        assert!(Report::of(&recording).rows.iter().all(|r| r.fraction.is_none()));
+        assert!(
+            Report::new(&recording)
+                .rows
+                .iter()
+                .all(|r| r.fraction.is_none())
+        );
     }
 }

@@ -1,18 +1,18 @@
-//! The report as tables, for a terminal.
+//! Text rendering of a [`Report`]: tables for a terminal.
 
 use crate::recording::Recording;
-use crate::report::{Report, Row, WHY_ABOVE};
+use crate::report::{KernelCost, Report, WHY_ABOVE};
 use std::fmt::Write;
 
-/// Rows of the table of kernels unless all are wanted.
-const SHOWN: usize = 20;
-/// Share of a step that the timers take below which it is not told.
-const NOTICED: f64 = 0.005;
+/// Rows of the kernel table unless `all` is set.
+const MAX_ROWS: usize = 20;
+/// Timer overhead, as a fraction of a step, below which no figure is printed.
+const MIN_SHARE: f64 = 0.005;
 
-/// Kinds of layer, kernels, and what lies between them.
+/// Formats the summary, the tables of layers and kernels, and the timer overhead.
 pub fn tables(recording: &Recording, report: &Report, all: bool) -> String {
     let mut out = String::new();
-    // Into a string nothing fails.
+    // Writing to a string cannot fail.
     let _ = write(&mut out, recording, report, all);
     out
 }
@@ -20,24 +20,41 @@ pub fn tables(recording: &Recording, report: &Report, all: bool) -> String {
 fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) -> std::fmt::Result {
     step(out, recording, report)?;
     layers(out, report)?;
-    kernels(out, recording, report, if all { usize::MAX } else { SHOWN })?;
-    report.plain.map_or(Ok(()), |plain| timers(out, recording, report.wall, plain))
+    kernels(
+        out,
+        recording,
+        report,
+        if all { usize::MAX } else { MAX_ROWS },
+    )?;
+    report
+        .plain
+        .map_or(Ok(()), |plain| timers(out, recording, report.wall, plain))
 }
 
 fn percent(x: f64) -> String {
     format!("{:.1} %", 100.0 * x)
 }
 
-/// What a step takes, and what it reads.
+/// Writes the time of a step, its throughput and its bytes.
 fn step(out: &mut String, recording: &Recording, report: &Report) -> std::fmt::Result {
-    writeln!(out, "{}, {}: {}, {} runs", recording.model, recording.device, recording.what, recording.steps.len())?;
-    let of_limit = recording.limits.bandwidth.map_or("read bandwidth unknown".into(), |b| {
-        format!(
-            "{} of the {:.1} GB/s that memory delivers when it is only read",
-            percent(report.bytes / report.wall / b),
-            b / 1e9
-        )
-    });
+    writeln!(
+        out,
+        "{}, {}: {}, {} runs",
+        recording.model,
+        recording.device,
+        recording.what,
+        recording.steps.len()
+    )?;
+    let of_limit = recording
+        .limits
+        .bandwidth
+        .map_or("read bandwidth unknown".into(), |b| {
+            format!(
+                "{} of the {:.1} GB/s that memory delivers when it is only read",
+                percent(report.bytes / report.wall / b),
+                b / 1e9
+            )
+        });
     writeln!(
         out,
         "{} a step, {:.1} tokens a second; {:.1} MB must be read, {:.2} GB/s: {of_limit}",
@@ -48,7 +65,7 @@ fn step(out: &mut String, recording: &Recording, report: &Report) -> std::fmt::R
     )
 }
 
-/// The table of kinds of layer, and what lies between kernels.
+/// Writes the table of kinds of layer, and the time between kernels.
 fn layers(out: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(
         out,
@@ -82,8 +99,13 @@ fn layers(out: &mut String, report: &Report) -> std::fmt::Result {
     )
 }
 
-/// The table of the first kernels, at most so many, and what the others take.
-fn kernels(out: &mut String, recording: &Recording, report: &Report, most: usize) -> std::fmt::Result {
+/// Writes the table of the first `most` kernels, and the total of the others.
+fn kernels(
+    out: &mut String,
+    recording: &Recording,
+    report: &Report,
+    most: usize,
+) -> std::fmt::Result {
     writeln!(
         out,
         "\n{:<21} {:<24} {:>5} {:>10} {:>10} {:>9} {:>8} {:>7} {:>7}  computes",
@@ -92,9 +114,11 @@ fn kernels(out: &mut String, recording: &Recording, report: &Report, most: usize
     for row in report.rows.iter().take(most) {
         kernel(out, recording, row)?;
     }
-    let rest: Vec<&Row> = report.rows.iter().skip(most).collect();
+    let rest: Vec<&KernelCost> = report.rows.iter().skip(most).collect();
     if !rest.is_empty() {
-        let (seconds, share) = rest.iter().fold((0.0, 0.0), |(s, h), r| (s + r.seconds, h + r.share));
+        let (seconds, share) = rest
+            .iter()
+            .fold((0.0, 0.0), |(s, h), r| (s + r.seconds, h + r.share));
         let what = format!("and {} more (--all)", rest.len());
         writeln!(
             out,
@@ -107,25 +131,29 @@ fn kernels(out: &mut String, recording: &Recording, report: &Report, most: usize
             percent(share)
         )?;
     }
-    if report.rows.iter().take(most).any(Row::is_above) {
+    if report.rows.iter().take(most).any(KernelCost::is_above) {
         writeln!(out, "\n* faster than its limit: {WHY_ABOVE}")?;
     }
     Ok(())
 }
 
-/// What timing takes of a step that takes `plain` seconds without it, and `wall` with it.
+/// Writes the overhead of the timers: a step takes `plain` seconds without them
+/// and `wall` with them.
 fn timers(out: &mut String, recording: &Recording, wall: f64, plain: f64) -> std::fmt::Result {
     let cost = (wall - plain).max(0.0);
     let rate = recording.tokens as f64 / plain;
     let took = format!("{}, {rate:.1} tokens a second", time(plain));
-    let taken = match cost > NOTICED * plain {
+    let taken = match cost > MIN_SHARE * plain {
         true => format!("{} of the step, most of it between kernels", time(cost)),
         false => "next to nothing".into(),
     };
-    writeln!(out, "\nThe timers themselves take {taken}: without them it takes {took}.")
+    writeln!(
+        out,
+        "\nThe timers themselves take {taken}: without them it takes {took}."
+    )
 }
 
-fn kernel(out: &mut String, recording: &Recording, row: &Row) -> std::fmt::Result {
+fn kernel(out: &mut String, recording: &Recording, row: &KernelCost) -> std::fmt::Result {
     let kernel = &recording.kernels[row.kernel];
     writeln!(
         out,
@@ -137,13 +165,17 @@ fn kernel(out: &mut String, recording: &Recording, row: &Row) -> std::fmt::Resul
         time(row.seconds / row.calls.max(1) as f64),
         row.bytes / 1e6,
         row.rate() / 1e9,
-        row.fraction.map_or("?".into(), |f| format!("{:.0} %{}", 100.0 * f, if row.is_above() { "*" } else { "" })),
+        row.fraction.map_or("?".into(), |f| format!(
+            "{:.0} %{}",
+            100.0 * f,
+            if row.is_above() { "*" } else { "" }
+        )),
         format!("{:.1} %", 100.0 * row.share),
         shortened(&kernel.about)
     )
 }
 
-/// Seconds in the unit that suits them.
+/// Formats seconds in s, ms or us, by magnitude.
 pub fn time(seconds: f64) -> String {
     match seconds.abs() {
         s if s >= 1.0 => format!("{seconds:.2} s"),
@@ -152,13 +184,19 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
-/// As many of its parts as a line has room for, each whole, and the first in any case.
+/// Truncates a `; `-separated list to the parts that fit; the first part is kept whole.
 fn shortened(text: &str) -> String {
-    const MOST: usize = 60;
-    let fits = |at: &usize| text[..*at].chars().count() < MOST;
+    const MAX_WIDTH: usize = 60;
+    let fits = |at: &usize| text[..*at].chars().count() < MAX_WIDTH;
     let first = text.find("; ");
-    match text.match_indices("; ").map(|(at, _)| at).filter(fits).last().or(first) {
-        Some(at) if text.chars().count() > MOST => format!("{}; …", &text[..at]),
+    match text
+        .match_indices("; ")
+        .map(|(at, _)| at)
+        .filter(fits)
+        .last()
+        .or(first)
+    {
+        Some(at) if text.chars().count() > MAX_WIDTH => format!("{}; …", &text[..at]),
         _ => text.into(),
     }
 }
@@ -171,40 +209,67 @@ mod tests {
     #[test]
     fn the_tables_say_what_the_sums_are() {
         let mut recording = recording();
-        let text = tables(&recording, &Report::of(&recording), false);
-        for part in
-            ["9.50 s a step, 0.1 tokens a second", "between kernels", "5.00 s", "52.6 %", "r_1", "67 %", "Reduce [64]"]
-        {
+        let text = tables(&recording, &Report::new(&recording), false);
+        for part in [
+            "9.50 s a step, 0.1 tokens a second",
+            "between kernels",
+            "5.00 s",
+            "52.6 %",
+            "r_1",
+            "67 %",
+            "Reduce [64]",
+        ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         assert!(
-            text.contains("take 1.50 s of the step") && text.contains("takes 8.00 s, 0.1 tokens a second"),
+            text.contains("take 1.50 s of the step")
+                && text.contains("takes 8.00 s, 0.1 tokens a second"),
             "{text}"
         );
         assert!(!text.contains('*'), "{text}");
         let mut fast = recording.clone();
         fast.limits.bandwidth = Some(5e9);
-        let text = tables(&fast, &Report::of(&fast), false);
-        assert!(text.contains("133 %*") && text.contains("* faster than its limit"), "{text}");
+        let text = tables(&fast, &Report::new(&fast), false);
+        assert!(
+            text.contains("133 %*") && text.contains("* faster than its limit"),
+            "{text}"
+        );
         let one = recording.kernels[1].clone();
-        recording.kernels.extend((0..30).map(|i| crate::Kernel { name: format!("r_more{i}"), ..one.clone() }));
-        let report = Report::of(&recording);
+        recording
+            .kernels
+            .extend((0..30).map(|i| crate::ProfiledKernel {
+                name: format!("r_more{i}"),
+                ..one.clone()
+            }));
+        let report = Report::new(&recording);
         assert!(tables(&recording, &report, false).contains("and 12 more"));
         let all = tables(&recording, &report, true);
-        assert!(all.contains("r_more29") && !all.contains(" more ("), "{all}");
+        assert!(
+            all.contains("r_more29") && !all.contains(" more ("),
+            "{all}"
+        );
     }
 
     #[test]
     fn labels_are_whole() {
         let parts = "ffn_up · SwiGLU: Reduce [64, 7168]; Mul [64, 2560]; Add [64]; Cast [64, 2048]";
-        assert_eq!(shortened(parts), "ffn_up · SwiGLU: Reduce [64, 7168]; Mul [64, 2560]; …");
+        assert_eq!(
+            shortened(parts),
+            "ffn_up · SwiGLU: Reduce [64, 7168]; Mul [64, 2560]; …"
+        );
         let long = "a".repeat(80);
-        assert_eq!((shortened("short; one").as_str(), shortened(&long)), ("short; one", long.clone()));
+        assert_eq!(
+            (shortened("short; one").as_str(), shortened(&long)),
+            ("short; one", long.clone())
+        );
         assert_eq!(shortened(&format!("{long}; b")), format!("{long}; …"));
     }
 
     #[test]
     fn times_have_units_that_suit_them() {
-        assert_eq!([2.0, 0.0123, 4.56e-6, -0.001].map(time), ["2.00 s", "12.30 ms", "4.6 us", "-1.00 ms"]);
+        assert_eq!(
+            [2.0, 0.0123, 4.56e-6, -0.001].map(time),
+            ["2.00 s", "12.30 ms", "4.6 us", "-1.00 ms"]
+        );
     }
 }

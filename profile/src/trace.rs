@@ -1,15 +1,24 @@
-//! The typical run as a Chrome trace: for `chrome://tracing`, Perfetto and their like.
+//! Chrome trace of the typical run, for `chrome://tracing` or Perfetto.
 
 use crate::recording::Recording;
 use crate::report::Report;
 use serde_json::{Value, json};
 
-/// One process, a thread for each worker, a complete event for each span.
+/// Builds the trace: one process, a thread per worker, a complete event (`X`) per span.
 pub fn chrome(recording: &Recording, report: &Report) -> Value {
     let micro = |seconds: f64| seconds * 1e6;
-    let mut events =
-        vec![named("process_name", 0, &format!("{} on {}: {}", recording.model, recording.device, recording.what))];
-    let spans = recording.steps.get(report.typical).map_or(&[][..], |s| &s.spans);
+    let mut events = vec![named(
+        "process_name",
+        0,
+        &format!(
+            "{} on {}: {}",
+            recording.model, recording.device, recording.what
+        ),
+    )];
+    let spans = recording
+        .steps
+        .get(report.typical)
+        .map_or(&[][..], |s| &s.spans);
     let workers = spans.iter().map(|s| s.worker + 1).max().unwrap_or(0);
     events.extend((0..workers).map(|w| named("thread_name", w, &format!("worker {w}"))));
     for span in spans {
@@ -48,13 +57,36 @@ mod tests {
     #[test]
     fn every_span_of_the_typical_run_is_an_event() {
         let recording = recording();
-        let trace = chrome(&recording, &Report::of(&recording));
-        let events: Vec<&Value> = trace["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == "X").collect();
+        let trace = chrome(&recording, &Report::new(&recording));
+        let events: Vec<&Value> = trace["traceEvents"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|e| e["ph"] == "X")
+            .collect();
         let found: Vec<_> = events
             .iter()
-            .map(|e| (e["ts"].as_f64().unwrap(), e["dur"].as_f64().unwrap(), e["tid"].as_u64().unwrap()))
+            .map(|e| {
+                (
+                    e["ts"].as_f64().unwrap(),
+                    e["dur"].as_f64().unwrap(),
+                    e["tid"].as_u64().unwrap(),
+                )
+            })
             .collect();
-        assert_eq!(found, [(0.0, 1e6, 0), (0.0, 2e6, 1), (3e6, 1e6, 0), (3.5e6, 1.5e6, 1), (7e6, 1e6, 0)]);
-        assert_eq!((&events[2]["args"]["kernel"], &events[4]["args"]["call"]), (&json!("r_2"), &json!(1)));
+        assert_eq!(
+            found,
+            [
+                (0.0, 1e6, 0),
+                (0.0, 2e6, 1),
+                (3e6, 1e6, 0),
+                (3.5e6, 1.5e6, 1),
+                (7e6, 1e6, 0)
+            ]
+        );
+        assert_eq!(
+            (&events[2]["args"]["kernel"], &events[4]["args"]["call"]),
+            (&json!("r_2"), &json!(1))
+        );
     }
 }

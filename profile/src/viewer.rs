@@ -1,10 +1,11 @@
-//! A compilation as one HTML file that fetches nothing: graphs after every pass, rules, decisions, kernels.
+//! HTML rendering of a [`Compilation`]: graphs after every pass, rules, decisions and kernels in
+//! one self-contained file.
 
 use crate::compilation::Compilation;
-use crate::html::{self, COMMON_SCRIPT, COMMON_STYLE, Parts};
+use crate::html::{self, COMMON_SCRIPT, COMMON_STYLE, PageParts};
 use serde_json::Value;
 
-/// Files of the script: what is known before what draws it, the beginning last.
+/// Script files in dependency order; the entry point is last.
 const SCRIPTS: &[&str] = &[
     COMMON_SCRIPT,
     include_str!("viewer/graph.js"),
@@ -20,13 +21,13 @@ const SCRIPTS: &[&str] = &[
     include_str!("viewer/main.js"),
 ];
 
-/// The page.
+/// Renders a compilation as an HTML page.
 ///
 /// # Errors
-/// None that strings and finite numbers have.
+/// If the compilation cannot be serialised, which does not happen for strings and finite numbers.
 pub fn html(compilation: &Compilation) -> Result<String, serde_json::Error> {
     let data: Value = serde_json::to_value(compilation)?;
-    Ok(html::whole(&Parts {
+    Ok(html::render_page(&PageParts {
         body: include_str!("viewer/body.html"),
         title: &format!("{}: kernels", compilation.model),
         styles: &[COMMON_STYLE, include_str!("viewer/style.css")],
@@ -38,11 +39,13 @@ pub fn html(compilation: &Compilation) -> Result<String, serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compilation::{Choice, Decision, Function, Kernel, Node, Pass, Rule};
-    use crate::recording::Stage;
+    use crate::compilation::{
+        AlternativeRecord, DecisionRecord, Function, KernelRecord, NodeRecord, Pass, RuleRecord,
+    };
+    use crate::recording::StageText;
 
     fn compilation() -> Compilation {
-        let node = |number, op, argument: &str, sources: &[u32]| Node {
+        let node = |number, op, argument: &str, sources: &[u32]| NodeRecord {
             number,
             op,
             dtype: "f32".into(),
@@ -50,8 +53,15 @@ mod tests {
             argument: argument.into(),
             sources: sources.into(),
         };
-        let option = |name, seconds| Choice { name, plan: String::new(), seconds };
-        let stage = |name, text: &str| Stage { name, text: text.into() };
+        let option = |name, seconds| AlternativeRecord {
+            name,
+            plan: String::new(),
+            seconds,
+        };
+        let stage = |name, text: &str| StageText {
+            name,
+            text: text.into(),
+        };
         Compilation {
             model: "<b>@DATA@</b>".into(),
             machine: "cpu: 2 workers".into(),
@@ -67,9 +77,13 @@ mod tests {
                 passes: vec![Pass {
                     pass: 0,
                     roots: vec![1],
-                    rules: vec![Rule { name: "x + 0 -> x", times: 1, examples: vec![["(x + 0)".into(), "x".into()]] }],
+                    rules: vec![RuleRecord {
+                        name: "x + 0 -> x",
+                        times: 1,
+                        examples: vec![["(x + 0)".into(), "x".into()]],
+                    }],
                 }],
-                decisions: vec![Decision {
+                decisions: vec![DecisionRecord {
                     kind: "place",
                     site: "f %1".into(),
                     margin: 0.0,
@@ -77,7 +91,7 @@ mod tests {
                     asked: true,
                     options: vec![option("fused", 1e-6), option("buffer", 2e-6)],
                 }],
-                kernels: vec![Kernel {
+                kernels: vec![KernelRecord {
                     name: "e_1".into(),
                     level: 0,
                     about: "exp".into(),
@@ -97,12 +111,24 @@ mod tests {
     fn the_page_is_whole_and_fetches_nothing() {
         let page = html(&compilation()).unwrap();
         assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
-        assert_eq!((page.matches("</script").count(), page.matches("<script").count()), (2, 2));
+        assert_eq!(
+            (
+                page.matches("</script").count(),
+                page.matches("<script").count()
+            ),
+            (2, 2)
+        );
         assert_eq!(html::outside(&page), [""; 0]);
         let (_, rest) = page.split_once("type=\"application/json\">").unwrap();
         let data: Value = serde_json::from_str(rest.split_once("</script").unwrap().0).unwrap();
         assert_eq!(data["model"], "<b>@DATA@</b>");
-        assert_eq!(data["functions"][0]["nodes"][1], serde_json::json!([1, 1, "f32", "[8]", "", [0]]));
-        assert_eq!(data["functions"][0]["kernels"][0]["stages"][0]["text"], "void e_1() {}</script><!--");
+        assert_eq!(
+            data["functions"][0]["nodes"][1],
+            serde_json::json!([1, 1, "f32", "[8]", "", [0]])
+        );
+        assert_eq!(
+            data["functions"][0]["kernels"][0]["stages"][0]["text"],
+            "void e_1() {}</script><!--"
+        );
     }
 }

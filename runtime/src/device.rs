@@ -1,4 +1,4 @@
-//! What a device does: it has memory, loads programs, and captures steps that can be replayed.
+//! Interface of a device: allocation, program loading, and captured steps that can be replayed.
 
 use crate::buffer::Buffer;
 use crate::error::Error;
@@ -12,22 +12,24 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a buffer is for; a device may place it accordingly.
+/// Purpose of a buffer; a device may place it accordingly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
-    /// Written once at load, then only read: huge pages where there are any.
+    /// Written once during loading, then only read. Uses huge pages where available.
     Weights,
-    /// A state that grows: address space now, memory as it is touched. Starts as zeros.
+    /// KV cache and recurrent state: address space is reserved now, memory is committed as it is
+    /// touched. Starts as zeros.
     State,
     /// Activations and tables. Starts as zeros.
     Scratch,
-    /// What a step tells the host, which reads it after each: a few numbers. Where memory is not the host's, a copy may come with the step. Starts as zeros.
+    /// Small results that the host reads after each step. A device with its own memory may copy
+    /// them to the host as part of the step. Starts as zeros.
     Readback,
 }
 
 impl Memory {
-    /// What is in it, for people.
-    pub fn what(self) -> &'static str {
+    /// Returns a user-visible description of the contents.
+    pub fn describe(self) -> &'static str {
         match self {
             Memory::Weights => "weights",
             Memory::State => "the context's state",
@@ -40,25 +42,28 @@ impl Memory {
 /// One launch of a captured step.
 #[derive(Clone)]
 pub struct Launch {
-    /// Which loaded program.
+    /// Loaded program to run.
     pub kernel: Arc<dyn Kernel>,
-    /// Its buffers, in the order of `Program::params`.
+    /// Buffers, in the order of `Program::params`.
     pub buffers: Vec<Buffer>,
-    /// Launches of one level do not depend on one another; a level starts when the one before has ended.
+    /// Level of the launch. Launches of one level are independent; a level starts when the
+    /// previous one has ended.
     pub level: usize,
 }
 
 impl Launch {
-    /// The kernel, as one of a device that makes this of programs.
+    /// Downcasts the kernel to a [`LoadedProgram`] with code of type `C`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it is another's.
+    /// [`Error::Invalid`] when another kind of device loaded it.
     pub fn loaded<C: Any + Send + Sync>(&self) -> Result<&LoadedProgram<C>, Error> {
         let kernel: &dyn Any = self.kernel.as_ref();
-        kernel.downcast_ref().ok_or_else(|| Error::invalid(&self.kernel.program().name, "was loaded by another device"))
+        kernel.downcast_ref().ok_or_else(|| {
+            Error::invalid(&self.kernel.program().name, "was loaded by another device")
+        })
     }
-    /// Are the kernel and its buffers that device's, and each buffer as long as the kernel needs? What a variable must be known for,
-    /// [`Launch::limits`] says.
+    /// Checks that kernel and buffers belong to `device` and that buffers of fixed extent are long
+    /// enough. [`Launch::limits`] covers extents that depend on a variable.
     pub fn check(&self, device: DeviceId) -> Result<(), Error> {
         let program = self.kernel.program();
         let invalid = |message| Err(Error::invalid(&program.name, message));
@@ -74,26 +79,43 @@ impl Launch {
             if let Extent::Fixed(bytes) = param.extent
                 && buffer.len() < bytes
             {
-                return invalid(format!("its buffer {i} has {} bytes, and {bytes} may be used", buffer.len()));
+                return invalid(format!(
+                    "its buffer {i} has {} bytes, and {bytes} may be used",
+                    buffer.len()
+                ));
             }
         }
         Ok(())
     }
-    /// The largest values of variables for which the buffers are long enough.
+    /// Returns, for each variable-size buffer, the largest value of its variable that fits.
     pub fn limits(&self) -> impl Iterator<Item = (&Arc<str>, i64)> {
-        self.buffers.iter().zip(&self.kernel.program().params).filter_map(|(buffer, param)| match &param.extent {
-            Extent::Fixed(_) => None,
-            Extent::Per { variable, bytes } => Some((variable, (buffer.len() / (*bytes).max(1)) as i64)),
-        })
+        self.buffers
+            .iter()
+            .zip(&self.kernel.program().params)
+            .filter_map(|(buffer, param)| match &param.extent {
+                Extent::Fixed(_) => None,
+                Extent::Per { variable, bytes } => {
+                    Some((variable, (buffer.len() / (*bytes).max(1)) as i64))
+                }
+            })
     }
-    /// Its uses of memory, buffer by buffer: for [`StepUses`](crate::lease::StepUses).
+    /// Returns the memory ranges that the launch uses, by buffer: input of
+    /// [`StepUses`](crate::lease::StepUses).
     pub fn uses(&self) -> impl Iterator<Item = (&Arc<dyn RawBuffer>, Range<usize>, Use)> {
-        self.buffers.iter().zip(&self.kernel.program().params).map(|(buffer, param)| {
-            let how = if param.access == Access::Read { Use::Read } else { Use::Write };
-            (buffer.memory(), buffer.range(), how)
-        })
+        self.buffers
+            .iter()
+            .zip(&self.kernel.program().params)
+            .map(|(buffer, param)| {
+                let how = if param.access == Access::Read {
+                    Use::Read
+                } else {
+                    Use::Write
+                };
+                (buffer.memory(), buffer.range(), how)
+            })
     }
-    /// Are the buffers long enough for these values? For devices that look variables up at every launch.
+    /// Checks that the buffers are long enough for these variables; for devices that resolve
+    /// variables at every launch.
     pub fn check_variables(&self, value: &dyn Fn(&str) -> Option<i64>) -> Result<(), Error> {
         for (name, most) in self.limits() {
             if let Some(value) = value(name).filter(|&v| v > most) {
@@ -105,26 +127,30 @@ impl Launch {
     }
 }
 
-/// A compiled program on a device: a [`LoadedProgram`] of whatever the device made of it.
+/// A program compiled for a device; implemented by [`LoadedProgram`].
 pub trait Kernel: Any + Send + Sync {
-    /// The program it was compiled from.
+    /// Program from which it was compiled.
     fn program(&self) -> &Program;
-    /// The device that loaded it.
+    /// Device that loaded it.
     fn device(&self) -> DeviceId;
 }
 
-/// A program, the device that loaded it, and what that made of it.
+/// A program, the device that loaded it, and the device-specific code.
 pub struct LoadedProgram<C> {
     program: Program,
     device: DeviceId,
-    /// What runs.
+    /// Device-specific executable form.
     pub code: C,
 }
 
 impl<C> LoadedProgram<C> {
-    /// A program that this device has made this of.
+    /// Combines a program with the code that `device` compiled from it.
     pub fn new(program: Program, device: DeviceId, code: C) -> LoadedProgram<C> {
-        LoadedProgram { program, device, code }
+        LoadedProgram {
+            program,
+            device,
+            code,
+        }
     }
 }
 
@@ -137,123 +163,157 @@ impl<C: Any + Send + Sync> Kernel for LoadedProgram<C> {
     }
 }
 
-/// One worker's part of one launch, in seconds since the step began.
+/// One worker's part of one launch; times in seconds since the step began.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Span {
-    /// Which launch, counted in the order of the capture.
+    /// Index of the launch in the captured order.
     pub launch: usize,
-    /// Which worker.
+    /// Index of the worker.
     pub worker: usize,
-    /// When it began.
+    /// Start time, seconds since the step began.
     pub start: f64,
-    /// When it ended.
+    /// End time, seconds since the step began.
     pub end: f64,
 }
 
-/// A captured step.
+/// A captured step (in CUDA terms, a graph) that can be run repeatedly.
 pub trait Replay: Send {
-    /// Starts every launch with these values of the variables (by name; others may be among them). A variable that is missing or
-    /// outside its bounds is an error, and then nothing has been started.
+    /// Starts every launch with these values of the variables, by name;
+    /// extra variables are ignored.
     ///
-    /// What was started on a device before, this step or another, ends before it begins. Whether it has ended when this returns is the
-    /// device's affair; until it is waited for, to read what it writes is an error, and to write what it uses, and so is to start it while
-    /// the host does.
+    /// A missing variable or one outside its bounds is an error, and then nothing has been started.
+    ///
+    /// The step begins after everything started earlier on the device has ended. Whether it has
+    /// ended when this returns depends on the device. Until [`Replay::wait`] has returned, reading
+    /// its outputs or writing any of its buffers is an error. So is starting it while
+    /// the host uses the same bytes.
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error>;
-    /// Waits for the end of the earliest `start` that has not been waited for; if there is none, returns at once.
+    /// Waits for the earliest `start` that has not been waited for; returns at once
+    /// if there is none.
     fn wait(&mut self) -> Result<(), Error> {
         Ok(())
     }
-    /// Runs every launch and waits for the end. What was started before has been waited for.
+    /// Runs every launch and waits for the end. All earlier starts must have been waited for.
     fn replay(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.start(vars)?;
         self.wait()
     }
-    /// As `replay`, with the time of each launch in seconds, in order.
+    /// Like `replay`; returns the seconds of each launch, in order.
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error>;
-    /// As `replay`, with when each worker was at each launch. A device that cannot tell gives what it has timed, end to end.
+    /// Like `replay`; returns the span of each worker in each launch. The default lays the times of
+    /// `replay_timed` end to end.
     fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<Vec<Span>, Error> {
         let mut start = 0.0;
         let after = |(launch, seconds): (usize, f64)| {
-            let span = Span { launch, worker: 0, start, end: start + seconds };
+            let span = Span {
+                launch,
+                worker: 0,
+                start,
+                end: start + seconds,
+            };
             start = span.end;
             span
         };
-        Ok(self.replay_timed(vars)?.into_iter().enumerate().map(after).collect())
+        Ok(self
+            .replay_timed(vars)?
+            .into_iter()
+            .enumerate()
+            .map(after)
+            .collect())
     }
 }
 
-/// A piece of a buffer, to be filled.
-pub trait Piece {
-    /// Host memory that stands for it; what is in it means nothing.
+/// A range of a buffer that the host fills and sends.
+pub trait StagedWrite {
+    /// Host memory that stages the range; its initial contents are unspecified.
     fn bytes(&mut self) -> &mut [u8];
-    /// Sends the bytes to where they belong. They are there for every step that is started afterwards, whether or not they are when this
-    /// returns.
+    /// Sends the bytes to the buffer. Every step started afterwards sees them, even if the copy has
+    /// not ended when this returns.
     fn send(self: Box<Self>) -> Result<(), Error>;
 }
 
-/// A device.
+/// An opened device: memory, kernels and steps.
 pub trait Device: Send + Sync {
-    /// Name as on the command line.
+    /// Name of the device on the command line.
     fn name(&self) -> &str;
-    /// Which opened device: its memory and kernels are no other's.
+    /// Identity of this opened device, which owns its memory and kernels.
     fn id(&self) -> DeviceId;
-    /// Its numbers.
+    /// Target description used by the compiler.
     fn target(&self) -> &Target;
-    /// Does it hold what is written to it? A device that runs nothing need not.
+    /// Returns whether written data is kept. A device that executes nothing need not keep it.
     fn holds_data(&self) -> bool {
         true
     }
-    /// Does a step run beside the host? Then `Replay::start` returns before it has ended.
+    /// Returns whether steps run asynchronously to the host: `Replay::start` then returns before
+    /// the step has ended.
     fn overlaps(&self) -> bool {
         false
     }
-    /// Lines for `gristmill devices`: what was found, what is missing.
+    /// Lines for `gristmill devices`: features found and missing.
     fn describe(&self) -> Vec<String>;
-    /// Measures what things cost on it, for about a second, and keeps that for later starts; none where there is nothing to measure.
+    /// Calibrates the device's costs, in about a second, and stores them for later starts; `None`
+    /// if there is nothing to measure.
     fn measure(&self) -> Result<Option<Costs>, Error> {
         Ok(None)
     }
-    /// The machine in words, by which what a tuner finds for it is kept; none where it is not.
+    /// Machine description under which autotuned plans are stored; `None` if they are not stored.
     fn tuned_as(&self) -> Option<String> {
         None
     }
-    /// Where what is compiled for it is kept from one start to the next, if it is.
+    /// Store of compiled kernels that persists between starts, if any.
     fn store(&self) -> Option<&Store> {
         None
     }
-    /// What did not keep it from working, but whoever uses it should know: each is told once.
+    /// Takes non-fatal problems that the user should know about; each is returned once.
     fn warnings(&self) -> Vec<Error> {
         Vec::new()
     }
-    /// Bytes that buffers may still take, if that can be said.
+    /// Bytes that can still be allocated, if known.
     fn available(&self) -> Option<u64> {
         memory::available()
     }
-    /// A new buffer.
+    /// Allocates a buffer of `bytes` bytes.
     fn alloc(&self, bytes: usize, memory: Memory) -> Result<Buffer, Error>;
-    /// Copies to the device.
+    /// Copies `data` to the device.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the bytes do not lie in the buffer, the buffer is another device's, or something else uses these bytes now: a
-    /// piece that was not sent, another copy, a step that was not waited for.
+    /// [`Error::Invalid`] when the range does not lie in the buffer, the buffer is another
+    /// device's, or these bytes are in use: by an unsent staged write, another copy, or a step that
+    /// was not waited for.
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error>;
-    /// Copies from the device. Errors are those of [`Device::write`]; what others only read may be read.
+    /// Copies from the device. Errors as for [`Device::write`], but concurrent reads are permitted.
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error>;
-    /// As `read`, of bytes that were written by a step which has been waited for, and that none in flight writes, though a step in flight has
-    /// others of this buffer to write: a list of which each step adds its element. If one does write them, what is read is old bytes or new
-    /// ones, in any mixture; a device whose memory is the host's refuses instead, as `read` does.
+    /// Like `read`, for settled bytes of a buffer that an in-flight step still writes elsewhere.
+    ///
+    /// The bytes were written by a step that has been waited for, and no in-flight step writes
+    /// them: for example a list to which each step appends an element. If a step does write
+    /// them, the result is any mixture of old and new bytes; a device with host memory refuses
+    /// instead, as `read` does.
     fn read_settled(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.read(from, offset, data)
     }
-    /// A piece of a buffer, to be filled by the host and sent: for what is large. Several threads may have pieces of their own; one
-    /// may have to wait until an earlier piece has arrived. Errors are those of [`Device::write`]: until it is sent or dropped, nothing else
-    /// may use these bytes.
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error>;
-    /// Compiles programs, or finds them in the cache. `progress(done, total)` is called as they finish.
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error>;
-    /// Binds launches, in a valid order, into a step that can be replayed.
+    /// Returns a staged write of `len` bytes at `offset`, for large transfers.
+    ///
+    /// Several threads may hold staged writes; a call may block until an earlier one has
+    /// arrived. Errors as for [`Device::write`]; nothing else may use these bytes until it
+    /// is sent or dropped.
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error>;
+    /// Compiles programs, or loads them from the store. `progress(done, total)` is
+    /// called as they finish.
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error>;
+    /// Captures launches, in a valid order, as a step that can be replayed.
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error>;
-    /// The same, for a step that the thread which replays it runs alone, where the device can: then several threads have steps of their own.
+    /// Like `capture`, for a step that runs entirely on the thread that replays it, where
+    /// supported. Several threads can then run steps of their own.
     fn capture_alone(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
         self.capture(launches)
     }

@@ -1,122 +1,123 @@
-//! What can go wrong on a device, each with a way out.
+//! Errors of devices and of the kernel store, with a hint for each.
 
 /// An error of a device or of the store of compiled kernels.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The device cannot provide that much memory.
+    /// A memory allocation failed.
     #[error("out of memory: {wanted} bytes for {what} on {device}{}", .free.map_or(String::new(), |n| format!(", which has {n} free")))]
     OutOfMemory {
-        /// What it was for.
+        /// Purpose of the allocation.
         what: String,
-        /// Bytes asked for.
+        /// Size of the request, bytes.
         wanted: usize,
-        /// Bytes that are free there, if it says.
+        /// Free bytes on the device, if known.
         free: Option<u64>,
-        /// Which device.
+        /// Name of the device.
         device: String,
     },
     /// No C compiler was found, or it does not run.
     #[error("no C compiler: {0}")]
     NoCompiler(String),
-    /// A C compiler took too long, and was ended.
+    /// A C compiler exceeded its time limit and was killed.
     #[error("C compiler: {0}")]
     CompilerHangs(String),
-    /// There is nowhere to put a compiler's files.
+    /// No directory is usable for a compiler's temporary files.
     #[error("no place for a compiler's files: {0}")]
     NoTemporary(String),
-    /// The compiler rejected a kernel: a bug of ours, with what it said.
+    /// The compiler rejected a kernel, which is a bug of this project.
     #[error("kernel {kernel} did not compile:\n{message}")]
     Compile {
         /// Name of the kernel or batch.
         kernel: String,
-        /// What the compiler said.
+        /// Output of the compiler.
         message: String,
     },
     /// The cache directory cannot be used.
     #[error("kernel cache {path}: {message}")]
     Cache {
-        /// The directory.
+        /// Path of the directory.
         path: std::path::PathBuf,
-        /// Why.
+        /// Reason it cannot be used.
         message: String,
     },
-    /// A warning: what is compiled is not kept, and compiled again the next time.
+    /// Warning: compiled kernels are not stored and will be compiled again at the next start.
     #[error("compiled kernels are not kept: {0}")]
     NotKept(Box<Error>),
-    /// A warning: what things cost on a device is not known, and plans are made with figures of the table, or with guesses.
+    /// Warning: the device was not calibrated; plans use tabulated or assumed costs.
     #[error("{device}: its costs are not measured, and plans are made without: {why}")]
     NotMeasured {
-        /// Which device.
+        /// Name of the device.
         device: String,
-        /// What failed.
+        /// Reason that calibration failed.
         why: String,
     },
-    /// A device that is not there.
+    /// The device does not exist: its name and the reason.
     #[error("device {0} is not available: {1}")]
     NoDevice(String, String),
-    /// A device that lacks something it takes to use it.
+    /// The device lacks a component that is required to use it.
     #[error("{message}: device {device} cannot be used")]
     Lacking {
-        /// Which device.
+        /// Name of the device.
         device: String,
-        /// What is missing.
+        /// Description of the missing component.
         message: String,
-        /// How to get it.
+        /// Instruction for obtaining it.
         hint: String,
     },
     /// A device's driver refused or failed.
     #[error("{device}: {what} failed: {message}")]
     Driver {
-        /// Which device.
+        /// Name of the device.
         device: String,
-        /// What was asked of it.
+        /// The operation that failed.
         what: String,
-        /// The driver's name for the error, and its words.
+        /// The driver's error name and message.
         message: String,
-        /// What to do.
+        /// Suggested remedy for the user.
         hint: String,
     },
-    /// A device that is of no more use to this process: it failed in a way that nothing on it survives, or did not answer in time. Whatever else is
-    /// asked of it gets this error, too.
+    /// The device is unusable for this process, after a fatal fault or a timeout. Every later
+    /// operation on it returns this error.
     #[error("{device} is lost: {what}")]
     Lost {
-        /// Which device: its name and model.
+        /// Name and model of the device.
         device: String,
-        /// What happened to it.
+        /// Description of the fault.
         what: String,
-        /// What to do.
+        /// Suggested remedy for the user.
         hint: String,
     },
     /// A setting (flag or environment variable) that cannot be honoured.
     #[error("{setting}: {message}")]
     Setting {
-        /// The flag or variable with the value it was given: `--isa avx2`.
+        /// Flag or variable with its value: `--isa avx2`.
         setting: String,
-        /// Why not.
+        /// Reason it cannot be honoured.
         message: String,
-        /// What would do.
+        /// Example of a valid setting.
         hint: String,
     },
-    /// A request that no correct caller makes: a launch with too few buffers, a copy past a buffer's end.
+    /// A request that no correct caller makes, such as a launch with too few buffers or an
+    /// out-of-bounds copy.
     #[error("{what}: {message}")]
     Invalid {
-        /// The kernel or buffer.
+        /// Kernel, buffer or operation concerned.
         what: String,
-        /// What is wrong with it.
+        /// Description of the violation.
         message: String,
     },
-    /// Anything the system said.
+    /// An error reported by the operating system.
     #[error("{context}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         context: String,
-        /// What the system said.
+        /// Error reported by the operating system.
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// A way out, for the user.
+    /// Returns a suggested remedy for the user.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::OutOfMemory { .. } => "try a smaller --ctx, or a smaller model".into(),
@@ -139,16 +140,22 @@ impl Error {
             Error::Io { .. } => return None,
         })
     }
-    /// Is the device lost? Then nothing that is asked of it will succeed again.
+    /// Returns whether the device is lost; no later operation on it will succeed.
     pub fn is_lost(&self) -> bool {
         matches!(self, Error::Lost { .. })
     }
-    /// `map_err(Error::io("reading x"))`.
+    /// Adapter for `map_err`: `map_err(Error::io("reading x"))`.
     pub fn io(context: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
-        move |source| Error::Io { context: context.into(), source }
+        move |source| Error::Io {
+            context: context.into(),
+            source,
+        }
     }
-    /// An [`Error::Invalid`].
+    /// Builds an [`Error::Invalid`] about `what`.
     pub fn invalid(what: impl Into<String>, message: impl Into<String>) -> Error {
-        Error::Invalid { what: what.into(), message: message.into() }
+        Error::Invalid {
+            what: what.into(),
+            message: message.into(),
+        }
     }
 }

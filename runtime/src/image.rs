@@ -1,21 +1,22 @@
-//! Bytes as a file that nobody else can change, for loaders that want a path.
+//! Immutable file images of byte strings, for loaders that require a path.
 
 use crate::Error;
 use crate::store::{Store, Temporary};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Verified bytes behind a path.
+/// Verified bytes accessible through a path.
 ///
-/// A shared library that was verified and then opened by its path in a directory could have been exchanged in between. These
-/// bytes lie in an anonymous, sealed file instead. Keep the `Image` for as long as what was loaded from it: the loader
-/// recognises libraries by path, and the path is that of a descriptor, which would be given to the next file.
+/// A shared library that is verified and then opened by path could be replaced in between. These
+/// bytes lie in an anonymous, sealed file instead. Keep the `Image` as long as the library loaded
+/// from it: the loader identifies libraries by path, and this path names a file descriptor,
+/// which may be reused once closed.
 pub struct Image {
     path: PathBuf,
     _place: Place,
 }
 
-/// Keeps the file.
+/// Owner of the file.
 #[expect(dead_code, reason = "held for their drop")]
 enum Place {
     Sealed(File),
@@ -23,7 +24,8 @@ enum Place {
 }
 
 impl Image {
-    /// `bytes` in memory (Linux), or in a private file of the store, removed when dropped.
+    /// Stores `bytes` in a sealed memory file (Linux), or in a private temporary file that
+    /// is removed on drop.
     pub fn new(bytes: &[u8], store: &Store) -> Result<Image, Error> {
         #[cfg(target_os = "linux")]
         if let Some(file) = sealed(bytes) {
@@ -31,7 +33,10 @@ impl Image {
             let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
             // Without /proc the descriptor has no path.
             if path.exists() {
-                return Ok(Image { path, _place: Place::Sealed(file) });
+                return Ok(Image {
+                    path,
+                    _place: Place::Sealed(file),
+                });
             }
         }
         Image::private(bytes, store)
@@ -41,16 +46,20 @@ impl Image {
         let place = store.temporary()?;
         let path = place.path().join("image.so");
         std::fs::write(&path, bytes).map_err(Error::io(format!("writing {}", path.display())))?;
-        Ok(Image { path, _place: Place::Private(place) })
+        Ok(Image {
+            path,
+            _place: Place::Private(place),
+        })
     }
 
-    /// Where a loader finds it.
+    /// Path to pass to the loader.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// An anonymous file with these bytes, sealed against changes; `None` where the kernel has no such files.
+/// Returns an anonymous file with these bytes, sealed against changes; `None` if the kernel
+/// does not support it.
 #[cfg(target_os = "linux")]
 fn sealed(bytes: &[u8]) -> Option<File> {
     use std::io::Write;
@@ -60,10 +69,10 @@ fn sealed(bytes: &[u8]) -> Option<File> {
     let make = |flags| {
         // SAFETY: a NUL-terminated name and flags.
         let fd = unsafe { libc::memfd_create(c"gristmill-kernels".as_ptr(), flags) };
-        // SAFETY: a descriptor that was just made and that nobody else has.
+        // SAFETY: a descriptor that was just created and has no other owner.
         (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })
     };
-    // Linux before 6.3 does not know MFD_EXEC, later ones may be set to forbid its absence.
+    // Linux before 6.3 rejects MFD_EXEC; later kernels may be configured to require it.
     let mut file = make(base | MFD_EXEC).or_else(|| make(base))?;
     file.write_all(bytes).ok()?;
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
@@ -86,6 +95,6 @@ mod tests {
                 assert!(std::fs::write(image.path(), b"xyz").is_err());
             }
         }
-        std::fs::remove_dir(&place).unwrap(); // nothing is left in it
+        std::fs::remove_dir(&place).unwrap(); // also checks that the store left no files in it
     }
 }

@@ -1,18 +1,24 @@
-//! Index expressions compiled once and evaluated at every replay: workgroup counts.
+//! Index expressions, such as workgroup counts, compiled once and evaluated at every replay.
 
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use std::sync::Arc;
 
-/// One step of an [`Index`]; operands are the numbers of earlier steps.
+/// One instruction of an [`Index`]; operands are indices of earlier instructions.
 enum Step {
     Const(i64),
     Var(usize),
-    Apply { op: Op, out: Scalar, operands: Vec<usize> },
+    Apply {
+        op: Op,
+        out: Scalar,
+        operands: Vec<usize>,
+    },
 }
 
-/// An index expression as a list of steps, each node once. `Graph::evaluate_index` walks the expression as a tree and
-/// looks variables up by name; a replayed step has hundreds of these.
+/// An index expression as a list of instructions, one per node.
+///
+/// `Graph::evaluate_index` walks the expression as a tree and looks variables up by name; a step
+/// evaluates hundreds of expressions per replay.
 pub struct Index {
     steps: Vec<Step>,
     values: Vec<Value>,
@@ -20,9 +26,15 @@ pub struct Index {
 }
 
 impl Index {
-    /// Compiles `id`; `slot` gives the position of a variable in the slice that [`Index::evaluate`] gets.
-    /// `None` if something in it is not constants, variables and arithmetic.
-    pub fn compile(graph: &Graph, id: Id, slot: &mut dyn FnMut(&Arc<str>) -> usize) -> Option<Index> {
+    /// Compiles `id`; `slot` maps a variable to its position in the slice
+    /// passed to [`Index::evaluate`].
+    ///
+    /// Returns `None` if the expression contains anything but constants, variables and arithmetic.
+    pub fn compile(
+        graph: &Graph,
+        id: Id,
+        slot: &mut dyn FnMut(&Arc<str>) -> usize,
+    ) -> Option<Index> {
         let order = graph.toposort(&[id]);
         let mut place = std::collections::HashMap::new();
         let mut steps = Vec::with_capacity(order.len());
@@ -35,16 +47,29 @@ impl Index {
                 (op, Arg::None) if !n.src.is_empty() => Step::Apply {
                     op: *op,
                     out: n.dtype.scalar,
-                    operands: n.src.iter().map(|s| place.get(s).copied()).collect::<Option<_>>()?,
+                    operands: n
+                        .src
+                        .iter()
+                        .map(|s| place.get(s).copied())
+                        .collect::<Option<_>>()?,
                 },
                 _ => return None,
             });
         }
-        debug_assert_eq!(place.get(&id).copied(), Some(steps.len() - 1), "toposort ends with its root");
-        Some(Index { values: Vec::with_capacity(steps.len()), operands: Vec::new(), steps })
+        debug_assert_eq!(
+            place.get(&id).copied(),
+            Some(steps.len() - 1),
+            "toposort ends with its root"
+        );
+        Some(Index {
+            values: Vec::with_capacity(steps.len()),
+            operands: Vec::new(),
+            steps,
+        })
     }
 
-    /// Its value for these variables. `None` on a division by zero and for ops that are not arithmetic.
+    /// Evaluates the expression for these variables. Returns `None` on a division by zero and for
+    /// ops that are not arithmetic.
     pub fn evaluate(&mut self, vars: &[i64]) -> Option<i64> {
         self.values.clear();
         for step in &self.steps {
@@ -53,7 +78,8 @@ impl Index {
                 Step::Var(slot) => Value::Int(*vars.get(*slot)?),
                 Step::Apply { op, out, operands } => {
                     self.operands.clear();
-                    self.operands.extend(operands.iter().map(|&o| self.values[o]));
+                    self.operands
+                        .extend(operands.iter().map(|&o| self.values[o]));
                     fold::apply(*op, &self.operands, *out)?
                 }
             };

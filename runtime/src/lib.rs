@@ -1,4 +1,5 @@
-//! What a device is: buffers, programs, capture and replay, stores on disk. Knows no compiler.
+//! Device runtime: buffers, loaded programs, capture and replay, on-disk stores.
+//! Independent of the compiler.
 
 mod buffer;
 mod device;

@@ -1,26 +1,43 @@
-//! Filling buffers from the host a piece at a time, straight into a device's memory where that is the host's.
+//! Staged writes: filling buffers from the host range by range, in place where the memory
+//! is the host's.
 
 use crate::lease::{Lease, Use};
 use crate::{Buffer, Device, DeviceId, Error};
 
-pub use crate::device::Piece;
+pub use crate::device::StagedWrite;
 
-/// A piece of a buffer of that device, whose memory is the host's: the buffer itself.
-pub fn in_place(device: DeviceId, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece>, Error> {
+/// Returns a staged write directly into a buffer in host memory.
+pub fn staged_in_place(
+    device: DeviceId,
+    to: &Buffer,
+    offset: usize,
+    len: usize,
+) -> Result<Box<dyn StagedWrite>, Error> {
     let (lease, start) = to.on_host("staging", device, (offset, len), Use::Write)?;
-    Ok(Box::new(InPlace { start, len, _lease: lease }))
+    Ok(Box::new(InPlace {
+        start,
+        len,
+        _lease: lease,
+    }))
 }
 
-/// A piece of any buffer of that device: memory of its own, then `Device::write`.
+/// Returns a staged write through a temporary host allocation and `Device::write`;
+/// works for any device.
 pub fn through<'a>(
     device: &'a dyn Device,
     to: &Buffer,
     offset: usize,
     len: usize,
-) -> Result<Box<dyn Piece + 'a>, Error> {
+) -> Result<Box<dyn StagedWrite + 'a>, Error> {
     to.check_device("staging", device.id())?;
     let lease = to.lease("staging", offset, len, Use::Write)?;
-    Ok(Box::new(Through { device, to: to.clone(), offset, bytes: vec![0; len], lease }))
+    Ok(Box::new(Through {
+        device,
+        to: to.clone(),
+        offset,
+        bytes: vec![0; len],
+        lease,
+    }))
 }
 
 struct InPlace {
@@ -29,9 +46,10 @@ struct InPlace {
     _lease: Lease,
 }
 
-impl Piece for InPlace {
+impl StagedWrite for InPlace {
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: so many initialised bytes of an allocation that the lease keeps, and that nothing else uses while the lease lives.
+        // SAFETY: `len` initialised bytes of an allocation that the lease keeps alive, and that
+        // nothing else uses while the lease lives.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
     fn send(self: Box<Self>) -> Result<(), Error> {
@@ -47,13 +65,19 @@ struct Through<'a> {
     lease: Lease,
 }
 
-impl Piece for Through<'_> {
+impl StagedWrite for Through<'_> {
     fn bytes(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
     fn send(self: Box<Self>) -> Result<(), Error> {
-        let Through { device, to, offset, bytes, lease } = *self;
-        // The write takes its own.
+        let Through {
+            device,
+            to,
+            offset,
+            bytes,
+            lease,
+        } = *self;
+        // The write takes a lease of its own.
         drop(lease);
         device.write(&to, offset, &bytes)
     }

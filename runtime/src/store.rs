@@ -1,16 +1,20 @@
-//! Compiled kernels on disk.
+//! On-disk store of compiled kernels.
 //!
-//! One directory, private to the user, with one file an entry: `<key in hex>.kernel`, which holds
-//! `blake3(key ‖ payload) ‖ payload`. An entry is written under a temporary name, synced and renamed, so that a process that
-//! is killed leaves at most a temporary directory; and it is verified whenever it is read, so that a damaged, truncated or
-//! renamed entry counts as absent. What a reader gets is bytes it has verified, never a path (see [`crate::image`]).
+//! One directory, private to the user, with one file per entry: `<key in hex>.kernel`, which
+//! contains `blake3(key ‖ payload) ‖ payload`. An entry is written under a temporary name, synced
+//! and renamed, so that a killed process leaves at most a temporary directory. Every read verifies
+//! the hash, so that a damaged, truncated or renamed entry counts as absent. Readers receive
+//! verified bytes, never a path (see [`crate::image`]).
 //!
-//! The hash is no signature: whoever can write to the directory can make the user run code. So a directory that belongs to
-//! someone else (but for root, who can do that anyway), or that others can write to or exchange, is not used. One that others can only read is closed to them (mode 0700) if
-//! nothing but a cache lies in it, and not used otherwise: a user who names their home directory keeps its mode.
+//! The hash is not a signature: anyone with write access to the directory can make the user run
+//! code. So a directory is not used if it belongs to another user (other than root, which has that
+//! power anyway) or if others can write to it or replace it. A directory that others can only read
+//! is restricted to mode 0700 if it contains nothing but cache entries, and is otherwise not used:
+//! a home directory given by mistake keeps its mode.
 //!
-//! A store never makes what works fail. [`Store::user`] goes on without a directory that cannot be used, and [`Store::keep`] without an
-//! entry that cannot be written; [`Store::warnings`] tells why, once.
+//! A store never turns a working run into a failure. [`Store::user`] continues without a directory
+//! that cannot be used, and [`Store::put`] without an entry that cannot be written;
+//! [`Store::warnings`] reports the reason once.
 
 mod folder;
 
@@ -24,20 +28,21 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 const SUFFIX: &str = ".kernel";
-/// Bytes that the user's store holds unless said. GLM's kernels and their texts take 9 MB, those of every usual model for one device about 60.
+/// Default size limit of the user's store, bytes. The kernels and their texts take 9 MB for GLM,
+/// and about 60 MB for all common models on one device.
 const DEFAULT_LIMIT: u64 = 512 * MB;
-/// What people are told sizes in, and say them in.
+/// Unit of sizes in messages and settings.
 const MB: u64 = 1_000_000;
-/// Bytes of the hash before a payload.
+/// Length of the hash before a payload, bytes.
 const SEAL: usize = 32;
 
-/// Name of an entry: the hash of everything it depends on.
+/// Key of an entry: the hash of all its inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// The key of these parts; `["ab", "c"]` and `["a", "bc"]` differ.
-    pub fn of<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> Key {
+    /// Hashes the parts with their lengths, so that `["ab", "c"]` and `["a", "bc"]` differ.
+    pub fn from_parts<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> Key {
         let mut hasher = blake3::Hasher::new();
         for part in parts {
             let part = part.as_ref();
@@ -46,15 +51,15 @@ impl Key {
         }
         Key(*hasher.finalize().as_bytes())
     }
-    /// The hash.
+    /// The raw 32-byte hash.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
-    /// As 64 hexadecimal digits.
+    /// Formats the hash as 64 hexadecimal digits.
     pub fn hex(&self) -> String {
         self.0.iter().map(|b| format!("{b:02x}")).collect()
     }
-    /// Name of its file.
+    /// File name of the entry.
     fn file(&self) -> String {
         self.hex() + SUFFIX
     }
@@ -71,41 +76,63 @@ impl From<[u8; 32]> for Key {
     }
 }
 
-/// A directory of entries, or none: then nothing is kept.
+/// A directory of entries, or a store without a directory that keeps nothing.
 #[derive(Debug)]
 pub struct Store {
     folder: Option<Folder>,
     limit: u64,
-    /// What was not said yet.
+    /// Warnings that were not reported yet.
     warnings: Mutex<Vec<Error>>,
-    /// Was it said that entries are not kept?
+    /// Whether a failure to keep an entry was already reported.
     told: AtomicBool,
 }
 
 impl Store {
-    /// The user's store: `$GRISTMILL_CACHE`, else `$CACHE_DIRECTORY`, which systemd sets for a service with a cache, else
-    /// `$XDG_CACHE_HOME/gristmill`, else `~/.cache/gristmill`, with at most `$GRISTMILL_CACHE_LIMIT` MB in it (512 unless said). Without a directory, and a warning that says why, where that cannot be used.
+    /// Opens the user's store, or one without a directory and with a warning if
+    /// that is not possible.
+    ///
+    /// The directory is `$GRISTMILL_CACHE`, else `$CACHE_DIRECTORY` (set by systemd for a service
+    /// with a cache), else `$XDG_CACHE_HOME/gristmill`, else `~/.cache/gristmill`. Its limit is
+    /// `$GRISTMILL_CACHE_LIMIT` MB (default 512).
     ///
     /// # Errors
-    /// [`Error::Setting`] when the limit is no number.
+    /// [`Error::Setting`] when the limit is not a number.
     pub fn user() -> Result<Store, Error> {
-        let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        // A service may have several; the first will do.
+        let variable = |name| {
+            std::env::var_os(name)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        };
+        // A service may have several directories; the first is used.
         let first = |list: PathBuf| Some(PathBuf::from(list.to_str()?.split(':').next()?));
-        let of_service = || variable("CACHE_DIRECTORY").and_then(first).filter(|p| p.is_absolute());
+        let of_service = || {
+            variable("CACHE_DIRECTORY")
+                .and_then(first)
+                .filter(|p| p.is_absolute())
+        };
         let path = variable("GRISTMILL_CACHE")
             .or_else(of_service)
-            .or_else(|| variable("XDG_CACHE_HOME").filter(|p| p.is_absolute()).map(|p| p.join("gristmill")))
+            .or_else(|| {
+                variable("XDG_CACHE_HOME")
+                    .filter(|p| p.is_absolute())
+                    .map(|p| p.join("gristmill"))
+            })
             .or_else(|| variable("HOME").map(|p| p.join(".cache").join("gristmill")));
-        let limit = match std::env::var("GRISTMILL_CACHE_LIMIT").ok().filter(|v| !v.is_empty()) {
+        let limit = match std::env::var("GRISTMILL_CACHE_LIMIT")
+            .ok()
+            .filter(|v| !v.is_empty())
+        {
             None => DEFAULT_LIMIT,
-            Some(text) => {
-                text.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(MB)).ok_or_else(|| Error::Setting {
+            Some(text) => text
+                .trim()
+                .parse::<u64>()
+                .ok()
+                .and_then(|n| n.checked_mul(MB))
+                .ok_or_else(|| Error::Setting {
                     setting: format!("GRISTMILL_CACHE_LIMIT={text}"),
                     message: "not a number of MB".into(),
                     hint: "for example GRISTMILL_CACHE_LIMIT=512".into(),
-                })?
-            }
+                })?,
         };
         Ok(match path {
             Some(path) => Store::open_or_without(path, limit),
@@ -116,68 +143,93 @@ impl Store {
         })
     }
 
-    /// The store in `path`, made if it is not there, holding at most `limit` bytes.
+    /// Opens the store in `path` with at most `limit` bytes, creating the directory if needed.
     ///
     /// # Errors
-    /// [`Error::Cache`] for what the module's text says is not used.
+    /// [`Error::Cache`] for the directories that the module documentation excludes.
     pub fn open(path: impl Into<PathBuf>, limit: u64) -> Result<Store, Error> {
         let folder = Folder::open(&path.into(), is_entry)?;
-        Ok(Store { folder: Some(folder), limit, warnings: Mutex::default(), told: AtomicBool::new(false) })
+        Ok(Store {
+            folder: Some(folder),
+            limit,
+            warnings: Mutex::default(),
+            told: AtomicBool::new(false),
+        })
     }
-    /// As [`Store::open`]; without a directory where that is an error, which becomes a warning.
+    /// Like [`Store::open`], but an error becomes a warning of a store without a directory.
     pub fn open_or_without(path: impl Into<PathBuf>, limit: u64) -> Store {
         Store::open(path, limit).unwrap_or_else(Store::without)
     }
-    /// One that keeps nothing, for that reason.
+    /// Returns a store that keeps nothing, with `why` as its warning.
     pub fn without(why: Error) -> Store {
         let warnings = Mutex::new(vec![Error::NotKept(Box::new(why))]);
-        Store { folder: None, limit: 0, warnings, told: AtomicBool::new(true) }
+        Store {
+            folder: None,
+            limit: 0,
+            warnings,
+            told: AtomicBool::new(true),
+        }
     }
 
-    /// Where it is, unless it keeps nothing.
+    /// Directory of the store; `None` if it keeps nothing.
     pub fn path(&self) -> Option<&Path> {
         self.folder.as_ref().map(Folder::path)
     }
-    /// The most it holds, bytes.
+    /// Size limit of the entries, bytes.
     pub fn limit(&self) -> u64 {
         self.limit
     }
-    /// What it holds now, bytes.
+    /// Current size of all entries, bytes.
     pub fn size(&self) -> u64 {
         self.entries().iter().map(|e| e.bytes).sum()
     }
-    /// A line for people: where it is and how full.
+    /// Returns a user-visible line with its path and size.
     pub fn describe(&self) -> String {
         match self.path() {
-            Some(path) => format!("{}, {} of {} MB", path.display(), self.size() / MB, self.limit / MB),
+            Some(path) => format!(
+                "{}, {} of {} MB",
+                path.display(),
+                self.size() / MB,
+                self.limit / MB
+            ),
             None => "none: kernels are compiled whenever they are needed".into(),
         }
     }
-    /// What kept it from keeping entries and was not told before.
+    /// Takes the warnings that were not reported before.
     pub fn warnings(&self) -> Vec<Error> {
         std::mem::take(&mut self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The payload of an entry, verified. A damaged entry is removed and counts as absent, and so does whatever else has its name. What cannot be
-    /// read now counts as absent, too, and stays.
+    /// Returns the verified payload of an entry, or `None` if it is absent.
+    ///
+    /// A damaged entry, or anything else under its name, is removed and counts as absent. An entry
+    /// that cannot be read at the moment counts as absent and is kept.
     pub fn get(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         self.get_within(key, self.limit)
     }
-    /// As [`Store::get`], of an entry whose payload has at most so many bytes: whatever is longer is none.
+    /// Like [`Store::get`], with a limit of `most` bytes on the payload; a longer entry is removed
+    /// and counts as absent.
     pub fn get_within(&self, key: &Key, most: u64) -> Result<Option<Vec<u8>>, Error> {
-        let Some(folder) = &self.folder else { return Ok(None) };
-        let found = match folder.read(&key.file(), most.saturating_add(SEAL as u64).min(self.limit)) {
+        let Some(folder) = &self.folder else {
+            return Ok(None);
+        };
+        let found = match folder.read(
+            &key.file(),
+            most.saturating_add(SEAL as u64).min(self.limit),
+        ) {
             Ok(None) => return Ok(None),
             Ok(found) => found.filter(|(_, bytes)| bytes.len() >= SEAL),
             Err(error) if is_no_entry(error) => None,
-            // The system has no room for it now (descriptors, memory), or its disk fails: the entry may be sound the next time.
+            // The system is out of descriptors or memory, or the disk fails: the entry may be
+            // intact the next time.
             Err(_) => return Ok(None),
         };
         let payload = found.and_then(|(file, mut bytes)| {
             let payload = bytes.split_off(SEAL);
             // Comparison of a `blake3::Hash` takes constant time.
             let whole = key.seal(&payload) == <[u8; SEAL]>::try_from(&bytes[..]).ok()?;
-            let _ = whole.then(|| file.set_modified(SystemTime::now())); // for the eviction order; failing to note a use harms nobody
+            // for the eviction order; a failure is harmless
+            let _ = whole.then(|| file.set_modified(SystemTime::now()));
             whole.then_some(payload)
         });
         if payload.is_none() {
@@ -186,13 +238,17 @@ impl Store {
         Ok(payload)
     }
 
-    /// Adds an entry, then removes the least recently used ones beyond the limit.
+    /// Adds an entry, then evicts the least recently used ones beyond the limit.
     ///
     /// # Errors
-    /// [`Error::Cache`] when it cannot be written, or there is no directory: for callers to whom keeping is the point.
+    /// [`Error::Cache`] when it cannot be written or there is no directory, for callers that
+    /// require it to be kept.
     pub fn put(&self, key: &Key, payload: &[u8]) -> Result<(), Error> {
         let Some(folder) = &self.folder else {
-            return Err(fault(Path::new("none"), "there is no directory that can be used"));
+            return Err(fault(
+                Path::new("none"),
+                "there is no directory that can be used",
+            ));
         };
         if payload.len() as u64 + SEAL as u64 > self.limit {
             return Ok(());
@@ -202,8 +258,8 @@ impl Store {
         Ok(())
     }
 
-    /// As [`Store::put`], for what is as good unkept: that it cannot be written becomes a warning, the first time.
-    pub fn keep(&self, key: &Key, payload: &[u8]) {
+    /// Like [`Store::put`] for optional entries: a failure becomes a warning, the first time only.
+    pub fn put_or_warn(&self, key: &Key, payload: &[u8]) {
         if self.folder.is_none() {
             return;
         }
@@ -214,12 +270,15 @@ impl Store {
         }
     }
 
-    /// Adds a warning about what is kept here.
+    /// Adds a warning to be reported by [`Store::warnings`].
     pub fn warn(&self, warning: Error) {
-        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(warning);
+        self.warnings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(warning);
     }
 
-    /// Removes an entry: one whose payload was verified and is of no use here.
+    /// Removes an entry, for example a verified payload that is not usable here.
     pub fn remove(&self, key: &Key) {
         if let Some(folder) = &self.folder {
             folder.remove(&key.file());
@@ -235,7 +294,8 @@ impl Store {
             if total <= self.limit {
                 break;
             }
-            // Another process may have removed it first, or used it since: it is only a cache.
+            // Another process may have removed or used it in the meantime, which is harmless for a
+            // cache.
             if entry.name != keep && folder.remove(&entry.name) {
                 total -= entry.bytes;
             }
@@ -243,11 +303,15 @@ impl Store {
     }
 
     fn entries(&self) -> Vec<Entry> {
-        self.folder.as_ref().map_or_else(Vec::new, |folder| folder.entries(is_entry))
+        self.folder
+            .as_ref()
+            .map_or_else(Vec::new, |folder| folder.entries(is_entry))
     }
 
-    /// A private directory for a compiler's files, removed when dropped: inside the store, or in the system's place for such where the store
-    /// has no room, cannot be written to, or is none.
+    /// Creates a private directory for a compiler's files, removed on drop.
+    ///
+    /// It lies inside the store, or in a system directory for temporary files if the store is full,
+    /// not writable or absent.
     pub fn temporary(&self) -> Result<Temporary, Error> {
         match self.folder.as_ref().map(Folder::temporary) {
             Some(Ok(temporary)) => Ok(temporary),
@@ -256,13 +320,18 @@ impl Store {
     }
 }
 
-/// Does this error say that what has an entry's name is none, whenever it is asked? A link, a socket, a FIFO, too long, a directory.
+/// Returns whether the error means that this name can never be read as an entry: a link, socket or
+/// FIFO, a directory, or a file that is too long.
 fn is_no_entry(error: Errno) -> bool {
-    matches!(error, Errno::LOOP | Errno::NXIO | Errno::INVAL | Errno::FBIG | Errno::ISDIR)
+    matches!(
+        error,
+        Errno::LOOP | Errno::NXIO | Errno::INVAL | Errno::FBIG | Errno::ISDIR
+    )
 }
 
 fn is_entry(name: &str) -> bool {
-    name.strip_suffix(SUFFIX).is_some_and(|key| key.len() == 64 && key.bytes().all(|b| b.is_ascii_hexdigit()))
+    name.strip_suffix(SUFFIX)
+        .is_some_and(|key| key.len() == 64 && key.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What handlers share.
+//! State that all request handlers share.
 
 use crate::config::Config;
 use crate::connection_registry::Registry;
@@ -9,31 +9,34 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// What handlers share.
+/// State that all request handlers share.
 pub struct App {
-    /// The models that there are.
+    /// The models that the server offers.
     pub models: Arc<Models>,
-    /// Requests that are read and checked at a time: they take the cores from the models.
+    /// Limits the requests that are parsed and tokenised at a time, as they compete with the models
+    /// for cores.
     pub admission: Admission,
-    /// What the server was told.
+    /// The server's configuration.
     pub config: Config,
-    /// Bytes of large bodies that there is room for.
+    /// Permits for the bytes of large request bodies.
     pub bodies: Arc<Semaphore>,
-    /// Who is connected.
+    /// Registry of the open connections.
     pub connected: Arc<Registry>,
 }
 
 impl App {
-    /// Runs what takes a while beside the threads that serve connections, in that client's turn.
+    /// Runs blocking work off the connection threads, in the client's turn.
     ///
     /// # Errors
-    /// What it says, or that it panicked.
-    pub async fn beside<T: Send + 'static>(
+    /// The error that the work returns, or an internal error if it panicked.
+    pub async fn run_blocking<T: Send + 'static>(
         &self,
         client: IpAddr,
         work: impl FnOnce(&Arc<Models>) -> Result<T, RequestError> + Send + 'static,
     ) -> Result<T, RequestError> {
         let models = self.models.clone();
-        self.admission.beside(client, move || work(&models)).await
+        self.admission
+            .run_blocking(client, move || work(&models))
+            .await
     }
 }

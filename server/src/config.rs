@@ -1,61 +1,79 @@
-//! What a server may be told.
+//! Server configuration.
 
 use crate::core::limits::Limits;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-/// Where a server listens, who may ask, and for how much.
+/// Listen address, access control and limits of a server.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The address; loopback unless said.
+    /// Listen address; loopback by default.
     pub host: IpAddr,
-    /// The name that the address was given by, if any: on loopback, requests may ask for it.
+    /// The host name that the address was given as, if any; on loopback it is accepted as `Host`.
     pub name: Option<String>,
-    /// Names besides loopback's own that a server on loopback is asked by: those of a proxy before it.
+    /// Further `Host` names that a server on loopback accepts, such as those of a reverse proxy.
     pub allowed_hosts: Vec<String>,
-    /// Origins whose pages may ask from a browser; `*` for all. None unless said.
+    /// Origins of pages that may send requests from a browser (CORS); `*` allows all. Empty by
+    /// default.
     pub cors: Vec<String>,
-    /// The port; 0 for any that is free.
+    /// Listen port; 0 picks a free one.
     pub port: u16,
-    /// What clients must show; nothing unless said.
+    /// API key that clients must send; `None` accepts all clients.
     pub api_key: Option<String>,
-    /// Most bytes of a body.
+    /// Maximum bytes of a request body.
     pub body: usize,
-    /// Most bytes of all bodies at a time, besides the first [`Config::SMALL_BODY`] of each.
+    /// Maximum bytes of all request bodies in memory, without the first [`Config::SMALL_BODY`] of
+    /// each.
     pub bodies: usize,
-    /// How long a body may take to arrive.
+    /// Maximum time in which a request body must arrive.
     pub body_time: Duration,
-    /// Most connections at a time; at least four times [`Config::queue`] are let in whatever it says. One address may have half of them.
+    /// Maximum open connections, but at least four times [`Config::queue`]. One address may have
+    /// half of them.
     pub connections: usize,
-    /// How long a connection may be without a whole head of a request: from its opening, and from one answer to the next request.
+    /// Maximum time until a complete request head, from the opening of the connection or from the
+    /// previous response.
     pub head_time: Duration,
-    /// How long a client may not read what is told to it. A client that reads less than two kilobytes a second counts as one.
+    /// Maximum time that a client may stop reading the response. Less than two kilobytes per second
+    /// counts as not reading.
     pub write_time: Duration,
-    /// Most requests that wait.
+    /// Maximum requests in the queue.
     pub queue: usize,
-    /// Most bytes of an answer that is told at once, about: text, and probabilities as JSON. It ends where they are used up.
+    /// Approximate maximum bytes of a response that is not streamed: text, and log-probabilities as
+    /// JSON. At the limit the answer ends.
     pub answer: usize,
-    /// Most bytes of an answer that were not read yet, about; then it is ended.
+    /// Approximate maximum bytes of a stream that the client has not read; beyond it the request is
+    /// cancelled.
     pub unread: usize,
-    /// Most answers to one request.
+    /// Maximum answers to each prompt of a request.
     pub choices: usize,
-    /// How long those who were let in are answered once the server was asked to end.
+    /// Graceful-shutdown timeout: how long accepted requests continue to be served.
     pub drain: Duration,
-    /// Who owns the models, as `/v1/models` has it: routers that know a few engines look there for one of them.
+    /// `owned_by` of each model in `/v1/models`; some routers detect the engine by it.
     pub owned_by: String,
     /// Bytes of each model's host KV cache; `None` for a share of the memory.
     pub keep: Option<usize>,
-    /// Whether requests are batch-invariant that do not say: their steps run the kernels of the largest batch.
+    /// Default of requests that do not set `batch_invariant`: their steps run the kernels of the
+    /// largest batch.
     pub batch_invariant: bool,
 }
 
 impl Config {
-    /// Bytes of a body that are always taken: so few that all connections together may have them.
+    /// Bytes of a body that need no permit; small enough for all connections to hold that many at
+    /// once.
     pub const SMALL_BODY: usize = 64 << 10;
-    /// What of it bounds requests and answers.
+    /// Returns the limits of requests and answers.
     pub(crate) fn limits(&self) -> Limits {
-        let &Config { answer, unread, choices, .. } = self;
-        Limits { answer, unread, choices }
+        let &Config {
+            answer,
+            unread,
+            choices,
+            ..
+        } = self;
+        Limits {
+            answer,
+            unread,
+            choices,
+        }
     }
 }
 
@@ -72,16 +90,18 @@ impl Default for Config {
             bodies: 64 << 20,
             body_time: Duration::from_secs(30),
             connections: 1024,
-            // Proxies keep a connection that is idle for 60 s (nginx), and lose a request where the server closes it first.
+            // nginx closes an idle upstream connection after 60 s, and loses a request if the
+            // server closes it first.
             head_time: Duration::from_secs(75),
             write_time: Duration::from_secs(30),
             queue: 256,
-            // 8,000 tokens with 20 alternatives to each, or 28,000 with 5.
+            // 8,000 tokens with 20 alternatives each, or 28,000 with 5.
             answer: 16 << 20,
-            // Half a minute of 600 tokens a second with 20 alternatives each, which is as long as a reader may pause.
+            // A client may pause for 30 s: this holds 600 tokens per second with 20 alternatives
+            // each.
             unread: 8 << 20,
             choices: 16,
-            // Kubernetes kills a pod 30 s after it has asked it to end, unless it was told otherwise.
+            // Kubernetes kills a pod 30 s after SIGTERM by default.
             drain: Duration::from_secs(25),
             owned_by: "gristmill".into(),
             keep: None,

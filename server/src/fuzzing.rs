@@ -1,8 +1,9 @@
-//! The way in for the fuzz targets: requests without a connection, grammars and replies without a request.
+//! Entry points of the fuzz targets: requests without a connection, grammars and replies without a
+//! request.
 
-pub use crate::core::constraint::grammar::{Callable, Form, OutputConstraint, grammar};
+pub use crate::core::constraint::grammar::{Callable, OutputConstraint, OutputFormat, grammar};
 pub use crate::core::constraint::mask::{Constraint, Grammars};
-pub use gristmill_llm::chat::reply::{Begins, Part, Reply, Schemas};
+pub use gristmill_llm::chat::reply::{Begins, Reply, ReplyPart, Schemas};
 
 use crate::api::routes;
 use crate::app::App;
@@ -13,9 +14,9 @@ use crate::core::engine_health::EngineHealth;
 use crate::core::engine_request::Task;
 use crate::core::loading::Loading;
 use crate::core::metrics::Metrics;
-use crate::core::model::{About, Text};
+use crate::core::model::{ModelFacts, ModelText};
 use crate::core::models::entry::{LoadError, ModelPlan, ModelSource, ModelSpec};
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use crate::core::models::pool::{Models, Shared};
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -27,97 +28,166 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
-/// A model that is never loaded, and read once.
-struct Toy(Mutex<Option<Text>>);
+/// A model that is never loaded; its text side can be read once.
+struct Toy(Mutex<Option<ModelText>>);
 
 impl ModelSource for Toy {
     fn plan(&self) -> Result<ModelPlan, LoadError> {
         Err(LoadError::default())
     }
-    fn text(&self) -> Result<Text, LoadError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(LoadError::default)
+    fn text(&self) -> Result<ModelText, LoadError> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+            .ok_or_else(LoadError::default)
     }
     fn load(&self, _: usize, _: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
         Err(LoadError::default())
     }
 }
 
-/// A server without connections and without an engine: what it accepts is noted, and given up.
+/// A server without connections and without an engine: accepted requests are recorded and dropped.
 pub struct Door {
     runtime: Runtime,
     router: Router,
     accepted: mpsc::Receiver<Accepted>,
 }
 
-/// What the engine would have been asked.
+/// Summary of a request that reached the engine's queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
     /// Tokens of the shortest and of the longest prompt.
     pub prompts: [usize; 2],
-    /// Answers to each.
+    /// Answers to each prompt.
     pub choices: usize,
-    /// Alternatives told for each token.
+    /// Alternatives returned with each token.
     pub logprobs: Option<usize>,
 }
 
-/// What a client would read.
+/// Response that a client would receive.
 #[derive(Debug)]
 pub struct Response {
-    /// The status.
+    /// HTTP status code of the response.
     pub status: u16,
-    /// The body.
+    /// Bytes of the body.
     pub body: Vec<u8>,
-    /// What the engine would have been asked.
+    /// Summary of the request, if it reached the engine's queue.
     pub accepted: Option<Accepted>,
 }
 
 impl Door {
-    /// Before a model with so much context.
+    /// Server of a model with a context of `context` tokens.
     ///
     /// # Errors
-    /// When the system gives no threads.
-    pub fn new(text: Text, context: usize, config: Config) -> io::Result<Door> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    /// When a thread or the runtime cannot be created.
+    pub fn new(text: ModelText, context: usize, config: Config) -> io::Result<Door> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()?;
         let vocabulary = text.tokenizer.n_tokens();
-        let about = About { architecture: "toy".into(), vocabulary, width: 1, weight_bytes: 0 };
-        let (name, plan) = (text.name.clone(), ModelPlan { about, context, bytes: 0 });
+        let about = ModelFacts {
+            architecture: "toy".into(),
+            vocabulary,
+            width: 1,
+            weight_bytes: 0,
+        };
+        let (name, plan) = (
+            text.name.clone(),
+            ModelPlan {
+                about,
+                context,
+                bytes: 0,
+            },
+        );
         let source = Arc::new(Toy(Mutex::new(Some(text))));
-        let spec = ModelSpec { name, aliases: Vec::new(), plan: Ok(plan), source };
-        let (metrics, health, limits) = (Metrics::default(), EngineHealth::default(), config.limits());
-        let shared = Shared { metrics, health, limits, waiting: config.queue, keep: None, batch_invariant: false };
-        let models = Models::new(vec![spec], None, Box::new(|| None), shared, Loading::default());
-        let model = models.all()[0].clone();
+        let spec = ModelSpec {
+            name,
+            aliases: Vec::new(),
+            plan: Ok(plan),
+            source,
+        };
+        let (metrics, health, limits) =
+            (Metrics::default(), EngineHealth::default(), config.limits());
+        let shared = Shared {
+            metrics,
+            health,
+            limits,
+            waiting: config.queue,
+            keep: None,
+            batch_invariant: false,
+        };
+        let models = Models::new(
+            vec![spec],
+            None,
+            Box::new(|| None),
+            shared,
+            Loading::default(),
+        );
+        let model = models.entries()[0].clone();
         models.pretend_loaded(&model);
         let served = model.served().map_err(io::Error::other)?;
         let bodies = Arc::new(Semaphore::new(config.bodies));
         let connected = Registry::new(config.connections);
-        let app = App { models: Arc::new(models), admission: Admission::new(1), bodies, connected, config };
+        let app = App {
+            models: Arc::new(models),
+            admission: Admission::new(1),
+            bodies,
+            connected,
+            config,
+        };
         let (sender, accepted) = mpsc::channel();
         std::thread::Builder::new().spawn(move || {
-            // Requests find it as long as there are any.
+            // Keeps the text side alive for the requests.
             let _served = served;
-            while let Some(request) = model.queue.next(Stay::UntilNeeded) {
+            while let Some(request) = model.queue.next(KeepAlive::UntilNeeded) {
                 let prompts = request.prompts.iter().map(Vec::len);
-                let (shortest, longest) = (prompts.clone().min().unwrap_or(0), prompts.max().unwrap_or(0));
+                let (shortest, longest) = (
+                    prompts.clone().min().unwrap_or(0),
+                    prompts.max().unwrap_or(0),
+                );
                 let told = match &request.task {
-                    Task::Generate(answers) => {
-                        Accepted { prompts: [shortest, longest], choices: answers.choices, logprobs: answers.logprobs }
-                    }
-                    Task::Embed | Task::Load => Accepted { prompts: [shortest, longest], choices: 1, logprobs: None },
+                    Task::Generate(answers) => Accepted {
+                        prompts: [shortest, longest],
+                        choices: answers.choices,
+                        logprobs: answers.logprobs,
+                    },
+                    Task::Embed | Task::Load => Accepted {
+                        prompts: [shortest, longest],
+                        choices: 1,
+                        logprobs: None,
+                    },
                 };
-                // The request ends only when this has been told.
+                // The request ends when it is dropped, which must follow the report.
                 if sender.send(told).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Door { runtime, router: routes::router(Arc::new(app)), accepted })
+        Ok(Door {
+            runtime,
+            router: routes::router(Arc::new(app)),
+            accepted,
+        })
     }
-    /// Asks; `None` for what is no request of HTTP. JSON unless a header says what else it is.
-    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Option<Response> {
+    /// Sends a request; `None` if it is not valid HTTP. The content type defaults to JSON.
+    pub fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Option<Response> {
         let mut request = Request::builder().method(method).uri(path);
-        let given = |name: header::HeaderName| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name.as_str()));
-        for (name, value) in [(header::HOST, "localhost"), (header::CONTENT_TYPE, "application/json")] {
+        let given = |name: header::HeaderName| {
+            headers
+                .iter()
+                .any(|(n, _)| n.eq_ignore_ascii_case(name.as_str()))
+        };
+        for (name, value) in [
+            (header::HOST, "localhost"),
+            (header::CONTENT_TYPE, "application/json"),
+        ] {
             if !given(name.clone()) {
                 request = request.header(name, value);
             }
@@ -127,12 +197,21 @@ impl Door {
         }
         let request = request.body(Body::from(body)).ok()?;
         let answer = async {
-            let response = self.router.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+            let response = self
+                .router
+                .clone()
+                .oneshot(request)
+                .await
+                .unwrap_or_else(|never| match never {});
             let status = response.status().as_u16();
             let body = to_bytes(response.into_body(), usize::MAX).await;
             (status, body.unwrap_or_default().to_vec())
         };
         let (status, body) = self.runtime.block_on(answer);
-        Some(Response { status, body, accepted: self.accepted.try_iter().last() })
+        Some(Response {
+            status,
+            body,
+            accepted: self.accepted.try_iter().last(),
+        })
     }
 }

@@ -1,8 +1,10 @@
-//! HTTP for models, in the interfaces of OpenAI, Anthropic and Ollama, and a chat page.
+//! LLM server over HTTP: the interfaces of OpenAI, Anthropic and Ollama, and a chat page.
 //!
-//! Connections are served by a small tokio runtime. Which models are loaded is one place's affair ([`core::models::pool`]); each has a thread, on which its
-//! engine was made and stays ([`core::batch_worker`]), and which takes requests from a fair queue of its own ([`core::queue`]) and tells its answers over
-//! channels. A client that hangs up closes its channel, which the thread sees before the next token.
+//! A small tokio runtime serves the connections. The pool ([`core::models::pool`]) owns which
+//! models are loaded. Each model has a thread that loads its engine and runs it
+//! ([`core::batch_worker`]): it takes requests from the model's fair queue ([`core::queue`]) and
+//! sends events to the responses over channels. A client that disconnects closes its channel, and
+//! the worker cancels its request before the next step.
 
 mod api;
 mod app;
@@ -18,7 +20,7 @@ mod page;
 pub use config::Config;
 pub use core::engine_health::EngineHealth;
 pub use core::loading::Loading;
-pub use core::model::{About, Text};
+pub use core::model::{ModelFacts, ModelText};
 pub use core::models::entry::{LoadError, ModelPlan, ModelSource, ModelSpec};
 pub use core::models::pool::Available;
 
@@ -39,33 +41,34 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 
-/// Why a server cannot run.
+/// Reason why a server cannot start or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address is not to be had.
+    /// The listen address is not available.
     #[error("cannot listen on {address}: {error}")]
     Listen {
-        /// It.
+        /// Address that was to be bound.
         address: SocketAddr,
-        /// Why not.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// The only model is not there.
+    /// The only model failed to load.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Something else of the system.
+    /// Another error of the operating system.
     #[error("the server: {0}")]
     System(#[from] io::Error),
 }
 
 impl Error {
-    /// A way out, for the user.
+    /// Returns how to avoid the error, if known.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Error::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse => {
-                Some("something else listens there: choose another --port, or 0 for any that is free".into())
-            }
+            Error::Listen { error, .. } if error.kind() == io::ErrorKind::AddrInUse => Some(
+                "something else listens there: choose another --port, or 0 for any that is free"
+                    .into(),
+            ),
             Error::Listen { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => {
                 Some("ports below 1024 are for the system: choose another --port".into())
             }
@@ -76,26 +79,28 @@ impl Error {
     }
 }
 
-/// Which models a server has.
+/// Models that a server offers, and their memory limits.
 pub struct Offer {
-    /// They; at least one. The only one is loaded before anybody is answered, several when they are asked for.
+    /// The models, at least one. A single one is loaded before requests are accepted, several are
+    /// loaded on demand.
     pub models: Vec<ModelSpec>,
-    /// Most that are loaded at a time; as many as there is memory for unless said.
+    /// Maximum number of models loaded at a time; `None` is limited by memory only.
     pub most_loaded: Option<usize>,
-    /// Bytes that models may still take.
+    /// Returns the bytes of memory that models may still take.
     pub available: Available,
 }
 
-/// What a server tells whoever started it.
+/// Notice from a running server to its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// Requests are answered; an only model has so many tokens of context.
+    /// Requests are accepted; the context length in tokens if there is a single model.
     Ready(Option<usize>),
-    /// It was asked to end while so many requests were being answered or waited. They have that long.
+    /// Graceful shutdown has begun: the number of running and queued requests, and their time
+    /// limit.
     Draining(usize, Duration),
 }
 
-/// A server that listens, and says that it is loading.
+/// A server that listens, and answers 503 until [`Server::run`] has loaded its models.
 pub struct Server {
     runtime: Runtime,
     address: SocketAddr,
@@ -103,31 +108,36 @@ pub struct Server {
     front: ReadinessGate,
     engine_health: EngineHealth,
     connected: Arc<Registry>,
-    /// Ends the connections once it is dropped or used.
+    /// Shuts down the connections when it is used or dropped.
     ending: oneshot::Sender<()>,
     connections: JoinHandle<()>,
 }
 
-/// Threads that serve connections.
-const THREADS: usize = 2;
-/// Requests that are read and checked at a time.
-const ADMITTED: usize = 2;
-/// How often it is seen whether somebody is still being answered once the server was asked to end.
-const LOOK: Duration = Duration::from_millis(20);
-/// How long connections may take to end once nobody is answered any more: clients read the rest of their answers meanwhile. A client that
-/// reads nothing has [`Config::write_time`], which is less unless said; systemd kills after 90 s, and a second signal ends at once.
-const PARTING: Duration = Duration::from_secs(60);
+/// Threads of the tokio runtime that serve connections.
+const IO_THREADS: usize = 2;
+/// Maximum requests that are parsed and tokenised at a time.
+const MAX_PREPROCESSING: usize = 2;
+/// Interval at which a graceful shutdown checks for remaining requests.
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum time for connections to end after the last request, while clients read the rest of their
+/// responses. A client that reads nothing is limited by [`Config::write_time`], which is shorter by
+/// default; systemd kills after 90 s, and a second signal ends at once.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Server {
-    /// Listens. Until [`Server::run`] has its models, whoever asks is told to come back.
+    /// Binds the listen address. Until [`Server::run`] has its models, requests get status 503.
     ///
     /// # Errors
-    /// When the address is not to be had.
+    /// When the address is not available.
     pub fn bind(config: Config) -> Result<Server, Error> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(IO_THREADS)
+            .enable_all()
+            .build()?;
         let address = SocketAddr::new(config.host, config.port);
-        let listener =
-            runtime.block_on(TcpListener::bind(address)).map_err(|error| Error::Listen { address, error })?;
+        let listener = runtime
+            .block_on(TcpListener::bind(address))
+            .map_err(|error| Error::Listen { address, error })?;
         let address = listener.local_addr()?;
         let front = ReadinessGate::default();
         let (ending, ended) = oneshot::channel::<()>();
@@ -137,29 +147,44 @@ impl Server {
             let _ = ended.await;
         }));
         let engine_health = EngineHealth::default();
-        Ok(Server { runtime, address, config, front, engine_health, connected, ending, connections })
+        Ok(Server {
+            runtime,
+            address,
+            config,
+            front,
+            engine_health,
+            connected,
+            ending,
+            connections,
+        })
     }
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
-    /// What is done before there is anybody to answer: whoever looks for models or fetches one says so there, and so does the loading of an only one.
+    /// Returns the handle for progress before the server is ready: searching or downloading models,
+    /// and loading a single one.
     pub fn loading(&self) -> Loading {
         self.front.loading()
     }
-    /// What becomes of the engine: whoever finds out that it is gone for good says so there.
+    /// Returns the engine's health, on which a permanent failure of the engine is recorded.
     pub fn engine_health(&self) -> EngineHealth {
         self.engine_health.clone()
     }
-    /// Serves until the process is asked to end (SIGINT, SIGTERM), and ends in good order: nobody is let in any more, and who was is answered, for
-    /// [`Config::drain`] at most. Asked a second time, the process ends at once.
+    /// Serves until SIGINT or SIGTERM and then shuts down gracefully: new requests are refused, and
+    /// accepted ones are served for at most [`Config::drain`]. A second signal ends the process at
+    /// once.
     ///
     /// # Errors
     /// When the system fails, or there is one model and it cannot be loaded.
-    pub fn run(self, offer: Offer, tell: impl Fn(Notice) + Send + Sync + 'static) -> Result<(), Error> {
+    pub fn run(
+        self,
+        offer: Offer,
+        tell: impl Fn(Notice) + Send + Sync + 'static,
+    ) -> Result<(), Error> {
         self.run_until(offer, tell, signal())
     }
-    /// Serves until `end`, and ends in good order.
+    /// Serves until `end` completes, and then shuts down gracefully.
     ///
     /// # Errors
     /// When the system fails, or there is one model and it cannot be loaded.
@@ -169,38 +194,80 @@ impl Server {
         tell: impl Fn(Notice) + Send + Sync + 'static,
         end: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
-        let Server { runtime, config, front, engine_health, connected, ending, connections, .. } = self;
-        let Offer { models, most_loaded, available } = offer;
+        let Server {
+            runtime,
+            config,
+            front,
+            engine_health,
+            connected,
+            ending,
+            connections,
+            ..
+        } = self;
+        let Offer {
+            models,
+            most_loaded,
+            available,
+        } = offer;
         let (metrics, limits, drain) = (Metrics::default(), config.limits(), config.drain);
-        let Config { keep, batch_invariant, queue: waiting, .. } = config;
-        let shared = Shared { metrics, health: engine_health, limits, waiting, keep, batch_invariant };
-        let models = Arc::new(Models::new(models, most_loaded, available, shared, front.loading()));
-        let context = models.only().map(|only| models.load_now(only)).transpose()?;
-        let admission = Admission::new(ADMITTED);
+        let Config {
+            keep,
+            batch_invariant,
+            queue: waiting,
+            ..
+        } = config;
+        let shared = Shared {
+            metrics,
+            health: engine_health,
+            limits,
+            waiting,
+            keep,
+            batch_invariant,
+        };
+        let models = Arc::new(Models::new(
+            models,
+            most_loaded,
+            available,
+            shared,
+            front.loading(),
+        ));
+        let context = models
+            .single_model()
+            .map(|only| models.load_now(only))
+            .transpose()?;
+        let admission = Admission::new(MAX_PREPROCESSING);
         let bodies = Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS)));
-        front.open(routes::router(Arc::new(App { models: models.clone(), admission, config, bodies, connected })));
+        front.open(routes::router(Arc::new(App {
+            models: models.clone(),
+            admission,
+            config,
+            bodies,
+            connected,
+        })));
         let (all, tell) = (models.clone(), Arc::new(tell));
         let teller = tell.clone();
         runtime.spawn(async move {
             end.await;
-            drained(&all, drain, &*teller).await;
-            // Who still waits is let go, and who is being answered too: connections end by themselves then.
+            drain_requests(&all, drain, &*teller).await;
+            // Drops queued requests and cancels running ones, so that their connections end.
             all.close();
             let _ = ending.send(());
         });
         tell(Notice::Ready(context));
         models.wait();
-        // Who has not finished a question is not waited for, and who does not take the rest of an answer not for long.
-        let result = runtime.block_on(async { tokio::time::timeout(PARTING, connections).await });
+        // Connections without a whole request are not awaited, and those whose client does not read
+        // the rest of a response only up to the timeout.
+        let result =
+            runtime.block_on(async { tokio::time::timeout(CLOSE_TIMEOUT, connections).await });
         runtime.shutdown_background();
-        // They fail for nobody but their clients.
+        // Failures of connections concern their clients only.
         let _ = result;
         Ok(())
     }
 }
 
-/// Lets nobody in any more, and waits until everybody was answered, for so long at most.
-async fn drained(models: &Models, most: Duration, tell: &(impl Fn(Notice) + Sync)) {
+/// Refuses new requests and waits until the accepted ones have been served, for at most `most`.
+async fn drain_requests(models: &Models, most: Duration, tell: &(impl Fn(Notice) + Sync)) {
     models.drain();
     if !models.is_busy() {
         return;
@@ -210,7 +277,7 @@ async fn drained(models: &Models, most: Duration, tell: &(impl Fn(Notice) + Sync
     tell(Notice::Draining(requests, most));
     let answered = async {
         while models.is_busy() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
         }
     };
     if tokio::time::timeout(most, answered).await.is_err() {
@@ -218,27 +285,35 @@ async fn drained(models: &Models, most: Duration, tell: &(impl Fn(Notice) + Sync
     }
 }
 
-/// The process is asked to end; a second time, it does so at once.
+/// Completes at the first SIGINT or SIGTERM; the second one ends the process.
 async fn signal() {
-    asked_to_end().await;
+    shutdown_signal().await;
     tokio::spawn(async {
-        asked_to_end().await;
+        shutdown_signal().await;
         std::process::exit(130);
     });
 }
 
-async fn asked_to_end() {
+async fn shutdown_signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (interrupt, terminate) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    let (interrupt, terminate) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    );
     match (interrupt, terminate) {
         (Ok(mut interrupt), Ok(mut terminate)) => {
             std::future::poll_fn(|context| {
-                let asked = interrupt.poll_recv(context).is_ready() || terminate.poll_recv(context).is_ready();
-                if asked { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+                let asked = interrupt.poll_recv(context).is_ready()
+                    || terminate.poll_recv(context).is_ready();
+                if asked {
+                    std::task::Poll::Ready(())
+                } else {
+                    std::task::Poll::Pending
+                }
             })
             .await;
         }
-        // Signals that cannot be caught end the process without us.
+        // If the handlers cannot be installed, signals keep their default action.
         _ => std::future::pending().await,
     }
 }

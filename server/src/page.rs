@@ -1,4 +1,5 @@
-//! The chat page: files that the program carries, as they are written. Nothing is built, and nothing comes from elsewhere.
+//! The chat page: static files embedded in the program. There is no build step, and nothing is
+//! loaded from other servers.
 
 use axum::Router;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -14,9 +15,12 @@ struct Part {
 
 macro_rules! parts { ($($name:literal),* $(,)?) => { [$(Part { path: $name, text: include_str!(concat!("page/", $name)) }),*] } }
 
-/// What stands at `/`.
-const INDEX: Part = Part { path: "index.html", text: include_str!("page/index.html") };
-/// What stands under `/page/`.
+/// File that is served at `/`.
+const INDEX: Part = Part {
+    path: "index.html",
+    text: include_str!("page/index.html"),
+};
+/// Files that are served under `/page/`.
 const PARTS: &[Part] = &parts![
     "answers.js",
     "api.js",
@@ -49,25 +53,29 @@ const PARTS: &[Part] = &parts![
     "tex/symbols.js",
 ];
 
-/// The page runs the files beside it and asks this server alone. No text becomes a script or markup, whatever a model writes.
+/// Content security policy: the page runs its own scripts and connects to this server only. With
+/// trusted types, no text of a model can become a script or markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// The paths of the page.
+/// Returns the routes of the page.
 pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    PARTS.iter().fold(Router::new().route("/", route(INDEX)), |router, &part| {
-        router.route(&format!("/page/{}", part.path), route(part))
-    })
+    PARTS
+        .iter()
+        .fold(Router::new().route("/", route(INDEX)), |router, &part| {
+            router.route(&format!("/page/{}", part.path), route(part))
+        })
 }
 
-/// The page itself, for a browser that has come too early.
+/// Returns the page itself, for a browser that arrives while the server is still loading.
 pub fn index() -> Response {
     answer(INDEX, &tag(INDEX), &HeaderMap::new())
 }
 
-/// Is that the path of a file beside it?
+/// Returns whether the path is that of a file of the page.
 pub fn is_part(path: &str) -> bool {
-    path.strip_prefix("/page/").is_some_and(|name| PARTS.iter().any(|part| part.path == name))
+    path.strip_prefix("/page/")
+        .is_some_and(|name| PARTS.iter().any(|part| part.path == name))
 }
 
 fn tag(part: Part) -> String {
@@ -79,19 +87,34 @@ fn route<S: Clone + Send + Sync + 'static>(part: Part) -> axum::routing::MethodR
     get(async move |headers: HeaderMap| answer(part, &tag, &headers))
 }
 
-/// The file, or word that a browser has it already: another version of the program has other files at the same paths, so it asks every time.
+/// Responds with the file, or with 304 if the browser has it. Browsers must revalidate each time,
+/// as another version of the program has other files at the same paths.
 fn answer(part: Part, tag: &str, asked: &HeaderMap) -> Response {
-    let held = asked.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let is_held = held.flat_map(|tags| tags.split(',')).any(|held| held.trim().trim_start_matches("W/") == tag);
+    let held = asked
+        .get_all(header::IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    let is_held = held
+        .flat_map(|tags| tags.split(','))
+        .any(|held| held.trim().trim_start_matches("W/") == tag);
     let mut response = match is_held {
         true => StatusCode::NOT_MODIFIED.into_response(),
         false => ([(header::CONTENT_TYPE, media_type(part.path))], part.text).into_response(),
     };
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(POLICY),
+    );
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    headers.insert(
+        header::REFERRER_POLICY,
+        HeaderValue::from_static("no-referrer"),
+    );
     if let Ok(tag) = HeaderValue::from_str(tag) {
         headers.insert(header::ETAG, tag);
     }
@@ -111,17 +134,29 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// The files that `import … from './x.js'`, `href` and `src` of a file name, as paths under `/page/`.
+    /// Returns the files that `import … from './x.js'`, `href` and `src` of a file name, as paths
+    /// under `/page/`.
     fn named(part: Part) -> Vec<String> {
-        let folder = part.path.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
-        let imports = part.text.lines().filter(|line| line.starts_with("import ")).filter_map(|line| {
-            let path = line.split('\'').nth(1)?;
-            Some(
-                path.strip_prefix("./")
-                    .map_or_else(|| path.trim_start_matches("../").to_owned(), |path| folder.clone() + path),
-            )
-        });
-        let links = part.text.split("=\"page/").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()));
+        let folder = part
+            .path
+            .rsplit_once('/')
+            .map_or(String::new(), |(folder, _)| format!("{folder}/"));
+        let imports = part
+            .text
+            .lines()
+            .filter(|line| line.starts_with("import "))
+            .filter_map(|line| {
+                let path = line.split('\'').nth(1)?;
+                Some(path.strip_prefix("./").map_or_else(
+                    || path.trim_start_matches("../").to_owned(),
+                    |path| folder.clone() + path,
+                ))
+            });
+        let links = part
+            .text
+            .split("=\"page/")
+            .skip(1)
+            .filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()));
         imports.chain(links).collect()
     }
 
@@ -130,7 +165,10 @@ mod tests {
         let mut reached = BTreeSet::new();
         let mut ahead = named(INDEX);
         while let Some(path) = ahead.pop() {
-            let part = PARTS.iter().find(|part| part.path == path).unwrap_or_else(|| panic!("there is no {path}"));
+            let part = PARTS
+                .iter()
+                .find(|part| part.path == path)
+                .unwrap_or_else(|| panic!("there is no {path}"));
             if reached.insert(part.path) {
                 ahead.extend(named(*part));
             }
@@ -142,8 +180,21 @@ mod tests {
     fn files_are_short_and_ask_nobody_else() {
         for part in PARTS.iter().chain([&INDEX]) {
             assert!(part.text.lines().count() <= 500, "{}", part.path);
-            let outside = ["src=\"http", "href=\"http", "@import", "url(", "innerHTML", "style=\"", " onclick=\""];
-            assert_eq!(outside.iter().find(|text| part.text.contains(*text)), None, "{}", part.path);
+            let outside = [
+                "src=\"http",
+                "href=\"http",
+                "@import",
+                "url(",
+                "innerHTML",
+                "style=\"",
+                " onclick=\"",
+            ];
+            assert_eq!(
+                outside.iter().find(|text| part.text.contains(*text)),
+                None,
+                "{}",
+                part.path
+            );
         }
     }
 

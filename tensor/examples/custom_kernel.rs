@@ -4,7 +4,7 @@
 //! `cargo run --release -p gristmill-tensor --example custom_kernel`; with `cuda` or `interp` behind `--` on that device.
 
 use gristmill_backend::{Opened, Options};
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, Error, Memory, Replay};
 use gristmill_tensor::evaluate::{Env, evaluate_all};
 use gristmill_tensor::function::Capture;
@@ -86,7 +86,7 @@ fn layer(name: &str, s: Sizes, own: bool) -> Function {
     let (gate, up) =
         (normed.linear(weight("ffn_gate", s.inner, s.width)), normed.linear(weight("ffn_up", s.inner, s.width)));
     // What it means, in tensors: devices without a text of it compute that, and the kernel is judged by it.
-    let middle = nn::Glu::Swiglu.of(gate, up);
+    let middle = nn::Glu::Swiglu.apply(gate, up);
     let middle = if own { middle.computed_by(&SWIGLU, c.int(s.inner / PIECE), &[gate, up]) } else { middle };
     c.output("y", x + middle.linear(weight("ffn_down", s.width, s.inner)));
     c.output_state(keys);

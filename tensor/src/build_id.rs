@@ -1,18 +1,19 @@
-//! What build of the compiler this is: two that could compile a function differently have different numbers.
+//! Hashes the compiler's source, so that builds that may compile differently have different ids.
 //!
-//! Also a module of the build script, so nothing but the standard library.
+//! This file is also a module of the build script, so it uses only the standard library.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// The crates between a function and its kernels' text: the IR, the formats, the compiler, the dialects. From this crate's folder.
+/// Source folders that determine the kernels of a function, relative to this crate: the IR, the
+/// formats, the compiler, the dialects.
 pub const FOLDERS: [&str; 4] = ["../uop/src", "../encodings/src", "../compiler/src", "../backend/src"];
 
-/// A hash of the names and contents of all files in these folders.
+/// Hashes the names and contents of all files in these folders.
 ///
 /// # Panics
-/// When one of them cannot be read.
-pub fn of(folders: &[&Path]) -> u64 {
+/// If a folder or file cannot be read.
+pub fn hash_folders(folders: &[&Path]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for folder in folders {
         let mut files = Vec::new();

@@ -1,17 +1,20 @@
-//! A function while it is being written: its graph, its slots, its outputs. What is written in it are tensors (`tensor.rs`), which it makes of
-//! slots (`function.rs`).
+//! A function during capture: its graph, slots and outputs.
+//!
+//! Its tensors (`tensor.rs`) are created from slots by the methods in `function.rs`.
 
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Graph, Id};
 use std::cell::RefCell;
 
-/// A length of an axis: a number, or a scalar i64 tensor (a variable, or read from the device under a bound).
+/// Length of an axis: a constant, or a scalar i64 tensor.
+///
+/// The scalar is a variable, or is read from the device under a static bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dim {
-    /// A number.
+    /// A length that is known at capture.
     Size(usize),
-    /// A scalar index expression.
+    /// A scalar i64 index expression.
     Of(Id),
 }
 
@@ -25,7 +28,7 @@ impl From<Id> for Dim {
         Dim::Of(id)
     }
 }
-/// A function while it is being written.
+/// A function during capture: tensors add nodes to its graph.
 pub struct Capture {
     name: String,
     pub(crate) graph: RefCell<Graph>,
@@ -34,7 +37,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// A function without slots.
+    /// Starts a function without slots.
     pub fn new(name: impl Into<String>) -> Capture {
         let (graph, slots, outputs) = Default::default();
         Capture { name: name.into(), graph, slots, outputs }
@@ -48,18 +51,18 @@ impl Capture {
     pub(crate) fn ids(&self, dims: &[Dim]) -> Dims {
         dims.iter().map(|&d| self.id_of(d)).collect()
     }
-    /// Number of slots so far: the number of the next one.
+    /// Number of slots so far, which is also the number of the next slot.
     pub fn slot_count(&self) -> usize {
         self.slots.borrow().len()
     }
-    /// A new slot; its number.
+    /// Adds a slot and returns its number.
     pub(crate) fn slot(&self, name: &str, kind: SlotKind, dims: &[Id], storage: Storage) -> u32 {
         let dims = dims.iter().map(|&d| self.graph.borrow().max_of(d)).collect();
         let mut slots = self.slots.borrow_mut();
         slots.push(Slot { name: name.into(), kind, dims, storage });
         slots.len() as u32 - 1
     }
-    /// The function.
+    /// Ends the capture and returns the function.
     pub fn finish(self) -> Function {
         Function {
             name: self.name,

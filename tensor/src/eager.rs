@@ -1,14 +1,16 @@
-//! Tensors that have values: a library's convenience over capture.
+//! Eager-style tensors: values on the host or a device, with lazy evaluation over capture.
 //!
-//! A [`Tensor`] is numbers, or what is to be computed of others. Writing with it computes nothing; [`Tensor::realize`] (or [`realize`], of several)
-//! captures everything that is still to be computed as one function, compiles it once for each graph and shapes, fused as a model's layers are, and runs it.
-//! [`Tensor::to_vec`] brings the elements to the host. The crate's page is a tutorial.
+//! A [`Tensor`] holds values or a deferred expression over other tensors. Operations compute
+//! nothing. [`Tensor::realize`], or [`realize`] for several tensors, captures all pending
+//! expressions as one function, compiles it once per graph and shapes, fuses it as the layers of a
+//! model are fused, and runs it. [`Tensor::to_vec`] copies the elements to the host. The crate's
+//! page is a tutorial.
 //!
-//! Dims are numbers here. Functions of variable lengths, with states and calls that are replayed, are captured by
-//! [`Capture`](crate::function::Capture) and run by the [`Jit`](crate::jit::Jit).
+//! Dims are constants here. Functions with variable lengths, states and replayed calls are captured
+//! by [`Capture`](crate::function::Capture) and run by the [`Jit`](crate::jit::Jit).
 //!
-//! Shapes that do not fit are a mistake of the program and panic with the shapes, where the operation is written. What a device cannot do is an
-//! [`Error`](gristmill_runtime::Error).
+//! A shape mismatch is a programming error: it panics, with the shapes, where the operation is
+//! written. Failures of a device are returned as [`Error`](gristmill_runtime::Error).
 
 mod node;
 mod ops;

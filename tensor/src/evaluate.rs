@@ -1,13 +1,15 @@
-//! The truth: what a tensor-level graph computes, by the definition of its ops, with no schedule.
+//! Reference evaluator: computes a tensor-level graph by the definition of its ops, unscheduled.
 //!
-//! Every node is evaluated once, whole, in topological order, and freed after its last use. Integers and booleans are
-//! exact (i64, wrapped to their dtype). Floats are f64 and are *not* rounded to their dtype, so that a kernel's result can
-//! be judged against the number that it approximates; what does round is what means to: a `Cast` to f16, bf16 or an integer,
-//! the bits that `Bitcast` looks at, and constants, which hold a value of their dtype to begin with. `Decode` is
+//! Every node is evaluated once, whole, in topological order, and freed after its last use.
+//! Integers and booleans are exact (i64, wrapped to their dtype). Floats are f64 and are *not*
+//! rounded to their dtype, so that a kernel's result is compared with the number that it
+//! approximates. Rounding happens only where it is explicit: a `Cast` to f16, bf16 or an integer,
+//! the bits that `Bitcast` reads, and constants, which hold values of their dtype. `Decode` is
 //! bit-exact: the encoding's expression is evaluated with every step rounded to f32, then widened.
 //!
-//! Dims are nodes like any other (constants, variables, arithmetic, even scalars computed from tensors) and take their value,
-//! not their maximum. A graph that breaks the spec, or an environment that does not fit it, panics with the node.
+//! Dims are nodes like any other (constants, variables, arithmetic, even scalars computed from
+//! tensors) and have their actual value, not their maximum. A graph that violates the spec, or an
+//! environment that does not fit it, panics with the node.
 
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::fold::{self, Value};
@@ -16,9 +18,9 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Scalar, text};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// A tensor's value: row-major elements.
+/// A tensor's value on the host: dims and row-major elements.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Array {
+pub struct HostArray {
     /// Length of each axis; empty for a scalar.
     pub dims: Vec<usize>,
     /// Elements, row-major. Integers are exact up to 2^53.
@@ -31,7 +33,7 @@ enum Input<'a> {
     Packed(&'a [u8]),
 }
 
-/// What a graph is evaluated with: parameters by slot and variables by name.
+/// Inputs of an evaluation: parameters by slot and variables by name.
 #[derive(Clone, Default)]
 pub struct Env<'a> {
     params: FxHashMap<u32, Input<'a>>,
@@ -41,45 +43,50 @@ pub struct Env<'a> {
 }
 
 impl<'a> Env<'a> {
-    /// Nothing known yet.
+    /// An environment without parameters and variables.
     pub fn new() -> Env<'a> {
         Env::default()
     }
-    /// Sets a parameter: its elements, row-major, as many as its dims multiply to for these variables.
+    /// Sets a parameter to row-major elements; their number must match its dims for these
+    /// variables.
     pub fn values(mut self, slot: u32, data: &'a [f64]) -> Env<'a> {
         self.params.insert(slot, Input::Values(data));
         self
     }
-    /// Sets a packed parameter: the bytes of its rows, one after the other.
+    /// Sets a packed parameter to the bytes of its consecutive rows.
     pub fn packed(mut self, slot: u32, bytes: &'a [u8]) -> Env<'a> {
         self.params.insert(slot, Input::Packed(bytes));
         self
     }
-    /// What is rounded to f16 or bf16 is this part of itself larger before: where that changes a result, other arithmetic may round to the other
-    /// side.
+    /// Scales values by `1 + part` before they are rounded to f16 or bf16.
+    ///
+    /// Where that changes a result, other arithmetic may round the other way.
     pub fn nudged(mut self, part: f64) -> Env<'a> {
         self.nudge = part;
         self
     }
-    /// What decodes packed elements is not rounded step by step to f32: a language may join operations where that is as accurate, and drivers do.
+    /// Dequantises packed parameters without rounding each step to f32.
+    ///
+    /// Kernel languages permit such contraction (a fused multiply-add, for example), and drivers
+    /// use it.
     pub fn decoded_exactly(mut self) -> Env<'a> {
         self.decodes_exactly = true;
         self
     }
-    /// Sets a variable.
+    /// Sets a variable of the graph by its name.
     pub fn var(mut self, name: &str, value: i64) -> Env<'a> {
         self.vars.insert(name.to_string(), value);
         self
     }
 }
 
-/// The value of `root`.
-pub fn evaluate(g: &Graph, root: Id, env: &Env) -> Array {
+/// Evaluates `root` with the given inputs.
+pub fn evaluate(g: &Graph, root: Id, env: &Env) -> HostArray {
     evaluate_all(g, &[root], env).swap_remove(0)
 }
 
-/// The values of several roots; what they share is computed once.
-pub fn evaluate_all(g: &Graph, roots: &[Id], env: &Env) -> Vec<Array> {
+/// Evaluates several roots; shared nodes are computed once.
+pub fn evaluate_all(g: &Graph, roots: &[Id], env: &Env) -> Vec<HostArray> {
     let order = g.toposort(roots);
     let mut uses: FxHashMap<Id, usize> = FxHashMap::default();
     for id in order.iter().flat_map(|&n| &g[n].src).chain(roots) {
@@ -126,7 +133,7 @@ impl Tensor {
             Data::Float(v) => v.len(),
         }
     }
-    /// The same kind of elements, chosen by position.
+    /// Gathers elements at flat positions `at`, keeping the element type.
     fn choose(&self, dims: Vec<usize>, at: impl Iterator<Item = usize>) -> Tensor {
         let data = match &self.data {
             Data::Int(v) => Data::Int(at.map(|i| v[i]).collect()),
@@ -134,15 +141,15 @@ impl Tensor {
         };
         Tensor { dims, data }
     }
-    fn of(dims: Vec<usize>, scalar: Scalar, values: impl Iterator<Item = Value>) -> Tensor {
+    fn new(dims: Vec<usize>, scalar: Scalar, values: impl Iterator<Item = Value>) -> Tensor {
         let data = match scalar.is_float() {
             true => Data::Float(values.map(Value::float).collect()),
             false => Data::Int(values.map(Value::int).collect()),
         };
         Tensor { dims, data }
     }
-    fn array(&self) -> Array {
-        Array { dims: self.dims.clone(), data: (0..self.len()).map(|i| self.get(i).float()).collect() }
+    fn array(&self) -> HostArray {
+        HostArray { dims: self.dims.clone(), data: (0..self.len()).map(|i| self.get(i).float()).collect() }
     }
 }
 
@@ -154,7 +161,7 @@ fn strides(dims: &[usize]) -> Vec<usize> {
     s
 }
 
-/// Positions `base + Σ index·stride` for every index of `dims`, row-major.
+/// Flat positions `base + Σ index·stride` for every index of `dims`, row-major.
 fn walk<'a>(dims: &'a [usize], stride: &'a [usize], base: usize) -> impl Iterator<Item = usize> + 'a {
     let mut index = vec![0; dims.len()];
     let mut at = base;
@@ -192,7 +199,7 @@ impl Step<'_> {
             self.fail(what);
         }
     }
-    /// Source `i` as a size or position.
+    /// Source `i` as a size or position; fails if it is negative or no scalar.
     fn size(&self, i: usize) -> usize {
         self.ensure(i < self.src.len() && self.src[i].len() == 1, "not a scalar");
         usize::try_from(self.src[i].get(0).int()).unwrap_or_else(|_| self.fail("negative size"))
@@ -209,7 +216,7 @@ impl Step<'_> {
 
     fn value(&self) -> Tensor {
         let scalar = self.node.dtype.scalar;
-        let one = |v: Value| Tensor::of(vec![], scalar, std::iter::once(v));
+        let one = |v: Value| Tensor::new(vec![], scalar, std::iter::once(v));
         match (self.node.op, &self.node.arg) {
             (Op::Const, Arg::Int(v)) => one(Value::Int(*v)),
             (Op::Const, Arg::Float(b)) => one(Value::Float(f64::from_bits(*b))),
@@ -231,12 +238,13 @@ impl Step<'_> {
             (Op::Reshape | Op::Permute | Op::Expand | Op::Shrink | Op::Cat, _) => self.movement(),
             (Op::Reduce, Arg::Reduce(op, axes)) => self.reduce(*op, axes),
             (Op::Gather, _) => self.gather(),
-            // A packed parameter is decoded as it is read: moving its rows and decoding them commute.
+            // A packed parameter is decoded when it is read: moving its rows and decoding them
+            // commute.
             (Op::Decode, _) => self.src[0].choose(self.src[0].dims.clone(), 0..self.src[0].len()),
             (Op::Assign, _) => self.assign(),
             (Op::ScatterAdd, _) => self.scatter_add(),
             (Op::Copy, _) => self.src[0].choose(self.src[0].dims.clone(), 0..self.src[0].len()),
-            // What its text computes is judged by its reference.
+            // A custom kernel has the value of its reference expression.
             (Op::Call, _) => self.src[0].choose(self.src[0].dims.clone(), 0..self.src[0].len()),
             (Op::Attention, arg) => self.attention(self.scoring(arg)),
             (Op::PagedAttention, arg) => self.paged_attention(self.scoring(arg)),
@@ -251,7 +259,7 @@ impl Step<'_> {
         let Some(Input::Values(data)) = self.env.params.get(&slot) else { self.fail("no values for this slot") };
         let n: usize = dims.iter().product();
         self.ensure(n == data.len(), &format!("{} values for {dims:?}", data.len()));
-        Tensor::of(dims, self.node.dtype.scalar, data.iter().map(|&v| Value::Float(v)))
+        Tensor::new(dims, self.node.dtype.scalar, data.iter().map(|&v| Value::Float(v)))
     }
 
     fn packed(&self, slot: u32, encoding: EncodingRef) -> Tensor {
@@ -321,7 +329,7 @@ impl Step<'_> {
                 (o * n..(o + 1) * n).map(move |i| p.get(i))
             })
         });
-        Tensor::of(dims.clone(), self.node.dtype.scalar, rows)
+        Tensor::new(dims.clone(), self.node.dtype.scalar, rows)
     }
 
     fn reduce(&self, op: ReduceOp, axes: &[u8]) -> Tensor {
@@ -342,7 +350,8 @@ impl Step<'_> {
         };
         let held = if scalar.is_float() { Scalar::F64 } else { scalar };
         if let (Data::Float(all), true) = (&x.data, inner.len() == 1 && inner[0] + 1 == x.dims.len()) {
-            // Most reductions are of rows of floats: as below, without a look at every element's kind.
+            // Fast path of the common case, rows of floats: as below, without a type check per
+            // element.
             let row = reduced[0].max(1);
             let combine = if op == ReduceOp::Add { |a: f64, b: f64| a + b } else { f64::max };
             let data = match reduced[0] {
@@ -353,7 +362,7 @@ impl Step<'_> {
         }
         let combine = |a: Value, b: Value| fold::apply(op.combine(), &[a, b], held).unwrap_or(a);
         let sum = |base| walk(&reduced, &inner_stride, base).fold(first, |acc, i| combine(acc, x.get(i)));
-        Tensor::of(dims.clone(), scalar, walk(&dims, &outer_stride, 0).map(sum))
+        Tensor::new(dims.clone(), scalar, walk(&dims, &outer_stride, 0).map(sum))
     }
 
     fn gather(&self) -> Tensor {
@@ -381,7 +390,7 @@ impl Step<'_> {
         let row: usize = state.dims[1..].iter().product();
         let (from, to) = (start * row, start * row + value.len());
         let element = |i| if (from..to).contains(&i) { value.get(i - from) } else { state.get(i) };
-        Tensor::of(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
+        Tensor::new(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
     }
 
     /// The state with row `numbers[i]` replaced by row `i` of the value.
@@ -402,16 +411,16 @@ impl Step<'_> {
             Some(of) => value.get(of * row + i % row),
             None => state.get(i),
         };
-        Tensor::of(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
+        Tensor::new(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
     }
 
-    /// The first source with row `i` of the second added to its row `index[i]`, in the order of the rows.
+    /// The first source with row `i` of the second added to its row `index[i]`, in order of `i`.
     fn scatter_add(&self) -> Tensor {
         let [x, value, index] = self.src else { self.fail("needs a tensor, rows and their numbers") };
         let fits = !x.dims.is_empty() && value.dims[..1] == index.dims[..] && value.dims[1..] == x.dims[1..];
         self.ensure(fits, "a number for each row, and rows that fit");
         let (row, scalar) = (x.dims[1..].iter().product::<usize>(), self.node.dtype.scalar);
-        // Floats are added up as f64, and only the sum is held to the type.
+        // Floats are accumulated in f64 and not rounded; integers wrap to their type.
         let held = if scalar.is_float() { Scalar::F64 } else { scalar };
         let mut all: Vec<Value> = (0..x.len()).map(|i| x.get(i)).collect();
         for i in 0..index.len() {
@@ -424,15 +433,15 @@ impl Step<'_> {
                 *sum = fold::apply(Op::Add, &[*sum, value.get(i * row + j)], held).unwrap_or(*sum);
             }
         }
-        Tensor::of(x.dims.clone(), scalar, all.into_iter())
+        Tensor::new(x.dims.clone(), scalar, all.into_iter())
     }
 
-    /// What an attention's argument makes of products.
+    /// Scale and optional cap of an attention node's scores.
     fn scoring(&self, arg: &Arg) -> Scoring {
-        Scoring::of(arg).unwrap_or_else(|| self.fail("needs a scale"))
+        Scoring::from_arg(arg).unwrap_or_else(|| self.fail("needs a scale"))
     }
 
-    /// `softmax(scores) v` over the positions `0..=first + t` in use, or the last of them that a window has.
+    /// `softmax(scores) v` over positions `0..=first + t` in use, or those of them in the window.
     fn attention(&self, of: Scoring) -> Tensor {
         let [q, k, v, ..] = self.src else { self.fail("needs q, k, v") };
         let three = q.dims.len() == 3 && k.dims.len() == 3 && v.dims.len() == 3;
@@ -450,7 +459,7 @@ impl Step<'_> {
         self.attend(of, self.src.get(6), &seen)
     }
 
-    /// The same of rows that have a position each, in a sequence that lies in the pages of its row of the table.
+    /// Attention for rows with a position each, over the pages in their block-table rows.
     fn paged_attention(&self, of: Scoring) -> Tensor {
         let [q, k, v, positions, _, table, ..] = self.src else {
             self.fail("needs q, k, v, positions, length and table")
@@ -474,8 +483,9 @@ impl Step<'_> {
         self.attend(of, self.src.get(7), &seen)
     }
 
-    /// `softmax(scores) v` of each token over the rows of keys and values that it has `seen`, in the order of their positions, with the largest score
-    /// subtracted. A head's sink is a score without a value.
+    /// Computes `softmax(scores) v` per token over the KV rows in `seen`, in order of positions.
+    ///
+    /// The largest score is subtracted. A head's sink is a score without a value.
     fn attend(&self, of: Scoring, sinks: Option<&Rc<Tensor>>, seen: &dyn Fn(usize) -> Vec<usize>) -> Tensor {
         let [q, k, v, ..] = self.src else { self.fail("needs q, k, v") };
         let (tokens, heads, d) = (q.dims[0], q.dims[1], q.dims[2]);
@@ -511,7 +521,9 @@ impl Step<'_> {
         Tensor { dims: vec![tokens, heads, dv], data: Data::Float(out) }
     }
 
-    /// Token by token, head by head: the matrix decays, `u kᵀ` is added to it, the query reads it. Gives what was read, or the state that is left.
+    /// Runs the recurrence per token and head: decay the matrix, add `u kᵀ`, multiply by the query.
+    ///
+    /// Returns the last state if `left`, else the outputs.
     fn scan(&self, left: bool) -> Tensor {
         let [state, q, k, v, gates, rates @ ..] = self.src else { self.fail("needs a state, q, k, v and gates") };
         let (&[heads, depth, width], &[tokens, ..]) = (&state.dims[..], &q.dims[..]) else { self.fail("three axes") };
@@ -559,7 +571,7 @@ impl Step<'_> {
                 _ => None,
             }
         {
-            // The most frequent: as below, without a look at every element's kind.
+            // Fast path of the most frequent ops: as below, without a type check per element.
             let all = |v: &[f64], one: &Tensor, i: usize| if one.dims.is_empty() { v[0] } else { v[i] };
             let n = dims.iter().product();
             return Tensor { dims, data: Data::Float((0..n).map(|i| f(all(x, a, i), all(y, b, i))).collect()) };
@@ -580,22 +592,22 @@ impl Step<'_> {
             v.unwrap_or_else(|| self.fail(&format!("no value for {:?}", &operands(i)[..count])))
         };
         let n = dims.iter().product();
-        // A loop for each of the frequent ops: nothing asks for every element which op it is.
+        // One loop for each frequent op, so that the op is not matched for every element.
         macro_rules! every {
             ($($of:ident)*) => {
                 match op {
                     $(Op::$of => {
                         let element = |i| known(fold::apply(Op::$of, &operands(i)[..count], held), i);
-                        Tensor::of(dims, scalar, (0..n).map(element))
+                        Tensor::new(dims, scalar, (0..n).map(element))
                     })*
-                    _ => Tensor::of(dims, scalar, (0..n).map(|i| known(self.element(&operands(i)[..count], held), i))),
+                    _ => Tensor::new(dims, scalar, (0..n).map(|i| known(self.element(&operands(i)[..count], held), i))),
                 }
             };
         }
         every!(Cast Add Sub Mul Div Max Min Round And Shl Shr Lt Where)
     }
 
-    /// What the op makes of these operands.
+    /// Applies the node's op to the operands of one element.
     fn element(&self, x: &[Value], held: Scalar) -> Option<Value> {
         let (from, scalar) = (self.g.scalar(self.node.src[0]), self.node.dtype.scalar);
         match (self.node.op, &self.node.arg) {
@@ -608,12 +620,12 @@ impl Step<'_> {
     }
 }
 
-/// The values of packed blocks, one after the other, each the f32 that the encoding's expression gives.
+/// Dequantises consecutive packed blocks; each value is the f32 of the encoding's expression.
 pub fn decode(encoding: EncodingRef, bytes: &[u8]) -> Vec<f64> {
     decoded(encoding, bytes, false)
 }
 
-/// The same, or the numbers that the expression gives in exact arithmetic.
+/// Dequantises packed blocks in f32 steps, or in f64 (`exactly`).
 fn decoded(encoding: EncodingRef, bytes: &[u8], exactly: bool) -> Vec<f64> {
     let mut g = Graph::new();
     let size = g.int(encoding.bytes as i64);
@@ -653,7 +665,7 @@ fn decoded(encoding: EncodingRef, bytes: &[u8], exactly: bool) -> Vec<f64> {
                 }
             };
         };
-        // Where the element is, once for all blocks.
+        // Nodes that depend only on the element index are evaluated once for all blocks.
         of_element.iter().for_each(|&at| step(&mut values, at, &[]));
         for (number, block) in bytes.chunks_exact(encoding.bytes).enumerate() {
             of_block.iter().for_each(|&at| step(&mut values, at, block));
@@ -663,7 +675,7 @@ fn decoded(encoding: EncodingRef, bytes: &[u8], exactly: bool) -> Vec<f64> {
     out
 }
 
-/// A little-endian number among the bytes of a block.
+/// Loads a little-endian number from the bytes of a block.
 fn load(block: &[u8], offset: i64, scalar: Scalar) -> Value {
     let field = &block[offset as usize..offset as usize + scalar.bytes()];
     let bits = field.iter().rev().fold(0u64, |bits, &b| bits << 8 | b as u64);

@@ -1,4 +1,4 @@
-//! Capturing a function: a body over slots, written with tensors.
+//! Captures a function: slots, constants and outputs of a body written with tensors.
 //!
 //! ```
 //! use gristmill_tensor::{dims, function::Capture};
@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 use std::fmt;
 
 impl Capture {
-    /// The tensor of a node of this function.
+    /// Wraps a node of this function's graph as a tensor.
     pub fn tensor(&self, id: Id) -> Tensor<'_> {
         Tensor { capture: self, id }
     }
@@ -32,15 +32,18 @@ impl Capture {
         let id = self.graph.borrow_mut().param(slot, &dims, scalar);
         self.tensor(id)
     }
-    /// An activation or table that the function reads, in the next slot.
+    /// Adds a slot for an activation or a table that the function reads.
     pub fn input(&self, name: &str, dims: &[Dim], scalar: Scalar) -> Tensor<'_> {
         self.plain(name, SlotKind::Input, dims, scalar)
     }
-    /// A state that the function reads and writes, in the next slot.
+    /// Adds a slot for a state that the function reads and writes.
     pub fn state(&self, name: &str, dims: &[Dim], scalar: Scalar) -> Tensor<'_> {
         self.plain(name, SlotKind::State, dims, scalar)
     }
-    /// The f32 values of a packed weight, in the next slot; the last axis is a row of whole blocks.
+    /// Adds a slot for a packed weight and returns its dequantised f32 values.
+    ///
+    /// # Panics
+    /// If the last axis is not a whole number of the encoding's blocks.
     pub fn weight(&self, name: &str, dims: &[usize], encoding: EncodingRef) -> Tensor<'_> {
         let sizes: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
         let storage = Storage::Packed(encoding);
@@ -53,23 +56,23 @@ impl Capture {
         drop(g);
         self.tensor(id)
     }
-    /// A scalar that a step is run with, i64, between `min` and `max` inclusive.
+    /// Declares a scalar i64 variable in `min..=max`, set at each replay.
     pub fn var(&self, name: &str, min: usize, max: usize) -> Tensor<'_> {
         let id = self.graph.borrow_mut().var(name, min as i64, max as i64);
         self.tensor(id)
     }
-    /// A scalar i64 constant, as lengths and positions are.
+    /// A scalar i64 constant, the type of lengths and positions.
     pub fn int(&self, v: usize) -> Tensor<'_> {
         let id = self.graph.borrow_mut().int(v as i64);
         self.tensor(id)
     }
-    /// A scalar constant of a type; floats are rounded to it.
+    /// A scalar constant of the given type; an f32 constant is rounded to f32.
     pub fn constant(&self, v: f64, scalar: Scalar) -> Tensor<'_> {
         let v = if scalar == Scalar::F32 { f64::from(v as f32) } else { v };
         let id = self.graph.borrow_mut().constant(scalar, v);
         self.tensor(id)
     }
-    /// The index along one axis of a tensor of these dims, i32.
+    /// The index along `axis` of a tensor of these dims, as i32.
     pub fn iota(&self, dims: &[Dim], axis: usize) -> Tensor<'_> {
         let dims = self.ids(dims);
         let mut g = self.graph.borrow_mut();
@@ -78,13 +81,19 @@ impl Capture {
         drop(g);
         self.tensor(id)
     }
-    /// A result, in a slot of its own; returns the slot.
+    /// Adds an output slot for a value and returns the slot.
     pub fn output(&self, name: &str, value: Tensor<'_>) -> u32 {
         let slot = self.slot(name, SlotKind::Output, &value.dims(), Storage::Plain(value.scalar()));
         self.outputs.borrow_mut().push((slot, value.id));
         slot
     }
-    /// The last version of a state, a chain of [`Tensor::assign`] and [`Tensor::scatter_add`] that starts at the state; returns the state's slot.
+    /// Makes a state's last version an output and returns the state's slot.
+    ///
+    /// `assigned` is a chain of [`Tensor::assign`] and [`Tensor::scatter_add`] that starts at the
+    /// state.
+    ///
+    /// # Panics
+    /// If the chain does not start at a state.
     pub fn output_state(&self, assigned: Tensor<'_>) -> u32 {
         let g = self.graph.borrow();
         let mut base = assigned.id;
@@ -98,7 +107,7 @@ impl Capture {
     }
 }
 
-/// What a function computes, whatever it is called: functions with equal keys are one function.
+/// Content hash of a function, independent of its name: equal keys mean the same function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(pub [u8; 32]);
 
@@ -114,11 +123,12 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The content key of a function.
+/// Computes the content key of a function.
 pub trait ContentKey {
-    /// A hash of the nodes that the outputs depend on, numbered in the order in which they are needed, and of the kind,
-    /// dims and storage of every slot, with the descriptions of packed formats. Names of the function and of its slots do not count; names of variables
-    /// and formats do.
+    /// Hashes the nodes that the outputs depend on, in topological order, and all slots.
+    ///
+    /// Slots count by kind, dims and storage, and packed formats by their descriptions. Names of
+    /// the function and of its slots do not count; names of variables and formats do.
     fn key(&self) -> Key;
 }
 
@@ -153,7 +163,7 @@ impl ContentKey for Function {
     }
 }
 
-/// A format's description as text: one that changes makes other kernels, whatever it is called.
+/// A format's description as text, so that a changed format changes the key.
 fn described(e: EncodingRef) -> String {
     let mut g = Graph::new();
     let buffer = g.packed(0, &[e.elements as i64], e);

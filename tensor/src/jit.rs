@@ -1,12 +1,12 @@
-//! The jit: functions compiled once, calls bound to buffers, steps captured.
+//! The jit: compiles functions once, binds calls to buffers and captures steps.
 //!
-//! The schedule cache is keyed by what a function computes ([`Key`]), not by its name, so the 46 equal layers of a model, and a second
-//! model of the same shapes, compile nothing new.
+//! The schedule cache is keyed by a function's content ([`Key`]), not its name: the 46 equal layers
+//! of a model, and a second model of the same shapes, compile nothing new.
 
 use crate::function::{ContentKey, Key};
-use crate::kept::Kept;
+use crate::function_store::FunctionStore;
 use gristmill_backend::Opened;
-use gristmill_compiler::layout::{Layout, Packing};
+use gristmill_compiler::ir::layout::{Layout, Packing};
 use gristmill_compiler::prepack::{PackedRows, prepack};
 use gristmill_compiler::{Cheapest, Compiled, Policy, compile};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
@@ -18,26 +18,26 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A function that is ready to be called.
+/// A compiled function with its kernels loaded on the device.
 pub struct Ready {
-    /// What it computes.
+    /// The captured function, which documents its slots and outputs.
     pub function: Arc<Function>,
-    /// How: programs, levels, memory.
+    /// Its programs, dependency levels and memory plan.
     pub compiled: Compiled,
     /// Its kernels on the device, one for each launch.
     pub kernels: Vec<Arc<dyn Kernel>>,
 }
 
-/// A call: a function and the buffer of each of its slots.
+/// One call in a step: a function, and a buffer for each of its slots.
 #[derive(Clone)]
 pub struct Call {
-    /// Which function.
+    /// The function to call, prepared by the same [`Jit`].
     pub function: Arc<Ready>,
-    /// A buffer for each slot, in order.
+    /// A buffer for each slot, in slot order.
     pub args: Vec<Buffer>,
 }
 
-/// Compiles functions for one device.
+/// Compiles functions for one device and caches them by content key.
 pub struct Jit {
     opened: Opened,
     ready: FxHashMap<Key, Arc<Ready>>,
@@ -45,31 +45,33 @@ pub struct Jit {
 }
 
 impl Jit {
-    /// For that device.
+    /// Creates a jit with an empty cache for an opened device.
     pub fn new(opened: Opened) -> Jit {
         Jit { opened, ready: FxHashMap::default(), packers: FxHashMap::default() }
     }
-    /// The machine that kernels are written for.
+    /// The machine description that kernels are compiled for.
     pub fn target(&self) -> &Target {
         &self.opened.target
     }
-    /// The device.
+    /// The device that kernels are loaded on.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.opened.device
     }
-    /// Distinct functions compiled so far.
+    /// Number of distinct functions in the cache.
     pub fn compiled(&self) -> usize {
         self.ready.len()
     }
-    /// Compiles what is new among `functions` in one batch, or reads from the device's store what was compiled before; returns all of them, in
-    /// order. `progress(done, total)` counts kernels.
+    /// Compiles the new ones among `functions`, loads them in one batch and returns all, in order.
+    ///
+    /// Functions found in the device's store are read instead of compiled. `progress(done, total)`
+    /// counts kernels.
     pub fn prepare(
         &mut self,
         functions: &[Arc<Function>],
         progress: &dyn Fn(usize, usize),
     ) -> Result<Vec<Arc<Ready>>, Error> {
         let Opened { device, dialect, target } = self.opened.clone();
-        let kept = device.store().map(|store| Kept { store, device: device.name(), target: &target });
+        let kept = device.store().map(|store| FunctionStore { store, device: device.name(), target: &target });
         let compiled = |(key, function): &(Key, Arc<Function>)| {
             if let Some(found) = kept.as_ref().and_then(|kept| kept.get(function, *key)) {
                 return found;
@@ -85,7 +87,9 @@ impl Jit {
         let compiled = on_all_cores(&new, compiled);
         self.load(&keys, new.into_iter().zip(compiled), progress)
     }
-    /// As `prepare`, with decisions answered by that policy, function by function; nothing is read or kept.
+    /// Works like [`Jit::prepare`], with decisions made by `policy`, one function at a time.
+    ///
+    /// The device's store is neither read nor written.
     pub fn prepare_with(
         &mut self,
         functions: &[Arc<Function>],
@@ -98,7 +102,7 @@ impl Jit {
         let compiled: Vec<Compiled> = new.iter().map(|(_, f)| compile(f, &target, dialect, policy)).collect();
         self.load(&keys, new.into_iter().zip(compiled), progress)
     }
-    /// Those of these keys that are not compiled, each once.
+    /// The functions that are not in the cache, without duplicates.
     fn new_among(&self, functions: &[Arc<Function>], keys: &[Key]) -> Vec<(Key, Arc<Function>)> {
         let mut new: Vec<(Key, Arc<Function>)> = Vec::new();
         for (function, key) in functions.iter().zip(keys) {
@@ -108,7 +112,7 @@ impl Jit {
         }
         new
     }
-    /// Brings what was compiled to the device, in one batch; all that have these keys.
+    /// Loads newly compiled functions on the device in one batch, and returns those of all `keys`.
     fn load(
         &mut self,
         keys: &[Key],
@@ -124,7 +128,10 @@ impl Jit {
         }
         Ok(keys.iter().map(|k| self.ready[k].clone()).collect())
     }
-    /// Loads the kernels that bring rows of `columns` elements from the layout of their file into another, in one batch.
+    /// Loads the kernels that repack rows from their file layout into another, in one batch.
+    ///
+    /// Each request is an encoding, the layout to produce and the number of elements (columns) of a
+    /// row.
     pub fn prepare_packers(&mut self, wanted: &[(EncodingRef, Layout, usize)]) -> Result<(), Error> {
         let mut new: Vec<(EncodingRef, Layout, usize)> = Vec::new();
         let mut programs = Vec::new();
@@ -133,8 +140,8 @@ impl Jit {
             if layout == Layout::File || self.packers.contains_key(&key) || new.contains(&key) {
                 continue;
             }
-            let packing =
-                Packing::of(e).ok_or_else(|| Error::invalid(e.name, "has no other layout than its file's"))?;
+            let packing = Packing::for_encoding(e)
+                .ok_or_else(|| Error::invalid(e.name, "has no other layout than its file's"))?;
             let (target, dialect) = (&self.opened.target, self.opened.dialect);
             programs.push(prepack(&PackedRows { encoding: e, packing: &packing, layout, columns }, target, dialect));
             new.push(key);
@@ -143,21 +150,21 @@ impl Jit {
         self.packers.extend(new.into_iter().zip(kernels));
         Ok(())
     }
-    /// The kernel that does so for one kind; it has been prepared.
+    /// Returns the packer for one kind, which [`Jit::prepare_packers`] must have prepared.
     pub fn packer(&self, (e, layout, columns): (EncodingRef, Layout, usize)) -> Result<Packer, Error> {
         let kernel =
             self.packers.get(&(e, layout, columns)).ok_or_else(|| Error::invalid(e.name, "was not prepared"))?;
         Ok(Packer { device: self.device().clone(), kernel: kernel.clone(), lanes: layout.lanes() })
     }
-    /// Bytes that intermediates of these functions need at most.
+    /// Bytes of arena needed for the intermediates of any one of these functions.
     pub fn arena(functions: &[Arc<Ready>]) -> usize {
         functions.iter().map(|f| f.compiled.arena).max().unwrap_or(0)
     }
-    /// Binds calls, one after the other, into a step. `arena` holds the intermediates of one call at a time.
+    /// Binds calls, in order, into a step; `arena` holds the intermediates of one call at a time.
     pub fn capture(&self, calls: &[Call], arena: &Buffer) -> Result<Box<dyn Replay>, Error> {
         self.opened.device.capture(launches(calls, arena)?)
     }
-    /// Allocates, runs once and forgets: for tests and one-off work.
+    /// Allocates an arena, captures the calls and replays them once, for tests and one-off work.
     pub fn run(&self, calls: &[Call], vars: &[(&str, i64)]) -> Result<(), Error> {
         let most = calls.iter().map(|c| c.function.compiled.arena).max().unwrap_or(0);
         let arena = self.opened.device.alloc(most.max(64), Memory::Scratch)?;
@@ -165,7 +172,7 @@ impl Jit {
     }
 }
 
-/// Brings rows of a weight from the layout of their file into another.
+/// Repacks rows of a weight from their file layout into another.
 pub struct Packer {
     device: Arc<dyn Device>,
     kernel: Arc<dyn Kernel>,
@@ -173,17 +180,17 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Packs so many rows.
+    /// Packs `rows` rows and waits for the result.
     pub fn pack(&self, file: &Buffer, packed: &Buffer, rows: usize) -> Result<(), Error> {
         self.start(file, packed, rows)?.wait()
     }
-    /// Starts that; to be waited for before `file` is changed.
+    /// Starts packing and returns a step to wait for; `file` must not change until it ends.
     pub fn start(&self, file: &Buffer, packed: &Buffer, rows: usize) -> Result<Box<dyn Replay>, Error> {
         let mut step = self.device.capture(self.launch(file, packed))?;
         step.start(&self.groups(rows))?;
         Ok(step)
     }
-    /// Packs them on this thread, beside others that do so.
+    /// Packs the rows on the calling thread; other threads may do the same concurrently.
     pub fn pack_alone(&self, file: &Buffer, packed: &Buffer, rows: usize) -> Result<(), Error> {
         self.device.capture_alone(self.launch(file, packed))?.replay(&self.groups(rows))
     }
@@ -197,7 +204,7 @@ impl Packer {
     }
 }
 
-/// The launches of calls: slots and intermediates resolved to buffers, levels counted on.
+/// The launches of calls: slots and intermediates resolved to buffers, levels numbered through.
 fn launches(calls: &[Call], arena: &Buffer) -> Result<Vec<Launch>, Error> {
     let mut out = Vec::new();
     let mut base = 0;
@@ -220,7 +227,7 @@ fn launches(calls: &[Call], arena: &Buffer) -> Result<Vec<Launch>, Error> {
     Ok(out)
 }
 
-/// What becomes of each of these, in their order; as many at a time as there are cores.
+/// Maps `each` over all items on all available cores; results are in the items' order.
 fn on_all_cores<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let work = || {

@@ -1,23 +1,24 @@
-//! The lazy tensor, functions, the schedule cache and the jit: Gristmill's compiler as a library.
+//! Lazy tensors, functions, the schedule cache and the jit: Gristmill's compiler as a library.
 //!
 //! # A first product
 //!
-//! A [`Tensor`](eager::Tensor) with values is written with as in any library, and computed when it is asked for:
+//! An [eager `Tensor`](eager::Tensor) records expressions lazily and computes its values on demand:
 //!
 //! ```
 //! use gristmill_tensor::eager::{self, Tensor};
 //! # fn main() -> Result<(), gristmill_runtime::Error> {
-//! // The interpreter needs neither a C compiler nor a GPU. `cpu` and `cuda` are for speed; the best there is, for whoever names none.
+//! // The interpreter needs neither a C compiler nor a GPU; `cpu` and `cuda` are faster.
+//! // Without this call, the best available device is used.
 //! eager::use_device("interp")?;
 //!
 //! let x = Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]);
 //! let w = Tensor::from([[0.5f32], [0.25]]);
 //! let y = x.matmul(&w) + 1.0;
 //! assert_eq!(y.dims(), [2, 1]);
-//! // Until here there is only a graph. Now it is one function: planned, fused, compiled for the device, and run.
+//! // So far there is only a graph. `to_vec` plans, fuses, compiles and runs it as one function.
 //! assert_eq!(y.to_vec::<f32>()?, [2.0, 3.5]);
 //!
-//! // Several at once: what they share is computed once, and a value that has been computed is not computed again.
+//! // Several tensors at once: common subexpressions are computed once, and values are kept.
 //! let e = (&x - x.max(&[1]).unsqueeze(1)).exp();
 //! let softmax = &e / e.sum(&[1]).unsqueeze(1);
 //! let entropy = -(&softmax * softmax.log()).sum(&[1]);
@@ -25,20 +26,20 @@
 //! let rows = softmax.sum(&[1]).to_vec::<f32>()?;
 //! assert!(rows.iter().all(|sum| (sum - 1.0).abs() < 1e-6));
 //!
-//! // Whatever a captured function can say can be said of tensors with values, too.
+//! // Any function over captured tensors can be applied to eager tensors.
 //! use gristmill_tensor::nn;
 //! let weight = Tensor::from([1.0f32, 2.0]);
-//! let normed = Tensor::of([&x, &weight], |_, [x, w]| nn::rms_norm(x, w, 0.0));
+//! let normed = Tensor::from_fn([&x, &weight], |_, [x, w]| nn::rms_norm(x, w, 0.0));
 //! assert_eq!(normed.dims(), [2, 2]);
 //!
-//! // Rows that numbers choose, and the other way round: rows added where numbers say, as the gradient of the choice has it.
+//! // `gather` selects rows by index; `scatter_add` adds rows at indices and is its gradient.
 //! let numbers = Tensor::from(vec![1i32, 1, 0]);
 //! let chosen = x.gather(&numbers);
 //! let added = Tensor::from([[0.0f32, 0.0], [0.0, 0.0]]).scatter_add(&chosen, &numbers);
 //! assert_eq!(added.to_vec::<f32>()?, [1.0, 2.0, 6.0, 8.0]);
 //!
-//! // A format of packed numbers is a description of one block: here a scale, and a byte for each of four numbers. Every device unpacks it, and
-//! // multiplies with it, as follows from that alone.
+//! // A block-quantised format is a description of one block: here an f32 scale and four i8 codes.
+//! // Every device derives its dequantisation and its matrix products from that description.
 //! use gristmill_uop::Encoding;
 //! static BYTES: Encoding = Encoding { name: "bytes", elements: 4, bytes: 8, value: |b| b.i8(b.k() + 4) * b.f32(0) };
 //! let block = |scale: f32, codes: [i8; 4]| scale.to_le_bytes().into_iter().chain(codes.map(|c| c as u8));
@@ -47,8 +48,9 @@
 //! let product = Tensor::from([[1.0f32, 1.0, 1.0, 1.0]]).linear(&matrix);
 //! assert_eq!(product.to_vec::<f32>()?, [3.0, 8.0]);
 //!
-//! // Below that are functions: captured once, of lengths that vary within bounds and states that are written in place, and replayed with no work left
-//! // but the kernels'. A running sum keeps its state from call to call:
+//! // Below the eager API are functions: captured once, with lengths that vary within bounds and
+//! // states that are updated in place, and replayed with no host work except kernel launches.
+//! // This running sum keeps its state between calls:
 //! use gristmill_runtime::Memory;
 //! use gristmill_tensor::jit::{Call, Jit};
 //! use gristmill_tensor::{dims, function::Capture};
@@ -71,8 +73,9 @@
 //! device.read(&state, 0, &mut bytes)?;
 //! assert_eq!(f32::from_le_bytes(bytes), 3.0 + 6.0);
 //!
-//! // A kernel of one's own has a text for the languages of devices, and a meaning in tensors, which devices without a text compute. This one asks for elements by a function, `x(i)`, and gives away
-//! // what it computes by another, `y(i, value)`: what is elementwise before and behind it may then be computed in its launch.
+//! // A custom kernel has a text per device language, and a definition in tensors for devices
+//! // without a text. This one reads elements by a function, `x(i)`, and writes results by another,
+//! // `y(i, value)`, so that adjacent elementwise ops may be fused into its launch.
 //! use gristmill_uop::custom::CustomKernel;
 //! static CUBE: CustomKernel = CustomKernel {
 //!     name: "cube",
@@ -95,14 +98,17 @@
 //! # }
 //! ```
 //!
-//! `tensor/examples` has more: a product of matrices, softmax, a convolution, a format and kernels of one's own.
+//! More in `tensor/examples`: matrix product, softmax, convolution, a custom format, custom
+//! kernels.
 //!
 //! # Where to look
 //!
 //! - [`eager`]: tensors that have values.
-//! - [`tensor`] and [`function`]: what functions are written with, and how they are captured. [`nn`]: blocks of networks.
-//! - [`jit`]: functions compiled, calls bound to buffers, steps captured and replayed.
-//! - [`evaluate`]: what a function means, in f64 and without a schedule. Every device is held to it.
+//! - [`tensor`] and [`function`]: tensors of a captured function, and the capture. [`nn`]: neural
+//!   network blocks.
+//! - [`jit`]: compiles functions, binds calls to buffers, captures and replays steps.
+//! - [`evaluate`]: the f64 reference of a function, without a schedule; all devices are tested
+//!   against it.
 
 #[cfg(test)]
 mod build_id;
@@ -110,7 +116,7 @@ mod capture;
 pub mod eager;
 pub mod evaluate;
 pub mod function;
+mod function_store;
 pub mod jit;
-mod kept;
 pub mod nn;
 pub mod tensor;

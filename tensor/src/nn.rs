@@ -1,4 +1,4 @@
-//! Building blocks of networks, as expressions over tensors.
+//! Building blocks of neural networks, as expressions over captured tensors.
 
 mod dispatch;
 mod embedding;
@@ -10,17 +10,17 @@ pub use dispatch::Dispatch;
 pub use embedding::embedding_gradient;
 pub use glu::{Glu, gelu};
 pub use group::{Sorted, Tiles, sorted, tiles};
-pub use select::{Choice, group_limited, rank, top_k};
+pub use select::{TopK, group_limited, rank, top_k};
 
 use crate::dims;
 use crate::tensor::{Dim, Tensor};
 
-/// `x / sqrt(mean(x²) + eps) · w` over the last axis of `x [.., d]`, `w [d]`.
+/// Returns `x / sqrt(mean(x²) + eps) · w` over the last axis of `x [.., d]`, `w [d]`.
 pub fn rms_norm<'g>(x: Tensor<'g>, w: Tensor<'g>, eps: f64) -> Tensor<'g> {
     rms(x, eps) * w
 }
 
-/// The same without weights.
+/// Returns [`rms_norm`] without weights; the length of the last axis must be a constant.
 pub fn rms(x: Tensor<'_>, eps: f64) -> Tensor<'_> {
     let last = x.rank() - 1;
     let (dims, c) = (x.dims(), x.capture());
@@ -29,30 +29,32 @@ pub fn rms(x: Tensor<'_>, eps: f64) -> Tensor<'_> {
     x * (mean + eps).sqrt().recip().unsqueeze(last)
 }
 
-/// `cap · tanh(x / cap)`: what is small beside the cap stays, what is large comes to it.
+/// Returns `cap · tanh(x / cap)`, which is close to `x` for `|x|` much smaller than `cap`.
 pub fn soft_cap(x: Tensor<'_>, cap: f64) -> Tensor<'_> {
-    // tanh y = 2 sigmoid(2 y) - 1, which no y overflows.
+    // tanh y = 2 sigmoid(2 y) - 1, which does not overflow for any y.
     (x * (2.0 / cap)).sigmoid() * (2.0 * cap) - cap
 }
 
-/// Softmax over the last axis.
+/// Softmax over the last axis, with the row's maximum subtracted before the exponential.
 pub fn softmax(x: Tensor<'_>) -> Tensor<'_> {
     let last = x.rank() - 1;
     let e = (x - x.max(&[last]).unsqueeze(last)).exp();
     e * e.sum(&[last]).recip().unsqueeze(last)
 }
 
-/// Which elements of a head turn together.
+/// Which two elements of a head RoPE rotates together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pairing {
-    /// `2k` and `2k + 1`.
+    /// Elements `2k` and `2k + 1` form a pair.
     Interleaved,
-    /// `k` and `k + rope/2`.
+    /// Elements `k` and `k + rope/2` form a pair.
     Halves,
 }
 
-/// Rotary positions on the pairs of `x [tokens, heads, rope]`: each token turns by the angles of its row of `rows [tokens, rope/2, 2]`, which holds cosine and
-/// sine.
+/// Applies rotary position embedding to `x [tokens, heads, rope]`.
+///
+/// Token `t` is rotated by the angles in `rows [t]` of `rows [tokens, rope/2, 2]`, which holds
+/// cosine and sine of each pair.
 pub fn rope<'g>(x: Tensor<'g>, rows: Tensor<'g>, pairing: Pairing) -> Tensor<'g> {
     let (tokens, heads, pairs) = (x.dim(0), x.dim(1), rows.dim(1));
     let angle = |i: usize| match pairing {

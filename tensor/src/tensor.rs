@@ -1,8 +1,9 @@
 //! The lazy tensor: a handle on a node of the function being captured.
 //!
-//! Writing with tensors builds a graph and computes nothing. Elementwise operators broadcast: a scalar stands beside any
-//! shape, missing leading axes and axes of length 1 are repeated. A shape that does not fit is a mistake in a model's
-//! description, never of a user's file, and panics with the shapes.
+//! Operations build a graph and compute nothing. Elementwise operators broadcast as NumPy does:
+//! scalars fit any shape, missing leading axes are added, axes of length 1 are repeated. A shape
+//! mismatch is an error in a model's description, never in a user's file, and panics with the
+//! shapes.
 
 use crate::capture::Capture;
 pub use crate::capture::Dim;
@@ -12,7 +13,7 @@ use gristmill_uop::op::{Op, ReduceOp};
 use gristmill_uop::shape::{Dims, PagedSources, ScanSources, Scoring};
 use gristmill_uop::{Arg, Id};
 
-/// A tensor of the function being captured. A copy is the same tensor.
+/// A tensor of the function being captured; copies denote the same node.
 #[derive(Clone, Copy)]
 pub struct Tensor<'g> {
     pub(crate) capture: &'g Capture,
@@ -26,13 +27,13 @@ impl From<Tensor<'_>> for Dim {
     }
 }
 
-/// Dims of numbers and scalar tensors mixed: `dims![n, heads, 64]`.
+/// Builds dims from constants and scalar tensors: `dims![n, heads, 64]`.
 #[macro_export]
 macro_rules! dims { ($($d:expr),* $(,)?) => { &[$($crate::tensor::Dim::from($d)),*] } }
 
-/// What may stand beside a tensor: another one, or a number, which takes the tensor's type.
+/// Second operand of a binary op: a tensor, or a number that takes the first operand's type.
 pub trait Operand<'g> {
-    /// As a tensor beside `like`.
+    /// Converts the operand to a tensor of the type of `like`.
     fn beside(self, like: Tensor<'g>) -> Tensor<'g>;
 }
 impl<'g> Operand<'g> for Tensor<'g> {
@@ -60,27 +61,27 @@ macro_rules! unary { ($($name:ident $doc:literal;)*) => { $(
 )* } }
 
 impl<'g> Tensor<'g> {
-    /// The function it belongs to.
+    /// The capture that this tensor's node was added to.
     pub fn capture(self) -> &'g Capture {
         self.capture
     }
-    /// Its node in the function's graph.
+    /// The tensor's node in the captured graph.
     pub fn id(self) -> Id {
         self.id
     }
-    /// Its dims.
+    /// Length of each axis, as graph nodes; empty for a scalar.
     pub fn dims(self) -> Dims {
         self.capture.graph.borrow().shape(self.id)
     }
-    /// The length of one axis.
+    /// Length of the given axis.
     pub fn dim(self, axis: usize) -> Dim {
         Dim::Of(self.dims()[axis])
     }
-    /// Number of axes.
+    /// Number of axes; 0 for a scalar.
     pub fn rank(self) -> usize {
         self.dims().len()
     }
-    /// Type of its elements.
+    /// Element type of the tensor.
     pub fn scalar(self) -> Scalar {
         self.capture.graph.borrow().scalar(self.id)
     }
@@ -90,14 +91,14 @@ impl<'g> Tensor<'g> {
     fn show(self) -> String {
         self.capture.graph.borrow().show_dims(&self.dims())
     }
-    /// The rules may find that all elements are one constant, a scalar: here it gets its dims back.
+    /// Restores the dims if graph rules simplified the value to a scalar constant.
     fn shaped(self, dims: &[Id]) -> Tensor<'g> {
         if dims.is_empty() || !self.dims().is_empty() {
             return self;
         }
         self.repeated(dims)
     }
-    /// This, repeated to `dims`: leading axes are added, axes of length 1 are repeated.
+    /// Broadcasts to `dims`: leading axes are added, axes of length 1 are repeated.
     fn repeated(self, dims: &[Id]) -> Tensor<'g> {
         let mut g = self.capture.graph.borrow_mut();
         let one = g.int(1);
@@ -108,7 +109,7 @@ impl<'g> Tensor<'g> {
         drop(g);
         self.with(id)
     }
-    /// The dims to which tensors of these dims are repeated when they stand beside each other.
+    /// The broadcast dims of several tensors; panics if they do not fit.
     fn common_dims(tensors: &[Tensor<'g>]) -> Dims {
         let one = tensors[0].capture.graph.borrow_mut().int(1);
         let rank = tensors.iter().map(|t| t.rank()).max().unwrap_or(0);
@@ -143,15 +144,15 @@ impl<'g> Tensor<'g> {
         drop(g);
         self.with(id).shaped(&dims)
     }
-    /// The larger.
+    /// Elementwise maximum of two operands.
     pub fn maximum(self, other: impl Operand<'g>) -> Tensor<'g> {
         self.binary(Op::Max, other)
     }
-    /// The smaller.
+    /// Elementwise minimum of two operands.
     pub fn minimum(self, other: impl Operand<'g>) -> Tensor<'g> {
         self.binary(Op::Min, other)
     }
-    /// Integers held within `0..=last`, so that any value is a valid index.
+    /// Clamps integers to `0..=last`, so that any value is a valid index.
     pub fn clamp_index(self, last: usize) -> Tensor<'g> {
         self.minimum(last as i64).maximum(0)
     }
@@ -167,7 +168,7 @@ impl<'g> Tensor<'g> {
     pub fn equals(self, other: impl Operand<'g>) -> Tensor<'g> {
         self.binary(Op::Eq, other)
     }
-    /// `self ? a : b`, of a bool tensor.
+    /// Elementwise `self ? a : b`, for a bool tensor.
     pub fn select(self, a: Tensor<'g>, b: impl Operand<'g>) -> Tensor<'g> {
         let b = b.beside(a);
         assert!(self.scalar() == Scalar::Bool && a.scalar() == b.scalar(), "select of {self:?}, {a:?} and {b:?}");
@@ -182,12 +183,12 @@ impl<'g> Tensor<'g> {
         sqrt "Square root.";
         recip "1/x";
     }
-    /// As another type.
+    /// Converts the elements to another type.
     pub fn cast(self, to: Scalar) -> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().cast(self.id, to);
         self.with(id).shaped(&self.dims())
     }
-    /// The same bits as another type of that size.
+    /// Reinterprets the bits as another type of the same size.
     pub fn bitcast(self, to: Scalar) -> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().bitcast(self.id, to);
         self.with(id).shaped(&self.dims())
@@ -205,32 +206,33 @@ impl<'g> Tensor<'g> {
         let magnitude = self.maximum(-self);
         self.maximum(0.0) + ((-magnitude).exp() + 1.0).log()
     }
-    /// Same elements in row-major order, other dims.
+    /// Views the same elements, in row-major order, with other dims.
     pub fn reshape(self, dims: &[Dim]) -> Tensor<'g> {
         let dims = self.capture.ids(dims);
         let id = self.capture.graph.borrow_mut().reshape(self.id, &dims);
         self.with(id)
     }
-    /// A new axis of length 1 before `axis`.
+    /// Inserts an axis of length 1 before `axis`.
     pub fn unsqueeze(self, axis: usize) -> Tensor<'g> {
         let mut dims: Vec<Dim> = self.dims().into_iter().map(Dim::Of).collect();
         dims.insert(axis, Dim::Size(1));
         self.reshape(&dims)
     }
-    /// Without an axis, which has length 1.
+    /// Removes `axis`, which must have length 1.
     pub fn squeeze(self, axis: usize) -> Tensor<'g> {
         let mut dims: Vec<Dim> = self.dims().into_iter().map(Dim::Of).collect();
         dims.remove(axis);
         self.reshape(&dims)
     }
-    /// Axes in another order.
+    /// Reorders the axes: axis `i` of the result is axis `order[i]` of this tensor.
     pub fn permute(self, order: &[usize]) -> Tensor<'g> {
         let mut g = self.capture.graph.borrow_mut();
         let before = match (g[self.id].op, &g[self.id].arg) {
             (Op::Permute, Arg::Axes(inner)) => Some(order.iter().map(|&a| inner[a] as usize).collect::<Vec<_>>()),
             _ => None,
         };
-        // Of axes that were in another order before, in that of both: one movement, or none.
+        // A permute of a permute is one permute in the combined order, or none if that is the
+        // identity.
         let id = match before {
             Some(both) => {
                 let from = g[self.id].src[0];
@@ -241,12 +243,12 @@ impl<'g> Tensor<'g> {
         drop(g);
         self.with(id)
     }
-    /// Repeated to these dims: leading axes are added, axes of length 1 are repeated.
+    /// Broadcasts to these dims: leading axes are added, axes of length 1 are repeated.
     pub fn expand(self, dims: &[Dim]) -> Tensor<'g> {
         let dims = self.capture.ids(dims);
         self.repeated(&dims)
     }
-    /// Elements `begin..begin + length` of one axis.
+    /// Takes elements `begin..begin + length` of one axis.
     pub fn slice(self, axis: usize, begin: impl Into<Dim>, length: impl Into<Dim>) -> Tensor<'g> {
         let (begin, length) = (self.capture.id_of(begin.into()), self.capture.id_of(length.into()));
         let mut g = self.capture.graph.borrow_mut();
@@ -257,7 +259,7 @@ impl<'g> Tensor<'g> {
         drop(g);
         self.with(id)
     }
-    /// Tensors joined along one axis.
+    /// Concatenates tensors along one axis; all other dims must be equal.
     pub fn cat(parts: &[Tensor<'g>], axis: usize) -> Tensor<'g> {
         let (first, ids) = (parts[0], parts.iter().map(|p| p.id).collect::<Vec<_>>());
         for p in parts {
@@ -267,11 +269,11 @@ impl<'g> Tensor<'g> {
         let id = first.capture.graph.borrow_mut().cat(&ids, axis);
         first.with(id)
     }
-    /// Summed over axes, which vanish.
+    /// Sums over axes, which are removed.
     pub fn sum(self, axes: &[usize]) -> Tensor<'g> {
         self.reduce(axes, ReduceOp::Add)
     }
-    /// Largest over axes, which vanish.
+    /// Takes the maximum over axes, which are removed.
     pub fn max(self, axes: &[usize]) -> Tensor<'g> {
         self.reduce(axes, ReduceOp::Max)
     }
@@ -280,14 +282,17 @@ impl<'g> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().reduce(self.id, axes, op);
         self.with(id)
     }
-    /// Rows (first axis) chosen by an integer tensor: `[i.., rest..]` of `x [rows, rest..]` and `index [i..]`.
+    /// Gathers rows (first axis) by index: `[i.., rest..]` of `x [rows, rest..]` and `index [i..]`.
     pub fn gather(self, index: Tensor<'g>) -> Tensor<'g> {
         assert!(index.scalar().is_int(), "gather by {index:?}");
         let id = self.capture.graph.borrow_mut().gather(self.id, index.id);
         self.with(id)
     }
-    /// This tensor `[rows, rest..]` with those of `value [i.., rest..]` added to the rows (first axis) that `index [i..]` names, below `rows`; of several with one
-    /// number all. The gradient of [`gather`](Tensor::gather); its own gradient is one. Of f32, f16 and i32.
+    /// Adds rows of `value [i.., rest..]` to the rows of this tensor `[rows, rest..]` at `index
+    /// [i..]`.
+    ///
+    /// Indices are below `rows`; values with equal indices are all added. It is the gradient of
+    /// [`gather`](Tensor::gather), and its own gradient is a `gather`. Types: f32, f16 and i32.
     ///
     /// ```
     /// use gristmill_tensor::{dims, function::Capture};
@@ -313,23 +318,27 @@ impl<'g> Tensor<'g> {
         drop(g);
         self.with(id)
     }
-    /// `y[.., o] = Σ_i w[o, i]·x[.., i]` of `x [.., in]` and `w [out, in]`.
+    /// Applies a weight: `y[.., o] = Σ_i w[o, i]·x[.., i]` of `x [.., in]` and `w [out, in]`.
     pub fn linear(self, w: Tensor<'g>) -> Tensor<'g> {
         assert_eq!(w.rank(), 2, "linear of {self:?} by {w:?}");
         self.contract(w)
     }
-    /// The last axis contracted with that of `w`, whose other axes but one stand beside this tensor's: `y[b.., o] = Σ_i
-    /// w[b.., o, i]·x[b.., i]` of `x [b.., in]` and `w [b.., out, in]`, with `b` broadcast.
+    /// Contracts the last axes, `y[b.., o] = Σ_i w[b.., o, i]·x[b.., i]`, with `b` broadcast.
     ///
-    /// A weight stored as plain f16 meets activations rounded to f16, as in ggml and in every tensor core: files of that type were
-    /// made with such an engine in mind, and near ties between experts fall as they do there. Bf16 has eight digits of f16's eleven: activations that meet
-    /// it keep theirs.
+    /// The shapes are `x [b.., in]` and `w [b.., out, in]`.
+    ///
+    /// For a weight stored as plain f16, activations are rounded to f16, as in ggml and on tensor
+    /// cores: such files were made for engines that do so, and near ties between experts resolve
+    /// the same way. Bf16 has 8 significant bits against 11 of f16, so its activations keep their
+    /// precision.
     pub fn contract(self, w: Tensor<'g>) -> Tensor<'g> {
         let x = if w.is_stored_f16() { self.cast(Scalar::F16).cast(Scalar::F32) } else { self };
         let product = w * x.unsqueeze(self.rank() - 1);
         product.sum(&[product.rank() - 1])
     }
-    /// `y[b.., m, n] = Σ_k x[b.., m, k]·w[b.., k, n]` of `x [b.., m, k]` and `w [b.., k, n]`, with `b` broadcast, in f32 whatever they are stored as.
+    /// Matrix product `y[b.., m, n] = Σ_k x[b.., m, k]·w[b.., k, n]` in f32, with `b` broadcast.
+    ///
+    /// The shapes are `x [b.., m, k]` and `w [b.., k, n]`, of any types.
     pub fn matmul(self, w: Tensor<'g>) -> Tensor<'g> {
         assert!(self.rank() >= 2 && w.rank() >= 2, "a product of matrices {self:?} and {w:?}");
         let [x, w] = [self, w].map(|side| side.cast(Scalar::F32));
@@ -337,7 +346,7 @@ impl<'g> Tensor<'g> {
         let order: Vec<usize> = (0..front).chain([last, front]).collect();
         x.contract(w.permute(&order).unsqueeze(front))
     }
-    /// Is this a packed weight, moved or gathered perhaps, whose values are plain f16?
+    /// True for a packed weight with plain f16 values, possibly moved or gathered.
     fn is_stored_f16(self) -> bool {
         let mut g = self.capture.graph.borrow_mut();
         let mut at = self.id;
@@ -349,20 +358,25 @@ impl<'g> Tensor<'g> {
         let value = encoding.decode(&mut g, at, zero, zero);
         g[value].op == Op::Cast && g[g[value].src[0]].op == Op::Load && g.scalar(g[value].src[0]) == Scalar::F16
     }
-    /// A new version of this state, whose rows (first axis) from `start` on are those of `value`.
+    /// Makes a new version of this state with the rows from `start` on replaced by those of
+    /// `value`.
     pub fn assign(self, value: Tensor<'g>, start: Tensor<'g>) -> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().assign(self.id, value.id, start.id);
         self.with(id)
     }
-    /// A new version of this state, whose rows (first axis) `numbers [n]`, no two of them equal, are those of `value [n, ..]`.
+    /// Makes a new version of this state with rows `numbers [n]` replaced by `value [n, ..]`.
+    ///
+    /// Row numbers index the first axis and must be distinct.
     pub fn scatter(self, value: Tensor<'g>, numbers: Tensor<'g>) -> Tensor<'g> {
         let (own, new) = (self.dims(), value.dims());
         let fit = own[1..] == new[1..] && numbers.dims()[..] == new[..1] && numbers.scalar().is_int();
         assert!(fit, "{value:?} into {self:?} at {numbers:?}");
         self.assign(value, numbers)
     }
-    /// The rows of a pool of so many pages, each of so many positions, where `positions` of the sequence lie whose pages these are, `[blocks]`: i64, inside the pool
-    /// whatever the numbers of the pages. No position is behind the last block.
+    /// Maps positions of one sequence to rows of a paged pool, by its block table `self [blocks]`.
+    ///
+    /// The pool has `pages` pages of `page` positions each. Results are i64 and lie inside the pool
+    /// for any page numbers; every position must lie within the table's blocks.
     pub fn slots_of(self, positions: Tensor<'g>, [pages, page]: [usize; 2]) -> Tensor<'g> {
         let mut g = self.capture.graph.borrow_mut();
         let positions = g.cast(positions.id, Scalar::I64);
@@ -370,27 +384,35 @@ impl<'g> Tensor<'g> {
         drop(g);
         self.with(id)
     }
-    /// Rows in eight bits, with one scale for every `group` elements of the last axis: bytes, and scales in f32. See
-    /// [`gristmill_uop::rows`].
+    /// Quantises rows to 8 bits, with one f32 scale per `group` elements of the last axis.
+    ///
+    /// Returns the bytes and the scales. See [`gristmill_uop::rows`].
     pub fn encode_rows(self, group: usize) -> (Tensor<'g>, Tensor<'g>) {
         let (q, d) = self.capture.graph.borrow_mut().encode_rows(self.id, group as i64);
         (self.with(q), self.with(d))
     }
-    /// The numbers that these bytes with those scales stand for, f32.
+    /// Dequantises bytes of [`Tensor::encode_rows`] with their scales to f32.
     pub fn decode_rows(self, scales: Tensor<'g>, group: usize) -> Tensor<'g> {
         let id = self.capture.graph.borrow_mut().decode_rows(self.id, scales.id, group as i64);
         self.with(id)
     }
-    /// This, computed by the user's kernel in `groups` workgroups (i64, a scalar) from `arguments`, tensors and variables in the order of its names: a launch of its own, before and behind which all
-    /// else is fused as ever. What is elementwise before arguments that it reads by functions, and behind an output that it writes by one (`accessors`), may be computed in that launch too, where that is
-    /// cheaper. A device for which the kernel has no text computes this as it is written, and what a text computes is judged by it.
+    /// Replaces this expression by a custom kernel with `groups` workgroups (i64, a scalar).
+    ///
+    /// `arguments` are tensors and variables in the order of the kernel's argument names. The
+    /// kernel is a launch of its own; the graph around it is fused as usual. Elementwise producers
+    /// of arguments that it reads by functions, and elementwise consumers of an output that it
+    /// writes by a function (`accessors`), may be fused into its launch if that costs less. Devices
+    /// without a text for the kernel compute this expression itself, which is also the reference
+    /// for the text.
     pub fn computed_by(self, kernel: CustomRef, groups: Tensor<'g>, arguments: &[Tensor<'g>]) -> Tensor<'g> {
         assert_eq!(kernel.arguments.len(), arguments.len(), "{} takes {:?}", kernel.name, kernel.arguments);
         let arguments: Vec<Id> = arguments.iter().map(|t| t.id).collect();
         let id = self.capture.graph.borrow_mut().call(kernel, self.id, groups.id, &arguments);
         self.with(id)
     }
-    /// Causal attention of queries `[tokens, heads, d]`; see [`gristmill_uop::graph::Graph::attention`].
+    /// Causal attention of queries `[tokens, heads, d]`.
+    ///
+    /// See [`gristmill_uop::graph::Graph::attention`].
     pub fn attention(
         self,
         k: Tensor<'g>,
@@ -404,7 +426,9 @@ impl<'g> Tensor<'g> {
         drop(g);
         self.with(id)
     }
-    /// The same with a cap of scores, within a window and with sinks `[heads]`, as far as there are any; see [`gristmill_uop::graph::Graph::attention_within`].
+    /// Causal attention with optional score cap, sliding window and sinks `[heads]`.
+    ///
+    /// See [`gristmill_uop::graph::Graph::attention_within`].
     pub fn attention_within(
         self,
         [k, v]: [Tensor<'g>; 2],
@@ -423,8 +447,10 @@ impl<'g> Tensor<'g> {
         drop(g);
         self.with(id)
     }
-    /// Causal attention of queries `[rows, heads, d]` of several sequences over keys and values `[pages, page, kv heads, ..]`, with a cap of scores, within a window and with sinks
-    /// `[heads]`, as far as there are any; see [`gristmill_uop::graph::Graph::paged_attention`].
+    /// Causal attention of queries `[rows, heads, d]` of several sequences over a paged KV cache.
+    ///
+    /// Keys and values are `[pages, page, kv heads, ..]`; a score cap, a sliding window and sinks
+    /// `[heads]` are optional. See [`gristmill_uop::graph::Graph::paged_attention`].
     pub fn paged_attention(
         self,
         [k, v]: [Tensor<'g>; 2],
@@ -448,21 +474,21 @@ impl<'g> Tensor<'g> {
     }
 }
 
-/// Where rows of several sequences stand.
+/// Positions and block tables of rows of several sequences.
 #[derive(Clone, Copy)]
 pub struct PagedRows<'g> {
-    /// The position of each row in its sequence, `[rows]`, i32.
+    /// Position of each row in its sequence: `[rows]`, i32.
     pub positions: Tensor<'g>,
-    /// More than the largest of them: a scalar.
+    /// Exclusive upper bound of the positions: a scalar.
     pub length: Tensor<'g>,
-    /// The pages of each row's sequence, in the order of its positions, `[rows, blocks]`, i32; of constant length.
+    /// Block table of each row's sequence: `[rows, blocks]`, i32; `blocks` is a constant.
     pub table: Tensor<'g>,
-    /// Positions of a page.
+    /// Positions in a page.
     pub page: usize,
 }
 
 impl<'g> PagedRows<'g> {
-    /// The positions as i64, held within those that the table has.
+    /// The positions as i64, clamped to those that the block table covers.
     pub fn positions(&self) -> Tensor<'g> {
         let mut g = self.table.capture.graph.borrow_mut();
         let blocks = g.shape(self.table.id)[1];
@@ -471,14 +497,16 @@ impl<'g> PagedRows<'g> {
         drop(g);
         self.positions.with(id)
     }
-    /// Rows of a pool `[pages·page, rest..]` by pages, `[pages, page, rest..]`.
+    /// Views the rows of a pool `[pages·page, rest..]` as pages, `[pages, page, rest..]`.
     pub fn in_pages(&self, x: Tensor<'g>) -> Tensor<'g> {
         let mut dims: Vec<Dim> = x.dims().into_iter().map(Dim::Of).collect();
         let rows = x.capture.graph.borrow().max_of(x.dims()[0]) as usize;
         dims.splice(..1, [rows / self.page, self.page].map(Dim::Size));
         x.reshape(&dims)
     }
-    /// The row of a pool of so many pages that each row has for itself, `[rows]`, i64: one inside the pool, whatever positions and table say.
+    /// The pool row of each row's own position: `[rows]`, i64.
+    ///
+    /// It lies inside a pool of `pages` pages for any positions and block table.
     pub fn slots(&self, pages: usize) -> Tensor<'g> {
         let positions = self.positions();
         let mut g = self.table.capture.graph.borrow_mut();
@@ -490,23 +518,27 @@ impl<'g> PagedRows<'g> {
     }
 }
 
-/// What a recurrence is of: see [`Recurrence::scan`] and, for dims, [`ScanSources`].
+/// Inputs of a linear recurrence with a matrix state per head.
+///
+/// See [`Recurrence::scan`], and [`ScanSources`] for dims.
 #[derive(Clone, Copy)]
 pub struct Recurrence<'g> {
-    /// What is read of the state after each token.
+    /// Vectors that the state is multiplied with after each token.
     pub queries: Tensor<'g>,
-    /// Where each token writes.
+    /// Keys of the rank-1 updates, one per token and head.
     pub keys: Tensor<'g>,
-    /// What it writes there.
+    /// Values of the rank-1 updates, one per token and head.
     pub values: Tensor<'g>,
-    /// Logarithms of decays.
+    /// Natural logarithms of the state's decay, per token and head.
     pub gates: Tensor<'g>,
-    /// The part by which what was there moves to the value.
+    /// Delta-rule rates: the update is `rate · (value − state·key)`; `None` adds the value itself.
     pub rates: Option<Tensor<'g>>,
 }
 
 impl<'g> Recurrence<'g> {
-    /// Over all tokens, from `state` on: what was read, and the state after the last; see [`gristmill_uop::graph::Graph::scan`].
+    /// Runs the recurrence over all tokens from `state`; returns the outputs and the last state.
+    ///
+    /// See [`gristmill_uop::graph::Graph::scan`].
     pub fn scan(&self, state: Tensor<'g>) -> (Tensor<'g>, Tensor<'g>) {
         let [queries, keys, values, gates] = [self.queries, self.keys, self.values, self.gates].map(|t| t.id);
         let of = ScanSources { state: state.id, queries, keys, values, gates, rates: self.rates.map(|t| t.id) };
@@ -525,7 +557,7 @@ operators! { Add add Add; Sub sub Sub; Mul mul Mul; Rem rem Mod; BitAnd bitand A
 
 impl<'g, O: Operand<'g>> std::ops::Div<O> for Tensor<'g> {
     type Output = Tensor<'g>;
-    /// The quotient of floats; of integers, its floor.
+    /// Quotient of floats; floor of the quotient of integers.
     fn div(self, other: O) -> Tensor<'g> {
         self.binary(if self.scalar().is_float() { Op::Div } else { Op::IDiv }, other)
     }

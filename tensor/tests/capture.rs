@@ -1,4 +1,4 @@
-//! Shapes and keys of captured functions.
+//! Tests shapes and content keys of captured functions.
 
 use gristmill_compiler::decompose;
 use gristmill_tensor::dims;

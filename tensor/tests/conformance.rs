@@ -645,7 +645,7 @@ fn cuda_attention_at_a_depth() {
 /// Kernels as Metal gets them compute the same: some of every group, and some with products of bytes.
 #[test]
 fn kernels_for_metal() {
-    let device: Arc<dyn Device> = match Simulated::of(metal::language(), metal::target(), store()) {
+    let device: Arc<dyn Device> = match Simulated::for_language(metal::language(), metal::target(), store()) {
         Ok(device) => Arc::new(device),
         Err(missing) => return simulated::skip(&missing),
     };

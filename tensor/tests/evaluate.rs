@@ -1,15 +1,15 @@
-//! The evaluator against values computed by hand.
+//! Tests the reference evaluator against values computed by hand.
 
 use gristmill_encodings::by_name;
 use gristmill_tensor::dims;
-use gristmill_tensor::evaluate::{Array, Env, decode, evaluate, evaluate_all};
+use gristmill_tensor::evaluate::{Env, HostArray, decode, evaluate, evaluate_all};
 use gristmill_tensor::function::Capture;
 use gristmill_uop::function::Function;
 use gristmill_uop::shape::{PagedSources, ScanSources, Scoring};
 use gristmill_uop::spec::Level;
 use gristmill_uop::{Arg, Encoding, Graph, Id, Op, ReduceOp, Scalar, Sources};
 
-/// 4 nibbles and an f16 scale: value = (q - 8) * d, low nibbles first.
+/// Test encoding of 4 nibbles and an f16 scale: value = (q - 8) * d, low nibbles first.
 static NIBBLES: Encoding = Encoding {
     name: "nibbles",
     elements: 4,
@@ -29,8 +29,8 @@ fn param(g: &mut Graph, slot: u32, d: &[i64], s: Scalar) -> Id {
     g.param(slot, &d, s)
 }
 
-fn array(dims: &[usize], data: &[f64]) -> Array {
-    Array { dims: dims.to_vec(), data: data.to_vec() }
+fn array(dims: &[usize], data: &[f64]) -> HostArray {
+    HostArray { dims: dims.to_vec(), data: data.to_vec() }
 }
 
 const SIX: &[f64] = &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
@@ -122,7 +122,7 @@ fn elementwise_floats_are_not_rounded() {
     assert_eq!(evaluate(&g, w, &env), array(&[2], &[3.0, 0.5]));
     let fma = g.build(Op::Fma, Scalar::F32.one(), [x, y, y].as_slice(), Arg::None);
     assert_eq!(evaluate(&g, fma, &env), array(&[2], &[6.0, -0.75]));
-    // A scalar stands beside any shape, computed ones too.
+    // A scalar broadcasts to any shape, even if it is computed.
     let s = g.sum(x, &[0]);
     let a = g.add(y, s);
     assert_eq!(evaluate(&g, a, &env), array(&[2], &[1.5, -1.0]));
@@ -186,7 +186,7 @@ fn reductions() {
     let none = g.shrink(x, &[(zero, two), (zero, n)]);
     let m = g.reduce(none, &[1], ReduceOp::Max);
     assert_eq!(evaluate(&g, m, &env), array(&[2], &[f64::NEG_INFINITY; 2]));
-    // Counting: a comparison that is always true is still a tensor of that many ones.
+    // Counting: the sum of an always-true comparison is its number of elements.
     let i = g.iota(&[two, two], 1);
     let c = g.lt(i, two);
     let c = g.cast(c, Scalar::I32);
@@ -218,13 +218,13 @@ fn gather_and_assign() {
     let p = g.var("p", 0, 2);
     let a = g.assign(x, v, p);
     assert_eq!(evaluate(&g, a, &env), array(&[3, 2], &[0.0, 1.0, 9.0, 8.0, 4.0, 5.0]));
-    // The old version is untouched.
+    // The old version is unchanged.
     let both = evaluate_all(&g, &[a, x], &env);
     assert_eq!(both[1].data, SIX);
 }
 
 fn block(scale: f32, bytes: [u8; 2]) -> [u8; 4] {
-    // f16 of a power of two: the exponent only.
+    // f16 of a power of two: only the exponent is set.
     let e = (scale.log2() as i32 + 15) as u16;
     let d = (e << 10).to_le_bytes();
     [d[0], d[1], bytes[0], bytes[1]]
@@ -242,7 +242,7 @@ fn packed_rows() {
     let x = g.gather(w, i);
     let x = g.decode(x);
     assert_eq!(evaluate(&g, x, &env), array(&[2, 4], &[rows[2], rows[0]].concat()));
-    // The same rows the other way round.
+    // The same rows, with decode before gather.
     let y = g.decode(w);
     let y = g.gather(y, i);
     assert_eq!(evaluate(&g, x, &env), evaluate(&g, y, &env));
@@ -279,7 +279,7 @@ fn attention_is_softmax_by_its_definition() {
                 let s: f64 = (0..d).map(|i| q[(t * heads + h) * d + i] * k[(p * 2 + kv) * d + i]).sum();
                 (0.5 * s).exp()
             };
-            // Token 0 stands at position 2; all of 0..=4 are in use.
+            // Token 0 is at position 2; positions 0..=4 are in use.
             let seen: Vec<usize> = (0..positions).filter(|&p| p <= 2 + t && p < 5).collect();
             let total: f64 = seen.iter().map(|&p| weight(p)).sum();
             for i in 0..dv {
@@ -299,7 +299,7 @@ fn a_window_ends_attention_and_a_sink_takes_a_part_of_it() {
     let sinks = param(&mut g, 2, &[2], Scalar::F32);
     let (first, length) = (g.int(2), g.int(4));
     let a = g.attention_within([q, k, k], [first, length], 0.5, 2, Some(sinks));
-    // Tokens at positions 2 and 3 see two positions each; scores are 0, as queries are.
+    // Tokens at positions 2 and 3 attend to two positions each; queries are 0, so scores are 0.
     let (queries, keys, scores) = ([0.0; 4], [1.0, 2.0, 3.0, 5.0], [0.0, 2f64.ln()]);
     let env = Env::new().values(0, &queries).values(1, &keys).values(2, &scores);
     let got = evaluate(&g, a, &env).data;
@@ -317,7 +317,7 @@ fn a_cap_bounds_scores_but_not_sinks() {
     let scores = Scoring { scale: 0.5, cap: Some(2.0) };
     let a = g.attention_within([q, k, k], [first, length], scores, 0, Some(sinks));
     gristmill_uop::spec::check(&g, a, Level::Tensor).unwrap();
-    // Scores are 1 and 400 before the cap; that of the sink is above it.
+    // Scores are 1 and 400 before the cap; the sink's score is larger than the cap.
     let env = Env::new().values(0, &[2.0]).values(1, &[1.0, 400.0]).values(2, &[3.0]);
     let [one, two, sink] = [(2.0 * 0.5f64.tanh()).exp(), 2f64.exp(), 3f64.exp()];
     let want = (one + 400.0 * two) / (one + two + sink);
@@ -325,7 +325,7 @@ fn a_cap_bounds_scores_but_not_sinks() {
     assert!((got - want).abs() < 1e-9 * want, "{got} {want}");
 }
 
-/// A pool of four pages of two positions.
+/// Attention over a pool of four pages of two positions.
 fn paged(positions: &[f64], table: &[f64]) -> Vec<f64> {
     let mut g = Graph::new();
     let q = param(&mut g, 0, &[2, 2, 1], Scalar::F32);
@@ -352,8 +352,9 @@ fn paged(positions: &[f64], table: &[f64]) -> Vec<f64> {
 
 #[test]
 fn rows_in_pages_see_their_own_sequence() {
-    // The first row stands at position 1 of a sequence in page 2, which has no second page; the other at position 3 of one in pages 3 and 0, of which it sees
-    // the last three positions. Scores are 0, as queries are; a sink counts as one position and as two.
+    // The first row is at position 1 of a sequence in page 2, which has no second page. The other
+    // is at position 3 of a sequence in pages 3 and 0, with a window of three positions. Queries
+    // are 0, so scores are 0; the sinks count as one and as two positions.
     let got = paged(&[1.0, 3.0], &[2.0, -1.0, 3.0, 0.0]);
     let want = [8.0 / 3.0, 8.0 / 4.0, 14.0 / 4.0, 14.0 / 5.0];
     assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-12), "{got:?}");
@@ -419,7 +420,7 @@ fn products_of_matrices() {
     assert_eq!(of(&f), array(&[2, 1, 2], &[8.0, 80.0, 26.0, 260.0]));
 }
 
-/// Activations meet a weight stored as f16 rounded to it, and others as they are.
+/// Activations are rounded to f16 for weights stored as f16, and unchanged for other weights.
 #[test]
 fn activations_are_rounded_like_stored_f16() {
     let x: &[f64] = &[1.0 + 1.0 / 1024.0 + 1.0 / 8192.0];
@@ -428,7 +429,7 @@ fn activations_are_rounded_like_stored_f16() {
         let c = Capture::new("rounded");
         c.output("y", c.input("x", dims![1, 1], Scalar::F32).linear(c.weight("w", &[1, 1], e)));
         let f = c.finish();
-        // One, in each of them.
+        // 1.0 in each format.
         let one: &[u8] = match name {
             "f32" => &[0, 0, 0x80, 0x3f],
             "f16" => &[0, 0x3c],
@@ -439,7 +440,8 @@ fn activations_are_rounded_like_stored_f16() {
     }
 }
 
-/// Two tokens of a state of one row: halved, then a value added along the key; with a rate, of what is missing of it.
+/// Two tokens on a one-row state: decay by half, then an update along the key,
+/// with and without rate.
 #[test]
 fn a_scan_decays_writes_and_reads() {
     let mut g = Graph::new();
@@ -454,7 +456,7 @@ fn a_scan_decays_writes_and_reads() {
     let gates_of = [half, half];
     let env = env.values(3, &[10.0, 6.0]).values(4, &gates_of).values(5, &[0.5, 1.0]);
     let of = ScanSources { state, queries, keys, values, gates, rates: None };
-    let near = |found: Array, expected: &[f64]| {
+    let near = |found: HostArray, expected: &[f64]| {
         assert!(found.data.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
         assert_eq!(found.data.len(), expected.len());
     };

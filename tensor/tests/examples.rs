@@ -1,4 +1,4 @@
-//! The examples, on the interpreter and on this processor; and what else tensors with values promise.
+//! Runs the examples on the interpreter and this CPU, and tests lazy tensors across devices.
 
 #[path = "../examples/convolution.rs"]
 mod convolution;
@@ -21,7 +21,7 @@ use gristmill_tensor::eager::{self, Tensor};
 use gristmill_uop::Scalar;
 use std::sync::Arc;
 
-/// This processor, with the tests' own store.
+/// This CPU, with the tests' own kernel store.
 fn cpu() -> Opened {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let store = Store::open(path, 1 << 30).expect("a store");
@@ -29,13 +29,13 @@ fn cpu() -> Opened {
     Opened::new(Arc::new(CpuDevice::with(2, isa, cc, store).expect("a cpu")), Some(&dialect::C))
 }
 
-/// One test: the device is the process's.
+/// All in one test, because the current device is global to the process.
 #[test]
 fn examples_run_and_values_outlive_their_device() {
     let interp = || Opened::new(Arc::new(InterpDevice::new()), None);
     for device in [interp, cpu] {
         eager::set_device(device());
-        // The second time what was planned is read from the store, where there is one.
+        // The second run reads compiled functions from the store, if there is one.
         for _ in 0..2 {
             let sizes = custom_kernel::Sizes { layers: 2, width: 64, heads: 2, head: 32, inner: 128, positions: 5 };
             custom_kernel::run(&device(), sizes).expect("a kernel of one's own");
@@ -50,7 +50,7 @@ fn examples_run_and_values_outlive_their_device() {
         main().expect("an example");
     }
     what_is_realized_is_not_computed_again();
-    // What one device has computed is what the next starts from.
+    // Values computed on one device are inputs on the next.
     let computed = (Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]) * 2.0).realize().expect("on the processor");
     eager::set_device(interp());
     assert_eq!(computed.sum(&[0]).to_vec::<f32>().expect("on the interpreter"), [8.0, 12.0]);
@@ -66,7 +66,7 @@ fn what_is_realized_is_not_computed_again() {
     eager::realize(&[&a, &b, &a, &y]).expect("computed");
     assert_eq!(a.to_vec::<f32>().expect("read"), [4.0, 6.0, 8.0]);
     assert_eq!(b.to_vec::<f32>().expect("read"), [-2.0, -3.0, -4.0]);
-    // A long chain is neither followed nor captured by recursion.
+    // Long chains are captured and dropped without recursion.
     let mut sum = x;
     for _ in 0..200 {
         sum = sum + 1.0;

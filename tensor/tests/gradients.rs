@@ -1,6 +1,6 @@
-//! Gradients through rows that data chooses, beside finite differences of what they are gradients of.
+//! Compares gradients of gather and scatter-add with finite differences.
 
-use gristmill_tensor::evaluate::{Array, Env, evaluate};
+use gristmill_tensor::evaluate::{Env, HostArray, evaluate};
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_tensor::{dims, nn};
@@ -8,11 +8,11 @@ use gristmill_uop::Scalar;
 
 const ROWS: usize = 5;
 const WIDTH: usize = 3;
-/// Some are chosen several times, some never.
+/// Some rows are chosen several times, some never.
 const CHOSEN: [f64; 8] = [3.0, 0.0, 3.0, 4.0, 0.0, 3.0, 1.0, 4.0];
 
-/// The value of a function of `x` (slot 0), the index (slot 1) and `v` (slot 2).
-fn value(of: impl Fn([Tensor<'_>; 3]) -> u32, x: &[f64], v: &[f64]) -> Array {
+/// Evaluates a function of `x` (slot 0), the index (slot 1) and `v` (slot 2).
+fn value(of: impl Fn([Tensor<'_>; 3]) -> u32, x: &[f64], v: &[f64]) -> HostArray {
     let c = Capture::new("loss");
     let inputs = [
         c.input("x", dims![ROWS, WIDTH], Scalar::F32),
@@ -30,7 +30,7 @@ fn numbers(n: usize) -> Vec<f64> {
     (0..n).map(|i| ((i * 37 + 11) % 17) as f64 / 17.0 - 0.5).collect()
 }
 
-/// Differences of a sum, element by element of one of what it is of.
+/// Central differences of a loss with respect to each element of its argument.
 fn differences(at: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
     const STEP: f64 = 1e-4;
     let shifted = |i: usize, by: f64| {
@@ -48,7 +48,7 @@ fn assert_near(got: &[f64], want: &[f64]) {
     }
 }
 
-/// Σ e^rows·v of the rows chosen: of the table that is rows added where they were chosen.
+/// The loss Σ e^rows·v of gathered rows: the gradient of the table is a scatter-add.
 #[test]
 fn of_chosen_rows_rows_are_added() {
     let (x, v) = (numbers(ROWS * WIDTH), numbers(CHOSEN.len() * WIDTH));
@@ -65,7 +65,7 @@ fn of_chosen_rows_rows_are_added() {
     assert_near(&got.data, &differences(&x, loss));
 }
 
-/// Σ e^(x with rows added): of the rows added that is the rows to which they were.
+/// The loss Σ e^(x + scattered rows): the gradient of the scattered rows is a gather.
 #[test]
 fn of_added_rows_rows_are_chosen() {
     let (x, v) = (numbers(ROWS * WIDTH), numbers(CHOSEN.len() * WIDTH));

@@ -1,5 +1,7 @@
-//! The text of a few kernels, as snapshots: a refactor shows no difference here, and a change that means to change kernels shows what it
-//! does to them in review. `cargo xtask bless` updates them.
+//! Snapshots of the text of a few kernels.
+//!
+//! A refactoring leaves them unchanged; an intended change of kernels is visible in review.
+//! `cargo xtask bless` updates them.
 
 use gristmill_backend::cpu::dialect::C;
 use gristmill_compiler::{Cheapest, compile};
@@ -11,7 +13,7 @@ use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Scalar, text};
 
-/// Normed rows against a packed weight: `y = W · rms_norm(x)`.
+/// RMS norm and product with a packed weight: `y = W · rms_norm(x)`.
 fn normed_matvec(encoding: EncodingRef) -> Function {
     let c = Capture::new("normed matvec");
     let x = c.input("x", dims![1, 512], Scalar::F32);

@@ -1,12 +1,12 @@
-//! Formats taken apart: what is stored of them in layouts with interleaved rows.
+//! Tests how packed formats split into fields for layouts with interleaved rows.
 
-use gristmill_compiler::layout::{Kind, Packing};
+use gristmill_compiler::ir::layout::{Kind, Packing};
 use gristmill_encodings::TABLE;
 use gristmill_uop::EncodingRef;
 
-/// Leaves of a format: scales with the elements that share one, codes as the bits of their pieces and what is added to them.
+/// Describes a format's fields: scales with their group size, codes with their bits and offsets.
 fn shape(e: EncodingRef) -> String {
-    let Some(p) = Packing::of(e) else { return "as in the file".into() };
+    let Some(p) = Packing::for_encoding(e) else { return "as in the file".into() };
     let mut out: Vec<String> = p
         .leaves
         .iter()

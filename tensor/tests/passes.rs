@@ -1,10 +1,13 @@
-//! Every pass alone, as text in and text out: a file under `tests/passes/PASS/` is a case. How one is written is said in CONTRIBUTING.md.
+//! Runs every compiler pass alone, text in and text out: a case is a file in `tests/passes/PASS/`.
 //!
-//! What a pass makes of a case is compared with the file, is checked by the spec of its level, and is run beside what went in, on random values: the
-//! evaluator judges the tensor level, `interp` the kernel level, and its like for linear code statements, so that what is blessed computes the same. The
-//! tests lie here and not in the compiler, which may know neither of the first two.
+//! CONTRIBUTING.md describes the format. The output of a pass is compared with the file,
+//! checked by the spec of its level, and run on the same random values as its input: the tensor
+//! level by the evaluator, the kernel level by `interp`, linear code by its interpreter. So
+//! blessed output computes the same. The tests are not in the compiler crate, which must not
+//! depend on the first two.
 //!
-//! `GRISTMILL_BLESS=1` rewrites what is expected, `GRISTMILL_CASE=text` runs only the cases whose paths contain the text.
+//! `GRISTMILL_BLESS=1` rewrites the expected output; `GRISTMILL_CASE=text` runs only the cases with
+//! that text in their path.
 
 #[path = "passes/apply.rs"]
 mod apply;
@@ -38,7 +41,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passes")
 }
 
-/// Entries of a folder by name.
+/// Entries of a folder, sorted by name.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> =
         std::fs::read_dir(folder).expect("a folder").map(|e| e.expect("an entry").path()).collect();
@@ -46,12 +49,12 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The folders of cases, one for each pass.
+/// The folders of cases, one per pass.
 fn passes() -> Vec<PathBuf> {
     entries(&folder()).into_iter().filter(|p| p.is_dir()).collect()
 }
 
-/// Runs a case; the words for what is wrong with it.
+/// Runs a case and returns a description of its failure.
 fn run(path: &Path, bless: bool) -> Result<(), String> {
     let case = Case::read(path)?;
     let pass = apply::PASSES.iter().find(|p| p.0 == case.pass).ok_or_else(|| format!("no pass `{}`", case.pass))?;
@@ -69,7 +72,7 @@ fn every_case() {
     let cases = cases.into_iter().filter(|p| p.to_string_lossy().contains(&only));
     let failed: Vec<String> = cases
         .filter_map(|path| {
-            // A pass that panics fails its own case, not those after it.
+            // A panic in a pass fails its own case only.
             let result = std::panic::catch_unwind(|| run(&path, bless));
             let words = match result {
                 Ok(result) => result.err()?,
@@ -140,11 +143,11 @@ fn a_rule_more_finds_another_form() {
 }
 
 thread_local! {
-    /// The number of the rule that a wrong one is made of.
+    /// Index of the rule to break.
     static SPOILT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Every rule in turn says the negative of what it should, and goes through what its cases go through: none of them lets it pass, whether it is to be blessed or not.
+/// Breaks every rule in turn by negating its result: its own cases must catch that, blessed or not.
 #[test]
 fn a_wrong_rule_is_caught_by_its_own_cases() {
     let cases: Vec<Case> =
@@ -167,7 +170,7 @@ fn a_wrong_rule_is_caught_by_its_own_cases() {
     }
 }
 
-/// A case in a folder of its own, and what is wrong with it when it is blessed.
+/// Blesses a case in a temporary folder; returns the file's text and the failure, if any.
 fn blessed(name: &str, text: &str) -> (String, Option<String>) {
     let folder =
         std::env::temp_dir().join(format!("gristmill-passes-{}-{name}", std::process::id())).join("rules_algebra");
@@ -186,7 +189,7 @@ fn a_case_is_blessed_and_a_difference_is_shown() {
     let (after, error) = blessed("fresh", text);
     assert_eq!(error, None);
     assert_eq!(after, format!("{text}---\n%0 = Param i32 slot=0\nreturn %0\n"));
-    // A comment that is none, and a header that nobody reads.
+    // A missing comment, and a header key that the pass does not read.
     assert!(blessed("comment", &text.replace('.', "")).1.expect("an error").contains("comment"));
     let unread = text.replace("Shown.\n", "Shown.\ntarget: cpu-avx2\n");
     assert!(blessed("header", &unread).1.expect("an error").contains("`target` is nothing that rules_algebra reads"));
@@ -199,7 +202,7 @@ fn what_computes_something_else_is_not_blessed() {
         let (graph, roots) = g(text);
         let kernel = text.contains("Store");
         match kernel {
-            true => judge::Meaning::Kernels(kernels::Kernels::of(graph, roots)),
+            true => judge::Meaning::Kernels(kernels::Kernels::new(graph, roots)),
             false => judge::Meaning::Tensors(judge::Tensors { graph, outputs: vec![(9, roots[0])] }),
         }
     };
@@ -240,7 +243,7 @@ fn statements_must_be_in_order() {
     let mut count = 0;
     assert_eq!(judged(&mut |all| count = all.iter().filter(defines).count()), Ok(()));
     assert!(count > 4, "{count} definitions");
-    // Each of them is needed where it stands.
+    // Each definition is needed before its present successor.
     for i in 0..count {
         let late = judged(&mut |all| {
             let at = (0..all.len()).filter(|&at| defines(&&all[at])).nth(i).expect("a definition");
@@ -251,7 +254,7 @@ fn statements_must_be_in_order() {
     }
 }
 
-/// What waits, in linear code: kernel, body, statement.
+/// Position of a barrier or wait in linear code: kernel, body, statement.
 #[derive(Clone, Copy)]
 struct Wait {
     kernel: usize,
@@ -259,7 +262,7 @@ struct Wait {
     statement: usize,
 }
 
-/// What a case claims to be the same, the last of it linear code.
+/// The meanings that a case claims to be equal; the last one is linear code.
 fn claimed(case: &Case) -> (Vec<judge::Meaning>, kernels::Linear) {
     let pass = apply::PASSES.iter().find(|p| p.0 == case.pass).expect("a pass");
     let judge::Claim::Same(mut all) = (pass.1)(case).expect("it applies").claim else {
@@ -269,7 +272,7 @@ fn claimed(case: &Case) -> (Vec<judge::Meaning>, kernels::Linear) {
     (all, linear)
 }
 
-/// The barriers and waits for copies of a case.
+/// The barriers and waits for copies in a case's linear code.
 fn waits(case: &Case) -> Vec<Wait> {
     let mut out = Vec::new();
     for (kernel, k) in claimed(case).1.kernels.iter().enumerate() {
@@ -283,7 +286,7 @@ fn waits(case: &Case) -> Vec<Wait> {
     out
 }
 
-/// What is wrong with the linear code of a case without a wait: what its spec says, or what those see who run it all the same.
+/// Removes one wait from a case's linear code and returns the failure of the spec or of the run.
 fn without(case: &Case, wait: Wait, as_meaning: fn(kernels::Linear) -> judge::Meaning) -> String {
     let (mut all, mut broken) = claimed(case);
     broken.kernels[wait.kernel].code.bodies[wait.body].statements.remove(wait.statement);

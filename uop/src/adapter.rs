@@ -1,76 +1,93 @@
-//! A GPU as an interface to every vendor's tells of it: less than a vendor's own driver does. What it does not tell is a row of the table of machines, where
-//! the name is one of them, or was measured, or is what is usual of its kind.
+//! Machine descriptions of GPUs that are reached through a cross-vendor interface (Vulkan, Metal),
+//! which reports less than a vendor's driver.
+//!
+//! Figures that the interface does not report come from the table of machines if it contains the
+//! name, otherwise from calibration, otherwise from typical values of the adapter's kind.
 
 use crate::costs::Costs;
 use crate::fragment::{OF_SUBGROUPS_8, OF_SUBGROUPS_16};
 use crate::machine::{Machine, MachineKind, NAMED};
 
-/// What kind of adapter.
+/// Kind of a graphics adapter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdapterKind {
-    /// With memory of its own.
+    /// A GPU with memory of its own.
     Discrete,
-    /// On the memory of the processor, or nobody says.
+    /// A GPU that shares memory with the CPU, or of unknown kind.
     Integrated,
-    /// Programs of this processor, of so many cores.
+    /// A software implementation on the CPU, with its number of cores.
     Software(usize),
 }
 
-/// What is told of an adapter.
+/// Properties that an interface reports of an adapter.
 #[derive(Clone, Debug)]
 pub struct Adapter {
-    /// Its name.
+    /// Name reported by the driver.
     pub name: String,
-    /// What it is.
+    /// Kind reported by the driver.
     pub kind: AdapterKind,
-    /// Fewest threads of a subgroup; none where threads exchange no registers.
+    /// Smallest subgroup size; `None` without subgroup operations.
     pub subgroup: Option<i64>,
-    /// Most of them.
+    /// Largest subgroup size that a kernel may run with.
     pub widest: i64,
-    /// Rows and columns of the matrices of halves that a subgroup multiplies, with sums in f32; none where it multiplies none.
+    /// Rows and columns of f16 cooperative matrices with f32 sums; `None` if unsupported.
     pub cooperative: Option<i64>,
-    /// Is a word of a vector in shared memory written without the others? SPIR-V says so; Metal's compiler writes the whole vector.
+    /// Whether a component of a vector in shared memory is written without the others. SPIR-V
+    /// guarantees it; Metal's compiler writes the whole vector.
     pub vector_parts: bool,
-    /// Most threads of a workgroup.
+    /// Largest number of threads per workgroup.
     pub threads: usize,
-    /// Most bytes that a workgroup shares.
+    /// Shared memory per workgroup, bytes.
     pub shared: usize,
-    /// Most bytes of a buffer that a kernel is given.
+    /// Largest buffer binding of a kernel, bytes.
     pub largest_binding: usize,
-    /// Most buffers, or parts of them, that a kernel is given.
+    /// Largest number of buffer bindings of a kernel.
     pub bindings: usize,
-    /// Bytes at whose multiples such a part begins.
+    /// Alignment of a binding's offset into its buffer, bytes.
     pub alignment: usize,
-    /// What was measured of it: of one that no row has, the bytes and the operations of a second are those.
+    /// Calibrated costs. Their bandwidth and operations are used for adapters without a row in
+    /// the table of machines.
     pub measured: Costs,
 }
 
-/// Figures of an adapter that no row has.
+/// Typical figures of an adapter without a row in the table of machines.
 #[derive(Clone, Copy)]
 struct Usual {
     units: usize,
     schedulers: usize,
-    /// Threads that a unit runs at once.
+    /// Resident threads per unit.
     threads: usize,
-    /// Bytes a second.
+    /// Memory bandwidth, bytes per second.
     bandwidth: f64,
-    /// Operations of f32 a second.
+    /// f32 operations per second.
     operations: f64,
-    /// Seconds of one more dependent launch.
+    /// Cost of one more dependent launch, seconds.
     launch: f64,
-    /// Seconds that threads wait for a load from memory, a guess; none of a program, whose core waits for its own loads.
+    /// Latency of a load from memory, seconds; an estimate. 0 for software adapters, where a core
+    /// waits for its own loads.
     latency: f64,
 }
 
 impl Usual {
-    /// With what was measured in place of guesses, and as many units as have those operations.
+    /// Replaces estimates by calibrated costs, and scales the number of units
+    /// by the measured operations.
     fn with(self, measured: Costs) -> Usual {
-        let (bandwidth, operations) =
-            (measured.bandwidth.unwrap_or(self.bandwidth), measured.operations.unwrap_or(self.operations));
-        let units = (self.units as f64 * operations / self.operations).round().max(1.0) as usize;
-        Usual { units, bandwidth, operations, ..self }
+        let (bandwidth, operations) = (
+            measured.bandwidth.unwrap_or(self.bandwidth),
+            measured.operations.unwrap_or(self.operations),
+        );
+        let units = (self.units as f64 * operations / self.operations)
+            .round()
+            .max(1.0) as usize;
+        Usual {
+            units,
+            bandwidth,
+            operations,
+            ..self
+        }
     }
-    /// What so many of them tell of a machine.
+    /// Machine description of `many` such parts; `many` is above 1 for the cores
+    /// of a software adapter.
     fn machine(&self, many: usize) -> Machine {
         Machine {
             units: self.units * many,
@@ -86,8 +103,9 @@ impl Usual {
     }
 }
 
-/// A middling card of 2023. A launch that waits for the one before takes 2.6 µs on an H200 through Vulkan: a token of Youtu in 358 launches, less what timestamps say that each
-/// takes beyond one that computes nothing. Counted with 6 µs the token had 229 launches and took 9 % longer.
+/// A mid-range card of 2023. A dependent launch takes 2.6 µs on an H200 through Vulkan, from a
+/// Youtu decode step of 358 launches less the timestamped kernel times. With 6 µs assumed, the step
+/// had 229 launches and took 9 % longer.
 const DISCRETE: Usual = Usual {
     units: 40,
     schedulers: 4,
@@ -97,23 +115,38 @@ const DISCRETE: Usual = Usual {
     launch: 3e-6,
     latency: 0.5e-6,
 };
-/// A middling part of a processor of 2023.
-const INTEGRATED: Usual =
-    Usual { units: 10, schedulers: 4, threads: 1024, bandwidth: 90e9, operations: 3e12, launch: 8e-6, latency: 0.5e-6 };
-/// One core of a processor: of a workgroup's threads it runs a vector at a time, and a dispatch takes 26 to 30 µs (lavapipe, two cores of a Xeon). It takes one workgroup after
-/// the other, and what a workgroup stages it computes for itself: so there are two for each core, as many as even out. With 32, a norm and 256 rows of 256 in four bits took 1.57 ms of
-/// processor time, with two 0.41.
-const CORE: Usual =
-    Usual { units: 1, schedulers: 1, threads: 16, bandwidth: 8e9, operations: 30e9, launch: 28e-6, latency: 0.0 };
-/// Bytes of what a workgroup shares in which values of its threads meet, beside the stages that plans have: of each of 512 threads an f32, an i32 and a u32 (6 KiB), or of each of 256 these and four f32
-/// at once (7 KiB). Sums of 64 bits that meet in the same kernel find no room beside all of them. Counted, not measured.
+/// A mid-range integrated GPU of 2023.
+const INTEGRATED: Usual = Usual {
+    units: 10,
+    schedulers: 4,
+    threads: 1024,
+    bandwidth: 90e9,
+    operations: 3e12,
+    launch: 8e-6,
+    latency: 0.5e-6,
+};
+/// One CPU core, which runs a workgroup a vector at a time; a dispatch takes 26 to 30 µs (lavapipe,
+/// two Xeon cores). Workgroups recompute stages, so a core gets two: a norm and 256 rows of 256 in
+/// 4 bits took 0.41 ms of CPU time with 2 workgroups, 1.57 ms with 32.
+const CORE: Usual = Usual {
+    units: 1,
+    schedulers: 1,
+    threads: 16,
+    bandwidth: 8e9,
+    operations: 30e9,
+    launch: 28e-6,
+    latency: 0.0,
+};
+/// Shared memory reserved for reductions across subgroups, bytes, in addition to stages. It fits an
+/// f32, an i32 and a u32 for each of 512 threads (6 KiB), or these and four f32 for each of 256 (7
+/// KiB), without 64-bit sums in the same kernel. Computed, not measured.
 const MEETING: usize = 16 * 512;
-/// Threads that a subgroup is taken to have where they exchange nothing.
+/// Assumed subgroup size where there are no subgroup operations.
 const UNKNOWN_SUBGROUP: i64 = 32;
 
-/// What interfaces tell of rows of the table of machines, for plans without them: kind, fewest and most threads of a subgroup, and rows of its matrices. Those of 16 rows are Vulkan's,
-/// those of 8 Metal's.
-const TOLD: [(&str, AdapterKind, [i64; 2], i64); 4] = [
+/// Properties that interfaces report for rows of the table of machines. Used to plan without the
+/// device: kind, subgroup sizes, and rows of cooperative matrices (16 from Vulkan, 8 from Metal).
+const ADAPTER_TABLE: [(&str, AdapterKind, [i64; 2], i64); 4] = [
     ("h200", AdapterKind::Discrete, [32, 32], 16),
     ("m3-max", AdapterKind::Integrated, [32, 32], 8),
     ("rx7900xtx", AdapterKind::Discrete, [32, 64], 16),
@@ -121,16 +154,20 @@ const TOLD: [(&str, AdapterKind, [i64; 2], i64); 4] = [
 ];
 
 impl Adapter {
-    /// Buffers of a kernel, where no adapter has told: those that Metal binds beside its own (29, wgpu's figure for argument tables of the second tier), without that of the variables. Of
-    /// every other interface fewer than it has.
+    /// Buffer bindings of a kernel if no adapter has reported a limit. wgpu's figure
+    /// for Metal argument tables of tier 2 is 29; one is taken by the variables.
+    /// Other interfaces permit more.
     pub const MOST_BINDINGS: usize = 28;
-    /// What would be told of the row of [`NAMED`] that has this name.
+    /// Returns the adapter that an interface would report for the row of [`NAMED`] with this name.
     pub fn named(name: &str) -> Option<Adapter> {
-        let (_, kind, [subgroup, widest], cooperative) = TOLD.into_iter().find(|told| told.0 == name)?;
+        let (_, kind, [subgroup, widest], cooperative) =
+            ADAPTER_TABLE.into_iter().find(|told| told.0 == name)?;
         let row = NAMED.iter().find(|row| row.name == name)?;
         let name = row.title().into();
-        let (subgroup, cooperative, vector_parts) = (Some(subgroup), Some(cooperative), cooperative == 16);
-        let (threads, shared, largest_binding, alignment) = (1024, 32 << 10, i32::MAX as usize, 256);
+        let (subgroup, cooperative, vector_parts) =
+            (Some(subgroup), Some(cooperative), cooperative == 16);
+        let (threads, shared, largest_binding, alignment) =
+            (1024, 32 << 10, i32::MAX as usize, 256);
         let bindings = Adapter::MOST_BINDINGS;
         Some(Adapter {
             name,
@@ -147,26 +184,39 @@ impl Adapter {
             measured: Costs::default(),
         })
     }
-    /// Does its name, or that it is a program, say how fast it is? Else that is to be measured.
+    /// Returns whether the adapter's speed is known from its name or because it is
+    /// software; otherwise calibrate it.
     pub fn is_known(&self) -> bool {
         matches!(self.kind, AdapterKind::Software(_)) || self.row().is_some()
     }
-    /// The row of the table that has its name, but for what drivers add to it: trade marks, "Graphics" and what stands in brackets, as of "Intel(R) Arc(tm) B580 Graphics (BMG G21)".
+    /// Finds the row of the table with its name. Ignores additions by drivers: trade marks,
+    /// "Graphics" and parenthesised parts, as in "Intel(R) Arc(tm) B580 Graphics (BMG G21)".
     fn row(&self) -> Option<Machine> {
-        let name = ["(R)", "(TM)", "(tm)"].into_iter().fold(self.name.clone(), |name, mark| name.replace(mark, ""));
-        let name = name.split(" (").next().unwrap_or(&name).trim_end_matches(" Graphics");
+        let name = ["(R)", "(TM)", "(tm)"]
+            .into_iter()
+            .fold(self.name.clone(), |name, mark| name.replace(mark, ""));
+        let name = name
+            .split(" (")
+            .next()
+            .unwrap_or(&name)
+            .trim_end_matches(" Graphics");
         Machine::named(NAMED.iter().find(|row| row.title() == name)?.name)
     }
-    /// The machine that kernels are planned for.
+    /// Machine description for which kernels are planned.
     pub fn machine(&self) -> Machine {
         let (of, many) = match self.kind {
             AdapterKind::Discrete => (DISCRETE, 1),
             AdapterKind::Integrated => (INTEGRATED, 1),
             AdapterKind::Software(cores) => (CORE, cores),
         };
-        let from = self.row().unwrap_or_else(|| of.with(self.measured).machine(many));
-        let (subgroup, shared) = (self.subgroup.unwrap_or(UNKNOWN_SUBGROUP), self.shared.saturating_sub(MEETING));
-        // Two subgroups for each scheduler are a workgroup (`Target::new`).
+        let from = self
+            .row()
+            .unwrap_or_else(|| of.with(self.measured).machine(many));
+        let (subgroup, shared) = (
+            self.subgroup.unwrap_or(UNKNOWN_SUBGROUP),
+            self.shared.saturating_sub(MEETING),
+        );
+        // A workgroup has two subgroups per scheduler (`Target::new`).
         let most = (self.threads as i64 / (2 * subgroup)).max(1) as usize;
         Machine {
             name: format!("adapter {}", self.name).into(),
@@ -184,16 +234,18 @@ impl Adapter {
             copies_loops: false,
             stage_words: if self.vector_parts { 4 } else { 1 },
             alignment: self.alignment,
-            // Of the interface: a row's figure is that of its vendor's own, whose launches wait for less.
+            // From the interface's kind: a row's figure is that of the vendor's own interface,
+            // which launches faster.
             launch: of.launch,
             largest_binding: self.largest_binding,
-            // One is of tables, which only the text knows of.
+            // One binding is taken by constant tables, which exist only in the emitted text.
             most_bindings: self.bindings.saturating_sub(1),
             folds: self.subgroup.unwrap_or(1),
             early: false,
             table_lookup: false,
             pairs: false,
-            // `dot4I8Packed`, which every implementation has, if need be as four products.
+            // `dot4I8Packed` is always available; implementations emulate it with four products if
+            // necessary.
             dot4: true,
             signed_bytes: true,
             signed_codes: true,
@@ -241,9 +293,15 @@ mod tests {
         let named = |name| Machine::named(name).unwrap();
         let of = |name| adapter(name, AdapterKind::Discrete).machine();
         let found = of("AMD Radeon RX 7900 XTX (RADV NAVI31)");
-        assert_eq!((found.units, found.bandwidth), (96, named("rx7900xtx").bandwidth));
+        assert_eq!(
+            (found.units, found.bandwidth),
+            (96, named("rx7900xtx").bandwidth)
+        );
         assert_eq!(of("Apple M3 Max").units, named("m3-max").units);
-        assert_eq!(of("Intel(R) Arc(tm) B580 Graphics (BMG G21)").units, named("arc-b580").units);
+        assert_eq!(
+            of("Intel(R) Arc(tm) B580 Graphics (BMG G21)").units,
+            named("arc-b580").units
+        );
         for (name, row) in [
             ("NVIDIA H200", "h200"),
             ("NVIDIA H100 80GB HBM3", "h100"),
@@ -251,44 +309,93 @@ mod tests {
             ("NVIDIA GeForce RTX 4090", "rtx4090"),
             ("Tesla T4", "t4"),
         ] {
-            assert_eq!((of(name).units, of(name).bandwidth), (named(row).units, named(row).bandwidth), "{name}");
+            assert_eq!(
+                (of(name).units, of(name).bandwidth),
+                (named(row).units, named(row).bandwidth),
+                "{name}"
+            );
         }
-        // What another card's name begins with is none of its figures.
-        for other in ["a card of next year", "NVIDIA L40S", "NVIDIA GeForce RTX 4090 Laptop GPU", "Apple M3 Max Ultra"]
-        {
+        // A name that only begins like a known card's has none of its figures.
+        for other in [
+            "a card of next year",
+            "NVIDIA L40S",
+            "NVIDIA GeForce RTX 4090 Laptop GPU",
+            "Apple M3 Max Ultra",
+        ] {
             assert!(!adapter(other, AdapterKind::Discrete).is_known(), "{other}");
             assert_eq!(of(other).units, DISCRETE.units, "{other}");
         }
         assert!(found.fragments.is_empty() && !found.early && found.least_bytes == 4);
-        // What no interface of its vendor's plans for is told.
-        assert!(NAMED.iter().filter(|row| !row.is_nvidia()).all(|row| Adapter::named(row.name).is_some()));
-        let multiplies = Adapter { cooperative: Some(8), ..adapter("Apple M3 Max", AdapterKind::Integrated) }.machine();
+        // Every row of another vendor than NVIDIA has an adapter for planning.
         assert!(
-            multiplies.tile_fragment().is_some_and(|of| of.rows == 8) && multiplies.fragment(Scalar::F16).is_none()
+            NAMED
+                .iter()
+                .filter(|row| !row.is_nvidia())
+                .all(|row| Adapter::named(row.name).is_some())
+        );
+        let multiplies = Adapter {
+            cooperative: Some(8),
+            ..adapter("Apple M3 Max", AdapterKind::Integrated)
+        }
+        .machine();
+        assert!(
+            multiplies.tile_fragment().is_some_and(|of| of.rows == 8)
+                && multiplies.fragment(Scalar::F16).is_none()
         );
     }
 
     #[test]
     fn what_was_measured_stands_for_a_row() {
-        let measured = Costs { bandwidth: Some(3e12), operations: Some(60e12), ..Costs::default() };
-        let next = Adapter { measured, ..adapter("a card of next year", AdapterKind::Discrete) };
+        let measured = Costs {
+            bandwidth: Some(3e12),
+            operations: Some(60e12),
+            ..Costs::default()
+        };
+        let next = Adapter {
+            measured,
+            ..adapter("a card of next year", AdapterKind::Discrete)
+        };
         assert!(!next.is_known());
         let machine = next.machine();
-        assert_eq!((machine.units, machine.bandwidth, machine.operations), (160, 3e12, 60e12));
+        assert_eq!(
+            (machine.units, machine.bandwidth, machine.operations),
+            (160, 3e12, 60e12)
+        );
         // Either figure may be missing.
-        let measured = Costs { operations: None, ..measured };
+        let measured = Costs {
+            operations: None,
+            ..measured
+        };
         let machine = Adapter { measured, ..next }.machine();
         assert_eq!((machine.units, machine.bandwidth), (DISCRETE.units, 3e12));
         let known = adapter("NVIDIA H200", AdapterKind::Discrete);
         assert!(known.is_known() && adapter("llvmpipe", AdapterKind::Software(2)).is_known());
-        assert_eq!(Adapter { measured, ..known.clone() }.machine(), known.machine());
+        assert_eq!(
+            Adapter {
+                measured,
+                ..known.clone()
+            }
+            .machine(),
+            known.machine()
+        );
     }
 
     #[test]
     fn a_core_has_few_workgroups() {
         for subgroup in [None, Some(4), Some(8)] {
-            let target = Target::new(Adapter { subgroup, ..adapter("", AdapterKind::Software(2)) }.machine());
-            assert!((1..=2).contains(&target.resident()), "{} of {} threads", target.resident(), target.threads);
+            let target = Target::new(
+                Adapter {
+                    subgroup,
+                    ..adapter("", AdapterKind::Software(2))
+                }
+                .machine(),
+            );
+            assert!(
+                (1..=2).contains(&target.resident()),
+                "{} of {} threads",
+                target.resident(),
+                target.threads
+            );
         }
     }
 
@@ -296,10 +403,18 @@ mod tests {
     fn workgroups_are_no_larger_than_the_adapter_takes() {
         for threads in [32, 128, 256, 1024] {
             for subgroup in [None, Some(4), Some(8), Some(32), Some(64)] {
-                let it = Adapter { threads, subgroup, ..adapter("", AdapterKind::Software(2)) };
+                let it = Adapter {
+                    threads,
+                    subgroup,
+                    ..adapter("", AdapterKind::Software(2))
+                };
                 let target = Target::new(it.machine());
                 let least = 2 * subgroup.unwrap_or(UNKNOWN_SUBGROUP) as usize;
-                assert!(target.threads <= threads.max(least), "{} of {threads}", target.threads);
+                assert!(
+                    target.threads <= threads.max(least),
+                    "{} of {threads}",
+                    target.threads
+                );
             }
         }
     }

@@ -1,50 +1,68 @@
-//! Kernels that a user writes: texts for the dialects of devices, and what the compiler has to know of them.
+//! User-written kernels: source texts by dialect, and the properties that the compiler needs.
 
-/// A kernel of a user's own. Two with equal fields are one.
+/// A user-written kernel. Kernels with equal fields are identical.
 ///
-/// It computes what its reference says, a tensor of the function it is called in: devices for which it has no text compute that, and what the text computes is judged by it.
+/// It computes the same as its reference, a tensor of the calling function. Devices without a text
+/// for it compute the reference, and tests compare the text's result with it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CustomKernel {
-    /// What it is called, for people.
+    /// Name of the kernel, for messages.
     pub name: &'static str,
-    /// The body of the kernel by dialect (`c`, `cuda`, `wgsl`). In it the names of [`output`](Self::output) and [`arguments`](Self::arguments) are pointers to the elements of tensors, row-major with the
-    /// largest value of every dim, numbers (`i64`) of variables, or functions, as [`accessors`](Self::accessors) says.
+    /// Body of the kernel by dialect (`c`, `cuda`, `wgsl`). The names of
+    /// [`output`](Self::output) and [`arguments`](Self::arguments) are pointers to tensor
+    /// elements (row-major, with the largest value of every dim), numbers (`i64`) for variables,
+    /// or functions as declared in [`accessors`](Self::accessors).
     ///
-    /// - `c`: runs the workgroups from `first` to before `end`; `scratch` has nothing.
-    /// - `cuda`: runs the workgroup `w`, on `threads` threads of which this is number `thread`; those of surplus workgroups have left.
-    /// - `wgsl`: as `cuda`, with whole numbers of type `i32`. There are no pointers: where a tensor has no function the device computes the reference. A half is its bits in a `u32`.
+    /// - `c`: runs the workgroups from `first` up to but excluding `end`; `scratch` is empty.
+    /// - `cuda`: runs workgroup `w` on `threads` threads, of which this is number `thread`;
+    ///   surplus workgroups have returned.
+    /// - `wgsl`: like `cuda`, with integers of type `i32`. There are no pointers: if a tensor
+    ///   has no accessor function, the device computes the reference. An f16 is passed as its
+    ///   bits in a `u32`.
     pub texts: &'static [(&'static str, &'static str)],
-    /// What the text calls the tensor that it writes, all elements of it.
+    /// Name in the text of the tensor that it writes completely.
     pub output: &'static str,
-    /// What the text calls what it reads, in the order of the call: buffers that it does not write, and variables.
+    /// Names in the text of its inputs, in the order of the call: read-only buffers and variables.
     pub arguments: &'static [&'static str],
-    /// Which tensors the text reads and writes by functions instead of pointers, each with the number of calls for one of its elements. Of an argument `NAME(i)` is element `i`, a half or a bool as it
-    /// is stored; of the output `NAME(i, value)` stores it, once for each element. What such an argument is computed from by elementwise operations, packed weights included, and what is computed so
-    /// from the output may then be computed by these functions, where that is cheaper than a buffer.
+    /// Tensors that the text accesses by functions instead of pointers, with the number
+    /// of calls per element.
+    ///
+    /// For an argument, `NAME(i)` returns element `i`, an f16 or bool in its stored form. For the
+    /// output, `NAME(i, value)` stores an element, exactly once each. Elementwise producers of such
+    /// arguments (packed weights included) and elementwise consumers of the output can then be
+    /// fused into these functions, if that is cheaper than a buffer.
     pub accessors: &'static [(&'static str, u32)],
-    /// Multiplications and additions for each element that it writes: its price, with each byte of its buffers once.
+    /// Multiplications and additions per written element; its cost, together with one access to
+    /// each byte of its buffers.
     pub operations: u32,
 }
 
-/// A language that devices take such texts in.
+/// A dialect that accepts user-written kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Language {
-    /// What its texts are found by.
+    /// Name by which texts are looked up.
     pub name: &'static str,
-    /// Has it pointers? In one without them texts read and write by functions alone.
+    /// Whether the dialect has pointers. Without them, texts access tensors only through functions.
     pub has_pointers: bool,
 }
 
-/// A kernel that lives as long as the program.
+/// Reference to a kernel with static lifetime.
 pub type CustomRef = &'static CustomKernel;
 
 impl CustomKernel {
-    /// Its body in that dialect.
+    /// Returns its body in that dialect.
     pub fn text(&self, dialect: &str) -> Option<&'static str> {
-        self.texts.iter().find(|text| text.0 == dialect).map(|text| text.1)
+        self.texts
+            .iter()
+            .find(|text| text.0 == dialect)
+            .map(|text| text.1)
     }
-    /// How many times its text calls the function of that name for one element; none where the name is no function's.
+    /// Returns the number of calls per element of the accessor `name`; `None` if it
+    /// is not an accessor.
     pub fn calls(&self, name: &str) -> Option<u32> {
-        self.accessors.iter().find(|accessor| accessor.0 == name).map(|accessor| accessor.1)
+        self.accessors
+            .iter()
+            .find(|accessor| accessor.0 == name)
+            .map(|accessor| accessor.1)
     }
 }

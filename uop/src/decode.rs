@@ -1,4 +1,4 @@
-//! Reading descriptions of formats: an [`Encoding`]'s expression as nodes of a graph.
+//! Evaluates an [`Encoding`]'s expression into nodes of a graph.
 
 use crate::dtype::Scalar;
 use crate::encoding::{Block, Encoding, Nodes};
@@ -42,15 +42,24 @@ impl Nodes for RefCell<Graph> {
 }
 
 impl Encoding {
-    /// The f32 value of element `k` (an index expression, 0 to `elements`) of the block that begins at byte `base` of
-    /// `buffer`, as a node of `g`.
+    /// Builds the f32 value of element `k` of a block as a node of `g`.
+    ///
+    /// `k` is an index expression from 0 to `elements`; the block begins at
+    /// byte `base` of `buffer`.
     pub fn decode(&self, g: &mut Graph, buffer: Id, base: Id, k: Id) -> Id {
         let graph = Rc::new(RefCell::new(std::mem::take(g)));
         let value = {
-            let block = Block { nodes: graph.clone(), buffer, base, k };
+            let block = Block {
+                nodes: graph.clone(),
+                buffer,
+                base,
+                k,
+            };
             (self.value)(&block).as_f32().id
         };
-        *g = Rc::into_inner(graph).expect("the block was the only other owner").into_inner();
+        *g = Rc::into_inner(graph)
+            .expect("the block was the only other owner")
+            .into_inner();
         value
     }
 }

@@ -1,4 +1,5 @@
-//! Element types. A value is `lanes` copies of one scalar type; one lane everywhere but at the linear level.
+//! Element types. A value has `lanes` lanes of one scalar type; more than one only
+//! at the linear level.
 
 use std::fmt;
 
@@ -9,11 +10,11 @@ macro_rules! scalars { ($($id:ident $name:literal $bytes:literal $class:ident;)*
     pub enum Scalar { $($id),* }
 
     impl Scalar {
-        /// Every scalar type.
+        /// All scalar types, in declaration order.
         pub const ALL: &[Scalar] = &[$(Scalar::$id),*];
         /// Lower-case name, as in the text form.
         pub fn name(self) -> &'static str { match self { $(Scalar::$id => $name),* } }
-        /// Bytes of one element in memory.
+        /// Size of one element in memory, bytes.
         pub fn bytes(self) -> usize { match self { $(Scalar::$id => $bytes),* } }
         fn class(self) -> Class { match self { $(Scalar::$id => Class::$class),* } }
     }
@@ -35,15 +36,15 @@ scalars! {
 }
 
 impl Scalar {
-    /// Is it a floating-point type?
+    /// Returns whether it is a floating-point type.
     pub fn is_float(self) -> bool {
         self.class() == Class::Float
     }
-    /// Is it a float of two bytes?
+    /// Returns whether it is a two-byte float (f16 or bf16).
     pub fn is_half(self) -> bool {
         matches!(self, Scalar::F16 | Scalar::BF16)
     }
-    /// Is it an integer type (not a boolean)?
+    /// Returns whether it is an integer type, excluding booleans.
     pub fn is_int(self) -> bool {
         matches!(self.class(), Class::Signed | Class::Unsigned)
     }
@@ -57,27 +58,30 @@ impl Scalar {
             Class::Float => None,
         }
     }
-    /// The type of that name.
+    /// Looks up a type by name.
     pub fn by_name(name: &str) -> Option<Scalar> {
         Self::ALL.iter().copied().find(|s| s.name() == name)
     }
-    /// One lane of it.
+    /// Returns the one-lane type.
     pub const fn one(self) -> DType {
-        DType { scalar: self, lanes: 1 }
+        DType {
+            scalar: self,
+            lanes: 1,
+        }
     }
 }
 
 /// A scalar type and a number of lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DType {
-    /// The type of each lane.
+    /// Scalar type of each lane.
     pub scalar: Scalar,
-    /// How many lanes; 1 is a scalar.
+    /// Number of lanes; 1 for a scalar.
     pub lanes: u16,
 }
 
 impl DType {
-    /// The same scalar type with that many lanes.
+    /// Returns the same scalar type with `lanes` lanes.
     pub fn with_lanes(self, lanes: u16) -> DType {
         DType { lanes, ..self }
     }
@@ -112,6 +116,9 @@ impl std::str::FromStr for DType {
             return Ok(scalar.one());
         }
         let (name, lanes) = s.rsplit_once('x').ok_or(())?;
-        Ok(DType { scalar: Scalar::by_name(name).ok_or(())?, lanes: lanes.parse().map_err(|_| ())? })
+        Ok(DType {
+            scalar: Scalar::by_name(name).ok_or(())?,
+            lanes: lanes.parse().map_err(|_| ())?,
+        })
     }
 }

@@ -1,9 +1,9 @@
-//! What a quantisation format is: plain data and one expression.
+//! Quantisation formats: plain data and one expression.
 //!
-//! An [`Encoding`] describes one block: how many elements it holds, how many bytes they take, and the value of element
-//! `k` as an expression over those bytes, written with [`Block`] and [`Expr`]. Nothing else about a format is written by
-//! hand; the exact dequantisation, the integer dot product, the packed layout and the vector code of every device follow
-//! from it.
+//! An [`Encoding`] describes one block: the number of elements, the number of bytes, and the value
+//! of element `k` as an expression over those bytes, written with [`Block`] and [`Expr`]. Nothing
+//! else about a format is written by hand: the exact dequantisation, the integer dot product, the
+//! packed layout and the vector code of every device are derived from it.
 //!
 //! ```
 //! use gristmill_uop::encoding::Encoding;
@@ -24,29 +24,33 @@ use crate::id::Id;
 use crate::op::Op;
 use std::rc::Rc;
 
-/// A quantisation format. The table of formats is the crate `encodings`; a test may declare its own.
+/// A quantisation format. The crate `encodings` contains the table of formats; tests
+/// may declare their own.
 pub struct Encoding {
-    /// Lower-case name, unique.
+    /// Unique lower-case name.
     pub name: &'static str,
-    /// Elements in one block.
+    /// Number of elements per block.
     pub elements: usize,
-    /// Bytes in one block.
+    /// Size of a block, bytes.
     pub bytes: usize,
-    /// The value of element `b.k()` of block `b`, an f32, in the order of operations that defines it bit for bit.
+    /// Value of element `b.k()` of block `b`, an f32. The order of operations defines
+    /// it bit for bit.
     pub value: for<'b> fn(&'b Block) -> Expr<'b>,
 }
 
-/// A format, compared by name.
+/// Reference to a format; formats are compared by name.
 pub type EncodingRef = &'static Encoding;
 
 impl Encoding {
-    /// Bytes of a row of `n` elements; `None` unless `n` is a multiple of the block.
+    /// Size of a row of `n` elements, bytes; `None` unless `n` is a multiple of the block.
     pub fn row_bytes(&self, n: usize) -> Option<usize> {
-        n.is_multiple_of(self.elements).then(|| (n / self.elements).checked_mul(self.bytes)).flatten()
+        n.is_multiple_of(self.elements)
+            .then(|| (n / self.elements).checked_mul(self.bytes))
+            .flatten()
     }
 }
 
-/// One block, while its description is being read: gives access to its bytes and to the number of the element asked for.
+/// Access to a block's bytes and to the element number, for the expression of an encoding.
 pub struct Block {
     pub(crate) nodes: Rc<dyn Nodes>,
     pub(crate) buffer: Id,
@@ -54,7 +58,7 @@ pub struct Block {
     pub(crate) k: Id,
 }
 
-/// What a description needs of a graph; `decode.rs` has it of graphs.
+/// Graph operations needed by encoding expressions; `decode.rs` implements them for graphs.
 pub(crate) trait Nodes {
     fn scalar(&self, x: Id) -> Scalar;
     fn int(&self, value: i64) -> Id;
@@ -67,7 +71,9 @@ pub(crate) trait Nodes {
     fn select(&self, condition: Id, a: Id, b: Id) -> Id;
 }
 
-/// An expression of a description. Integers are i32 (index expressions i64), floats f32; an integer meeting a float becomes f32.
+/// A term of an encoding expression.
+///
+/// Integers are i32, indices i64, floats f32; an integer combined with a float is converted to f32.
 #[derive(Clone, Copy)]
 pub struct Expr<'b> {
     block: &'b Block,
@@ -78,11 +84,11 @@ impl Block {
     fn expr(&self, id: Id) -> Expr<'_> {
         Expr { block: self, id }
     }
-    /// Number of the element, 0 to `elements`: an index.
+    /// Index of the element, 0 to `elements`.
     pub fn k(&self) -> Expr<'_> {
         self.expr(self.k)
     }
-    /// A whole number.
+    /// Builds an i32 constant.
     pub fn int(&self, v: i64) -> Expr<'_> {
         let id = self.nodes.int(v);
         self.expr(id)
@@ -93,39 +99,39 @@ impl Block {
         let raw = self.nodes.load(self.buffer, at, stored);
         self.expr(self.nodes.cast(raw, read))
     }
-    /// The unsigned byte at an offset.
+    /// Reads the unsigned byte at an offset.
     pub fn u8<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
         self.field(offset, Scalar::U8, Scalar::I32)
     }
-    /// The signed byte at an offset.
+    /// Reads the signed byte at an offset.
     pub fn i8<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
         self.field(offset, Scalar::I8, Scalar::I32)
     }
-    /// The little-endian 16-bit number at an offset.
+    /// Reads the little-endian unsigned 16-bit number at an offset.
     pub fn u16<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
         self.field(offset, Scalar::U16, Scalar::I32)
     }
-    /// The little-endian 32 bits at an offset.
+    /// Reads the little-endian 32 bits at an offset, as i32.
     pub fn u32<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
         self.field(offset, Scalar::I32, Scalar::I32)
     }
-    /// The binary16 at an offset, as f32.
+    /// Reads the binary16 at an offset, as f32.
     pub fn f16<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
         self.field(offset, Scalar::F16, Scalar::F32)
     }
-    /// The bfloat16 at an offset, as f32.
+    /// Reads the bfloat16 at an offset, as f32.
     pub fn bf16<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
         self.field(offset, Scalar::BF16, Scalar::F32)
     }
-    /// The f32 at an offset.
+    /// Reads the f32 at an offset.
     pub fn f32<'b>(&'b self, offset: impl Operand<'b>) -> Expr<'b> {
         self.field(offset, Scalar::F32, Scalar::F32)
     }
 }
 
-/// What may stand beside an [`Expr`]: another one, a whole number, or an f32.
+/// An operand of an [`Expr`]: another expression, an integer, or an f32.
 pub trait Operand<'b> {
-    /// As an expression; a number takes the type `like`.
+    /// Converts to an expression; an integer takes the type `like`.
     fn on(self, block: &'b Block, like: Scalar) -> Expr<'b>;
 }
 
@@ -156,31 +162,31 @@ impl<'b> Expr<'b> {
         let id = self.block.nodes.cast(self.id, to);
         Expr { id, ..self }
     }
-    /// As an f32 (integers are converted exactly up to 2^24).
+    /// Converts to f32; integers are exact up to 2^24.
     pub fn as_f32(self) -> Expr<'b> {
         self.cast(Scalar::F32)
     }
-    /// As an i32 value (an index is narrowed).
+    /// Converts to i32; an index is narrowed.
     pub fn as_i32(self) -> Expr<'b> {
         self.cast(Scalar::I32)
     }
-    /// These 32 bits, read as an f32.
+    /// Reinterprets these 32 bits as an f32.
     pub fn bits_as_f32(self) -> Expr<'b> {
         let id = self.block.nodes.bitcast(self.id, Scalar::F32);
         Expr { id, ..self }
     }
-    /// These 16 bits (of a number from 0 to 65535), read as a binary16, as f32.
+    /// Reinterprets a number from 0 to 65535 as a binary16, then converts it to f32.
     pub fn bits_as_f16(self) -> Expr<'b> {
         let bits = self.cast(Scalar::U16);
         let half = self.block.nodes.bitcast(bits.id, Scalar::F16);
         Expr { id: half, ..self }.as_f32()
     }
-    /// Entry number `self` of a table.
+    /// Looks up entry `self` of a table.
     pub fn of_table(self, table: &[i32]) -> Expr<'b> {
         let id = self.block.nodes.table(self.id, table);
         Expr { id, ..self }
     }
-    /// `self < other ? a : b`.
+    /// Selects: `self < other ? a : b`.
     pub fn less_than(self, other: impl Operand<'b>, a: Expr<'b>, b: Expr<'b>) -> Expr<'b> {
         let other = other.on(self.block, self.scalar());
         let c = self.block.nodes.binary(Op::Lt, self.id, other.id);
@@ -190,8 +196,13 @@ impl<'b> Expr<'b> {
     fn binary(self, op: Op, other: impl Operand<'b>) -> Expr<'b> {
         let (mut a, mut b) = (self, other.on(self.block, self.scalar()));
         if a.scalar() != b.scalar() {
-            // An integer meeting a float becomes one; an index meeting a number of the block becomes i32.
-            let to = if a.scalar().is_float() || b.scalar().is_float() { Scalar::F32 } else { Scalar::I32 };
+            // An integer with a float is converted to f32; an index with a number of the block to
+            // i32.
+            let to = if a.scalar().is_float() || b.scalar().is_float() {
+                Scalar::F32
+            } else {
+                Scalar::I32
+            };
             (a, b) = (a.cast(to), b.cast(to));
         }
         let id = self.block.nodes.binary(op, a.id, b.id);

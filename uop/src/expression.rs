@@ -1,11 +1,12 @@
-//! A node as people write it, `(3·r1 + %7)`: for messages and pages. Nothing reads it back; [`crate::text`] is the form that is parsed.
+//! Mathematical notation of a node, `(3·r1 + %7)`, for messages and pages. It is not parsed;
+//! [`crate::text`] is the form that is.
 
 use crate::graph::Graph;
 use crate::id::Id;
 use crate::node::{Arg, Node};
 use crate::op::Op;
 
-/// The node, with what it is made of down to `depth` levels; what lies below stands as `%number`.
+/// Formats the node and its sources down to `depth` levels; deeper nodes are shown as `%number`.
 pub fn expression(g: &Graph, node: &Node, depth: usize) -> String {
     if let Some(leaf) = leaf(node) {
         return leaf;
@@ -22,7 +23,7 @@ pub fn expression(g: &Graph, node: &Node, depth: usize) -> String {
     }
 }
 
-/// Operations between their operands.
+/// Returns the infix operator of an op.
 fn sign(op: Op) -> Option<&'static str> {
     Some(match op {
         Op::Add => "+",
@@ -76,7 +77,10 @@ mod tests {
         let whole = expression(&g, &g[sum].clone(), 3);
         assert!(whole.contains("n") && whole.contains("·"), "{whole}");
         let square = g.mul(product, product);
-        assert_eq!(expression(&g, &g[square].clone(), 0), format!("(%{} · %{})", product.0, product.0));
+        assert_eq!(
+            expression(&g, &g[square].clone(), 0),
+            format!("(%{} · %{})", product.0, product.0)
+        );
         assert_eq!(expression(&g, &g[product].clone(), 0), "(n · 3)");
     }
 }

@@ -1,20 +1,25 @@
-//! The meaning of elementwise ops on numbers: one definition for constant folding, both oracles and the rule tests.
+//! Semantics of elementwise ops on numbers: one definition for constant folding, both oracles
+//! and the rule tests.
 
 use crate::dtype::Scalar;
 use crate::op::Op;
 use half::{bf16, f16};
 
-/// A number: integers and booleans exactly, floats in f64 (rounded to their dtype where one is given).
+/// A number: integers and booleans exact, floats in f64 (rounded to a dtype where one is given).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Value {
     /// An integer or boolean.
     Int(i64),
-    /// A float.
+    /// A float, in f64.
     Float(f64),
 }
 
-/// `v` as an f32 that rounds to a half as `v` itself does: where bits are lost the last one is odd, so a value beside the middle of two
-/// halves is never taken for the middle. `half::f16::from_f64` and `half::bf16::from_f64` take it for that: they ignore the low 32 bits.
+/// Rounds `v` to odd as f32, so that a further rounding to a half gives the same result
+/// as rounding `v` directly.
+///
+/// If bits are lost, the last bit is set to odd, so a value near the midpoint of two halves is
+/// never mistaken for the midpoint. `half::f16::from_f64` and `half::bf16::from_f64` make that
+/// mistake: they ignore the low 32 bits.
 pub fn rounded_to_odd(v: f64) -> f32 {
     let near = v as f32;
     let lost = f64::from(near) != v && near.is_finite();
@@ -22,25 +27,29 @@ pub fn rounded_to_odd(v: f64) -> f32 {
         return near;
     }
     let bits = near.to_bits();
-    f32::from_bits(if f64::from(near).abs() > v.abs() { bits - 1 } else { bits + 1 })
+    f32::from_bits(if f64::from(near).abs() > v.abs() {
+        bits - 1
+    } else {
+        bits + 1
+    })
 }
 
 impl Value {
-    /// As a float.
+    /// Converts to a float.
     pub fn float(self) -> f64 {
         match self {
             Value::Int(v) => v as f64,
             Value::Float(v) => v,
         }
     }
-    /// As an integer; a float is truncated.
+    /// Converts to an integer; a float is truncated.
     pub fn int(self) -> i64 {
         match self {
             Value::Int(v) => v,
             Value::Float(v) => v as i64,
         }
     }
-    /// What a variable of type `s` holds after being set to this: integers wrap, floats round to nearest even.
+    /// Returns the value after storing it as type `s`: integers wrap, floats round to nearest even.
     #[inline]
     pub fn stored_as(self, s: Scalar) -> Value {
         match s {
@@ -62,7 +71,7 @@ impl Value {
             Scalar::I64 => Value::Int(self.int()),
         }
     }
-    /// The bits of this value, stored as `from`, read as `to` (both of one size).
+    /// Reinterprets the bits of this value, stored as `from`, as `to` (of the same size).
     pub fn bitcast(self, from: Scalar, to: Scalar) -> Value {
         let bits = match from {
             Scalar::F64 => self.float().to_bits(),
@@ -81,8 +90,10 @@ impl Value {
     }
 }
 
-/// `op` applied to `x`, with the result held as `out`. `None` for ops that are not elementwise arithmetic, for a division by
-/// zero, and for `Bitcast` and `Table`, which need more than values.
+/// Applies `op` to `x` and stores the result as `out`.
+///
+/// Returns `None` for ops that are not elementwise arithmetic, for a division by zero, and for
+/// `Bitcast` and `Table`, which need more than values.
 #[inline]
 pub fn apply(op: Op, x: &[Value], out: Scalar) -> Option<Value> {
     use Value::{Float, Int};
@@ -90,11 +101,16 @@ pub fn apply(op: Op, x: &[Value], out: Scalar) -> Option<Value> {
     let f = |i: usize| x[i].float();
     let n = |i: usize| x[i].int();
     let either = |fl: fn(f64, f64) -> f64, int: fn(i64, i64) -> i64| {
-        if float { Float(fl(f(0), f(1))) } else { Int(int(n(0), n(1))) }
+        if float {
+            Float(fl(f(0), f(1)))
+        } else {
+            Int(int(n(0), n(1)))
+        }
     };
     let v = match op {
         Op::Cast => match x[0] {
-            // A float that does not fit saturates, as Rust and (with one instruction more) every target does.
+            // A float out of range saturates, as in Rust and (with one more instruction) on every
+            // target.
             Float(v) if !out.is_float() && out != Scalar::Bool => {
                 let (lo, hi) = out.range()?;
                 Int((v as i64).clamp(lo, hi))
@@ -141,7 +157,7 @@ pub fn apply(op: Op, x: &[Value], out: Scalar) -> Option<Value> {
     Some(v.stored_as(out))
 }
 
-/// Byte `i` of a word, signed.
+/// Returns byte `i` of a word, sign-extended.
 fn byte(word: i64, i: u32) -> i64 {
     ((word >> (8 * i)) as i8) as i64
 }
@@ -156,7 +172,7 @@ pub fn signed_dot4(a: i64, b: i64, c: i64) -> i64 {
     (0..4).fold(c, |sum, i| sum + byte(a, i) * byte(b, i))
 }
 
-/// [`Op::Dot2`]: [`dot4`] of the lower and of the upper two bytes, onto the halves of `c`.
+/// [`Op::Dot2`]: [`dot4`] of the lower and of the upper two bytes, added to the halves of `c`.
 pub fn dot2(a: i64, b: i64, c: i64) -> i64 {
     let half = |low: i64, shift: u32| dot4(a & (0xffff << shift), b, low) & 0xffff;
     half(c, 0) | half(c >> 16, 16) << 16

@@ -1,37 +1,43 @@
-//! A captured function: a body over PARAMs. Calls bind buffers to its slots; the 46 equal layers of a model are 46 calls of one
-//! function, compiled once. Edges between calls never fuse.
+//! A captured function: a body over PARAM nodes.
+//!
+//! Calls bind buffers to its slots: the 46 equal layers of a model are 46 calls of one function,
+//! which is compiled once. There is no fusion across calls.
 
 use crate::dtype::Scalar;
 use crate::encoding::EncodingRef;
 use crate::graph::Graph;
 use crate::id::Id;
 
-/// What a slot is to its function.
+/// Role of a slot in its function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SlotKind {
-    /// Read: an activation, a table.
+    /// Read-only: an activation or a table.
     Input,
-    /// Read, packed, the same for every step.
+    /// Read-only packed data, the same for every step.
     Weight,
     /// Read and written in place.
     State,
-    /// Written.
+    /// Written by the function.
     Output,
 }
 
-/// How the elements of a slot are stored.
+/// Storage format of a slot's elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Storage {
-    /// Plain numbers.
+    /// Unpacked elements of a scalar type.
     Plain(Scalar),
     /// Packed blocks along the last axis.
     Packed(EncodingRef),
 }
 
 impl Storage {
-    /// Bytes of a tensor with these dims; `None` if a row is not a whole number of blocks or the size overflows.
+    /// Size of a tensor with these dims, bytes; `None` if a row is not a whole number of blocks
+    /// or the size overflows.
     pub fn bytes(self, dims: &[i64]) -> Option<usize> {
-        let rows = |d: &[i64]| d.iter().try_fold(1usize, |p, &n| p.checked_mul(usize::try_from(n).ok()?));
+        let rows = |d: &[i64]| {
+            d.iter()
+                .try_fold(1usize, |p, &n| p.checked_mul(usize::try_from(n).ok()?))
+        };
         match self {
             Storage::Plain(s) => rows(dims)?.checked_mul(s.bytes()),
             Storage::Packed(e) => {
@@ -42,42 +48,52 @@ impl Storage {
     }
 }
 
-/// A slot of a function.
+/// A parameter or result of a function.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Slot {
-    /// Name, for messages and kernels.
+    /// Name used in messages and kernels.
     pub name: String,
-    /// What it is.
+    /// Role of the slot.
     pub kind: SlotKind,
-    /// Largest dims.
+    /// Largest value of each dim.
     pub dims: Vec<i64>,
-    /// How it is stored.
+    /// Storage format of the elements.
     pub storage: Storage,
 }
 
-/// A captured function.
+/// A captured function, ready to be compiled.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Name: `glm.moe.decode`.
+    /// Name, as in `glm.moe.decode`.
     pub name: String,
-    /// The graph of its body.
+    /// Graph of the body.
     pub graph: Graph,
-    /// Its slots; PARAM nodes refer to them by number.
+    /// Slots, referred to by number from PARAM nodes.
     pub slots: Vec<Slot>,
-    /// What it writes: slot and tensor-level node. A state's slot goes with an `Assign` chain that starts at its PARAM.
+    /// Outputs: slot and tensor-level node. A state slot is paired with an `Assign` chain that
+    /// starts at its PARAM.
     pub outputs: Vec<(u32, Id)>,
 }
 
 impl Function {
-    /// Its name, with a mark of its weights where it has some (`glm.moe.one~5c0e2f81`): functions of several models may have one name, and their weights differ.
+    /// Returns the name with a hash of its weights' formats, if it has weights
+    /// (`glm.moe.one~5c0e2f81`). Functions of different models may share a name
+    /// while their weights differ.
     pub fn full_name(&self) -> String {
-        let weights = self.slots.iter().filter(|slot| slot.kind == SlotKind::Weight);
-        let mut bytes = weights.flat_map(|slot| format!("{:?} {:?};", slot.dims, slot.storage).into_bytes()).peekable();
+        let weights = self
+            .slots
+            .iter()
+            .filter(|slot| slot.kind == SlotKind::Weight);
+        let mut bytes = weights
+            .flat_map(|slot| format!("{:?} {:?};", slot.dims, slot.storage).into_bytes())
+            .peekable();
         if bytes.peek().is_none() {
             return self.name.clone();
         }
-        // FNV-1a of 32 bits.
-        let mark = bytes.fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        // 32-bit FNV-1a hash.
+        let mark = bytes.fold(0x811c_9dc5u32, |hash, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        });
         format!("{}~{mark:08x}", self.name)
     }
 }

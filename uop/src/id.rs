@@ -1,11 +1,11 @@
-//! What nodes are referred to by.
+//! Node identifiers.
 
-/// A node of a [`Graph`](crate::Graph).
+/// Identifier of a node of a [`Graph`](crate::Graph).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Id(pub u32);
 
 impl Id {
-    /// Position in the arena.
+    /// Index in the arena.
     pub fn index(self) -> usize {
         self.0 as usize
     }

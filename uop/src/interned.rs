@@ -1,38 +1,43 @@
-//! Which nodes there are: by hash, the ids of those that have it. The nodes themselves lie in the graph's arena alone, so that a table is copied, grown and dropped as plain
-//! numbers.
+//! Hash table of a graph's nodes: maps a hash to node ids.
+//!
+//! The nodes themselves live only in the graph's arena, so the table is copied, grown and
+//! dropped as plain numbers.
 
 use crate::id::Id;
 use crate::node::Node;
 use rustc_hash::FxBuildHasher;
 use std::hash::BuildHasher;
 
-/// A place of the table.
+/// A slot of the hash table.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     hash: u32,
     id: Id,
 }
 
-/// Where no node is: no graph has as many.
-const VACANT: Place = Place { hash: 0, id: Id(u32::MAX) };
-/// Places of the first table.
-const FIRST: usize = 64;
+/// An empty slot: no graph has that many nodes.
+const VACANT: Place = Place {
+    hash: 0,
+    id: Id(u32::MAX),
+};
+/// Initial number of slots.
+const INITIAL_CAPACITY: usize = 64;
 
-/// Open addressing in a table of which at least half is vacant.
+/// An open-addressing hash table with a load factor of at most one half.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Interned {
     places: Vec<Place>,
     taken: usize,
 }
 
-/// The hash of a node.
+/// Hashes a node for lookup in [`Interned`].
 pub(crate) fn hash(node: &Node) -> u32 {
-    // FxHasher moves the bits that depend on most of the input to the lowest place.
+    // FxHasher rotates its best-mixed bits to the low end.
     FxBuildHasher.hash_one(node) as u32
 }
 
 impl Interned {
-    /// The node of that hash for which `is` holds.
+    /// Finds the node with that hash for which `is` holds.
     pub fn find(&self, hash: u32, is: impl Fn(Id) -> bool) -> Option<Id> {
         let mask = self.places.len().checked_sub(1)?;
         let mut at = hash as usize & mask;
@@ -47,10 +52,10 @@ impl Interned {
             at = (at + 1) & mask;
         }
     }
-    /// Adds a node that is not among them.
+    /// Inserts a node that is not in the table.
     pub fn insert(&mut self, hash: u32, id: Id) {
         if 2 * (self.taken + 1) > self.places.len() {
-            let larger = vec![VACANT; (2 * self.places.len()).max(FIRST)];
+            let larger = vec![VACANT; (2 * self.places.len()).max(INITIAL_CAPACITY)];
             for place in std::mem::replace(&mut self.places, larger) {
                 if place.id != VACANT.id {
                     self.put(place);

@@ -1,70 +1,92 @@
-//! How a GPU runs a launch, as a value: what its workgroups leave of a unit to one another, what a thread has under way at once, and from where on the
-//! kernels behind it may start.
+//! Launch plan of a GPU kernel: occupancy, loads in flight per thread, and the trigger point
+//! for programmatic dependent launch.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-/// From where on kernels behind may start. They then wait for their turn, and ask for their weights meanwhile.
+/// Point at which dependent kernels may start. They prefetch weights, then
+/// wait for their predecessors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Dependents {
-    /// At once.
+    /// Triggers dependents when the kernel starts.
     Entry,
-    /// No sooner than it is the kernel's own turn.
+    /// Triggers dependents after the kernel's own wait for its predecessors.
     Turn,
-    /// When the kernel has ended.
+    /// Dependents start when the kernel has ended.
     #[default]
     End,
 }
 
-/// Each with its name.
-const DEPENDENTS: [(Dependents, &str); 3] =
-    [(Dependents::Entry, "entry"), (Dependents::Turn, "turn"), (Dependents::End, "end")];
+/// Each variant with its name.
+const DEPENDENTS: [(Dependents, &str); 3] = [
+    (Dependents::Entry, "entry"),
+    (Dependents::Turn, "turn"),
+    (Dependents::End, "end"),
+];
 
 /// How a launch is run. Every plan is legal for every launch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct LaunchPlan {
-    /// Workgroups that a unit shall have room for at once, at least. It bounds the registers of a thread: without a number the device's compiler takes so
-    /// few that loads wait for one another.
+    /// Minimum number of resident workgroups per unit. It bounds the registers per thread; without
+    /// a bound, the device's compiler allocates too few to overlap loads.
     pub resident: i64,
-    /// Registers, of 32 bits, in which words of several iterations of a loop wait; of a workgroup that has a unit to itself twice as many.
+    /// 32-bit registers per thread for words in flight from several loop iterations. Doubled for a
+    /// workgroup that has a unit to itself.
     pub words: i64,
-    /// Most iterations of a loop over a sum that are all written out.
+    /// Largest trip count of a reduction loop that is fully unrolled.
     pub iterations: i64,
-    /// Words that a thread may load before the workgroup's first nest begins, for those behind it.
+    /// Words per thread that may be loaded early, before the workgroup's first
+    /// nest, for later nests.
     pub hoisted: i64,
-    /// Does what goes from memory to a stage as it is go there without registers, while the thread goes on?
+    /// Whether copies from memory to a stage bypass registers (asynchronous copies).
     pub asynchronous: bool,
-    /// Iterations of a loop that adds up matrix products which are copied to shared memory before they are multiplied, at most as many as there are; where none
-    /// are said, what a loop reads it asks for itself.
+    /// Depth of the software pipeline of matrix products: iterations copied to shared memory before
+    /// they are multiplied, at most the trip count. 0: each iteration loads its own operands.
     pub ahead: i64,
-    /// From where on kernels behind may start.
+    /// Point at which dependent kernels may start.
     pub dependents: Dependents,
-    /// Percent of a unit's memory that shall be shared, the rest being its first-level cache; where none are said the driver decides.
+    /// Percentage of a unit's memory to reserve as shared memory, the rest being L1 cache; `None`
+    /// leaves it to the driver.
     pub shared: Option<i64>,
 }
 
 impl Display for LaunchPlan {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "launch: resident {}, words {}, iterations {}", self.resident, self.words, self.iterations)?;
+        write!(
+            f,
+            "launch: resident {}, words {}, iterations {}",
+            self.resident, self.words, self.iterations
+        )?;
         if self.hoisted > 0 {
             write!(f, ", hoisted {}", self.hoisted)?;
         }
-        f.write_str(if self.asynchronous { ", asynchronous" } else { "" })?;
+        f.write_str(if self.asynchronous {
+            ", asynchronous"
+        } else {
+            ""
+        })?;
         if self.ahead > 0 {
             write!(f, ", ahead {}", self.ahead)?;
         }
-        let dependents = DEPENDENTS.iter().find(|d| d.0 == self.dependents).map_or("", |d| d.1);
+        let dependents = DEPENDENTS
+            .iter()
+            .find(|d| d.0 == self.dependents)
+            .map_or("", |d| d.1);
         write!(f, ", dependents at {dependents}")?;
-        self.shared.map_or(Ok(()), |percent| write!(f, ", shared {percent}"))
+        self.shared
+            .map_or(Ok(()), |percent| write!(f, ", shared {percent}"))
     }
 }
 
 impl FromStr for LaunchPlan {
-    /// The words that no plan has there.
+    /// The words that could not be parsed.
     type Err = String;
     fn from_str(text: &str) -> Result<LaunchPlan, String> {
         let bad = |words: &str| words.trim().to_string();
-        let rest = text.trim().strip_prefix("launch:").ok_or_else(|| bad(text))?;
+        let rest = text
+            .trim()
+            .strip_prefix("launch:")
+            .ok_or_else(|| bad(text))?;
         let mut plan = LaunchPlan::default();
         for item in rest.split(',') {
             let count = |word: &str, most: i64| match word.parse() {
@@ -86,8 +108,12 @@ impl FromStr for LaunchPlan {
                 _ => return Err(bad(item)),
             }
         }
-        // What a text does not say is nothing that a launch could do without.
-        if plan.resident * plan.words * plan.iterations == 0 { Err(bad(text)) } else { Ok(plan) }
+        // A launch needs these three values, so a text without them is rejected.
+        if plan.resident * plan.words * plan.iterations == 0 {
+            Err(bad(text))
+        } else {
+            Ok(plan)
+        }
     }
 }
 
@@ -97,10 +123,26 @@ mod tests {
 
     #[test]
     fn a_plan_prints_as_a_text_that_parses() {
-        let plan = LaunchPlan { resident: 2, words: 32, iterations: 8, ..LaunchPlan::default() };
+        let plan = LaunchPlan {
+            resident: 2,
+            words: 32,
+            iterations: 8,
+            ..LaunchPlan::default()
+        };
         let others = [
-            LaunchPlan { asynchronous: true, ahead: 3, dependents: Dependents::Entry, ..plan },
-            LaunchPlan { resident: 1, hoisted: 45, dependents: Dependents::Turn, shared: Some(50), ..plan },
+            LaunchPlan {
+                asynchronous: true,
+                ahead: 3,
+                dependents: Dependents::Entry,
+                ..plan
+            },
+            LaunchPlan {
+                resident: 1,
+                hoisted: 45,
+                dependents: Dependents::Turn,
+                shared: Some(50),
+                ..plan
+            },
         ];
         for plan in others.into_iter().chain([plan]) {
             assert_eq!(plan.to_string().parse(), Ok(plan));

@@ -1,4 +1,5 @@
-//! The intermediate representation: dtypes, ops, the hash-consed graph, rules, text form, programs and targets.
+//! The intermediate representation: dtypes, ops, the hash-consed graph, rules, text form, programs
+//! and targets.
 
 pub mod adapter;
 mod bounds;

@@ -1,5 +1,7 @@
-//! Integer expressions as sums: `constant + Σ coefficient·term`. Index arithmetic is kept in this form, so that equal
-//! addresses are equal nodes and strides can be read off.
+//! Integer expressions as linear combinations, `constant + Σ coefficient·term`.
+//!
+//! Index arithmetic is kept in this normal form, so that equal addresses are equal nodes
+//! and strides are explicit.
 
 use crate::dtype::{DType, Scalar};
 use crate::fold::Value;
@@ -9,12 +11,12 @@ use crate::node::{Arg, Node};
 use crate::op::Op;
 use smallvec::{SmallVec, smallvec};
 
-/// `constant + Σ coefficient·term`, terms ascending by id and distinct.
+/// `constant + Σ coefficient·term`, with distinct terms in ascending order of id.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Linear {
-    /// Terms with their coefficients, none zero.
+    /// Terms with their non-zero coefficients.
     pub terms: SmallVec<[(Id, i64); 4]>,
-    /// What is left when every term is zero.
+    /// Value if every term is zero.
     pub constant: i64,
 }
 
@@ -36,16 +38,22 @@ impl Linear {
             }
         }
     }
-    /// Coefficient of a term, 0 if it does not occur.
+    /// Coefficient of a term; 0 if it does not occur.
     pub fn coefficient(&self, term: Id) -> i64 {
-        self.terms.binary_search_by_key(&term, |x| x.0).map_or(0, |i| self.terms[i].1)
+        self.terms
+            .binary_search_by_key(&term, |x| x.0)
+            .map_or(0, |i| self.terms[i].1)
     }
-    /// Split into the part whose coefficients `d` divides (divided by it) and the rest; the constant's remainder, which
-    /// is never negative, stays in the rest.
+    /// Splits into the part with coefficients divisible by `d` (divided by it) and the rest. The
+    /// non-negative remainder of the constant stays in the rest.
     pub fn split(&self, d: i64) -> (Linear, Linear) {
         let (mut quotient, mut rest) = (Linear::default(), Linear::default());
         for &(t, c) in &self.terms {
-            if c % d == 0 { quotient.terms.push((t, c / d)) } else { rest.terms.push((t, c)) }
+            if c % d == 0 {
+                quotient.terms.push((t, c / d))
+            } else {
+                rest.terms.push((t, c))
+            }
         }
         quotient.constant = self.constant.div_euclid(d);
         rest.constant = self.constant.rem_euclid(d);
@@ -54,11 +62,14 @@ impl Linear {
 }
 
 impl Graph {
-    /// The sum that an integer node stands for; a node that is no sum is its own single term.
+    /// Decomposes an integer node; a node that is not a sum is its own single term.
     pub fn linear(&self, id: Id) -> Linear {
         let node = &self[id];
         match node.op {
-            Op::Const => Linear { terms: smallvec![], constant: self.int_value(id).unwrap_or(0) },
+            Op::Const => Linear {
+                terms: smallvec![],
+                constant: self.int_value(id).unwrap_or(0),
+            },
             Op::Add => {
                 let mut a = self.linear(node.src[0]);
                 a.add_scaled(&self.linear(node.src[1]), 1);
@@ -70,16 +81,29 @@ impl Graph {
                     out.add_scaled(&self.linear(node.src[0]), c);
                     out
                 }
-                None => Linear { terms: smallvec![(id, 1)], constant: 0 },
+                None => Linear {
+                    terms: smallvec![(id, 1)],
+                    constant: 0,
+                },
             },
-            _ => Linear { terms: smallvec![(id, 1)], constant: 0 },
+            _ => Linear {
+                terms: smallvec![(id, 1)],
+                constant: 0,
+            },
         }
     }
-    /// The node for a sum: a chain of additions in the order of the terms, the constant last. Coefficients that the
-    /// dtype cannot hold wrap, as the sum itself would.
+    /// Builds the node of a sum: a chain of additions in the order of the terms, constant last.
+    /// Coefficients out of the dtype's range wrap, as the sum itself would.
     pub fn from_linear(&mut self, sum: &Linear, dtype: DType) -> Id {
         let wrap = |v: i64| Value::Int(v).stored_as(dtype.scalar).int();
-        let raw = |g: &mut Graph, op, a, b| g.intern(Node { op, dtype, src: smallvec![a, b], arg: Arg::None });
+        let raw = |g: &mut Graph, op, a, b| {
+            g.intern(Node {
+                op,
+                dtype,
+                src: smallvec![a, b],
+                arg: Arg::None,
+            })
+        };
         let mut total = None;
         for &(t, c) in &sum.terms {
             let c = wrap(c);
@@ -106,13 +130,15 @@ impl Graph {
             }
         }
     }
-    /// Bounds of a sum that no value of its terms makes wrap in that type: it is then the number that the node holds, and
-    /// may be divided and compared. (A node and its sum agree modulo 2^bits in any case.)
+    /// Bounds of a sum that cannot wrap in that type for any value of its terms; `None` if it may.
+    ///
+    /// Such a sum equals the value of its node and may be divided and compared. (A node and its sum
+    /// agree modulo 2^bits in any case.)
     pub fn exact_bounds(&self, sum: &Linear, scalar: Scalar) -> Option<(i64, i64)> {
         let (lo, hi) = scalar.range()?;
         self.linear_bounds(sum).filter(|b| b.0 >= lo && b.1 <= hi)
     }
-    /// Bounds of a sum.
+    /// Bounds of a sum, if those of all terms are known.
     pub fn linear_bounds(&self, sum: &Linear) -> Option<(i64, i64)> {
         let (mut lo, mut hi) = (sum.constant, sum.constant);
         for &(t, c) in &sum.terms {

@@ -1,126 +1,148 @@
-//! What a machine is, as plain data: filled in by the device that was opened, or a row of [`NAMED`] to plan for a machine that is not there.
+//! Machine descriptions as plain data: filled in by an opened device, or a row of [`NAMED`] for
+//! planning without the device.
 
 use crate::Scalar;
 use crate::fragment::{ADA, AMPERE, Fragment, GEFORCE, HOPPER, TURING, tensor_cores};
 use std::borrow::Cow;
 
-/// What kind of machine a workgroup runs on.
+/// Kind of machine that runs a workgroup.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MachineKind {
     /// A workgroup is part of one thread's contiguous chunk; stages are computed once per chunk.
     Cpu,
-    /// A workgroup is a block of many threads; stages are computed once per workgroup, in shared memory.
+    /// A workgroup is a block of threads; stages are computed once per workgroup, in shared memory.
     Gpu,
 }
 
-/// A machine's facts. What stands for one thing on a processor and for another on a GPU says so.
+/// A machine description. Fields that differ in meaning between CPU and GPU document both.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {
-    /// Name: `h200`, `avx512vnni`.
+    /// Name, such as `h200` or `avx512vnni`.
     pub name: Cow<'static, str>,
-    /// What runs a workgroup.
+    /// Whether it is a CPU or a GPU.
     pub kind: MachineKind,
-    /// Version of NVIDIA's architecture, 90 of sm_90; none for other machines.
+    /// NVIDIA architecture version, 90 for sm_90; `None` for other machines.
     pub sm: Option<u32>,
-    /// Units that run workgroups at the same time: cores, multiprocessors, compute units.
+    /// Units that run workgroups concurrently: cores, multiprocessors, compute units.
     pub units: usize,
-    /// f32 lanes of a vector register of a CPU; 1 of a GPU, whose threads are the lanes.
+    /// f32 lanes per vector register of a CPU; 1 for a GPU, where threads are the lanes.
     pub lanes: usize,
-    /// Threads that run in step and may exchange registers: a warp, a wave; 1 of a CPU.
+    /// Threads per subgroup (warp, wave), which run in lockstep and may exchange registers;
+    /// 1 for a CPU.
     pub subgroup: i64,
-    /// Threads of a subgroup at most, where a kernel may have subgroups of several sizes: whole ones are neighbours by multiples of them.
+    /// Largest subgroup size, if a kernel may run with subgroups of several sizes. Threads grouped
+    /// by multiples of it form whole subgroups.
     pub widest: i64,
-    /// Parts of a unit of a GPU that each start an instruction of a subgroup every clock; 1 of a CPU.
+    /// Schedulers per GPU unit, each of which issues an instruction of a subgroup every cycle;
+    /// 1 for a CPU.
     pub schedulers: usize,
-    /// Threads of all workgroups that a unit holds.
+    /// Resident threads per unit, over all workgroups.
     pub threads_per_unit: usize,
-    /// Vector registers of a CPU; of a GPU those of 32 bits of one unit, shared by its threads.
+    /// Vector registers of a CPU; 32-bit registers of a GPU unit, shared by its threads.
     pub registers: usize,
-    /// Bytes of shared memory of one unit of a GPU, or of the cache of a core that stages are to fit.
+    /// Shared memory per GPU unit, or the part of a core's cache that stages should fit in, bytes.
     pub shared_per_unit: usize,
-    /// Most bytes of it that one workgroup may have.
+    /// Largest part of it for one workgroup, bytes.
     pub shared_per_workgroup: usize,
-    /// Bytes of the cache that all units share.
+    /// Size of the cache shared by all units, bytes.
     pub cache: usize,
-    /// Bytes of the narrowest value that a load or a write may have, at a multiple of its size: 1, or of GPUs that address only words 2 or 4.
+    /// Size of the narrowest load or store, bytes, at a multiple of its size: 1, or 2 or 4 for GPUs
+    /// that address only words.
     pub least_bytes: usize,
-    /// Are values that are narrower written all the same, as parts of words that other threads may write at the same time?
+    /// Whether narrower values can be stored nevertheless, as parts of words that other
+    /// threads may write concurrently.
     pub part_writes: bool,
-    /// Does it compute with numbers of 32 bits, by arithmetic alone? What others have of narrower numbers, exponentials and logarithms is then written out.
+    /// Whether it computes only with 32-bit numbers and basic arithmetic. Narrower types,
+    /// exponentials and logarithms are then legalised.
     pub words_alone: bool,
-    /// Does its own compiler write out as many iterations of a loop as it is told? Else they are written out for it.
+    /// Whether the device's compiler honours unroll counts; if not, loops are unrolled before.
     pub copies_loops: bool,
-    /// Words of an element of a stage where its type says how many load at once: more than one only where a thread may write one of them while others write the rest.
+    /// Words per element of a stage with a vector type. Above 1 only if a thread may write one of
+    /// the words while others write the rest.
     pub stage_words: usize,
-    /// Bytes at whose multiples a part of a buffer may begin that a kernel is given.
+    /// Alignment of the offset at which a buffer may be bound, bytes.
     pub alignment: usize,
-    /// Most bytes of a buffer that a kernel is given: all its offsets are smaller.
+    /// Largest buffer binding, bytes; all offsets in it are smaller.
     pub largest_binding: usize,
-    /// Buffers, or parts of them, that a kernel is given at most.
+    /// Largest number of buffer bindings of a kernel.
     pub most_bindings: usize,
-    /// Neighbouring threads of a workgroup whose values one operation folds at most, a power of two; 1 where none do. Values of others meet in shared memory.
+    /// Largest number of neighbouring threads that one subgroup operation reduces, a power of two;
+    /// 1 without such operations. Wider reductions go through shared memory.
     pub folds: i64,
-    /// Do a GPU's kernels start before those before them have ended, and is memory asked for and copied to stages beside their threads?
+    /// Whether kernels support programmatic dependent launch, prefetch, and
+    /// asynchronous copies to stages.
     pub early: bool,
-    /// Does one instruction look up all lanes in a table of 16 floats?
+    /// Whether one instruction looks up all lanes in a table of 16 floats.
     pub table_lookup: bool,
-    /// Are products of bytes best added in 16 bits, since no instruction adds four of them to 32?
+    /// Whether products of bytes are best accumulated in 16 bits, because no instruction adds four
+    /// of them into 32 bits.
     pub pairs: bool,
-    /// Does an instruction add four products of bytes to a sum of 32 bits, or do a few of vectors? Without it packed weights are multiplied as floats.
+    /// Whether an instruction (or a few vector instructions) adds four byte products to a 32-bit
+    /// sum. Without it, packed weights are multiplied as floats.
     pub dot4: bool,
-    /// Are products of two signed bytes no dearer than those of an unsigned and a signed one? Then rows of signed bytes, as those of a cache, are multiplied as they
-    /// lie; else one side gets a zero, and sums of the other are taken off.
+    /// Whether products of two signed bytes cost no more than those of an unsigned and a signed
+    /// byte. Rows of signed bytes, as in an int8 KV cache, are then multiplied directly; otherwise
+    /// one side is offset to be unsigned and sums of the other are subtracted.
     pub signed_bytes: bool,
-    /// Is a weight's zero better taken off each word of its codes than off the product, by sums of activations for every group of terms? Of a GPU the former is three
-    /// operations for four codes, which spare a load for each token and unit; vectors of a CPU have many rows for each sum that is read.
+    /// Whether to subtract a weight's zero point from each word of codes rather than correct the
+    /// product by activation sums per group.
+    ///
+    /// On a GPU the former takes three operations per four codes and saves a load per token and
+    /// unit. On a CPU, many rows of a vector share each sum that is loaded.
     pub signed_codes: bool,
-    /// Products of matrices that one instruction computes.
+    /// Matrix product instructions, with their rates.
     pub fragments: &'static [Fragment],
     /// Memory bandwidth of the whole machine, bytes/s.
     pub bandwidth: f64,
-    /// Seconds that a unit loses where it goes on reading at another place in memory.
+    /// Seconds that a unit loses when it continues reading at another address.
     pub jump: f64,
-    /// Bandwidth of the cache from which every workgroup reads activations again, whole machine, bytes/s.
+    /// Bandwidth of the cache from which workgroups re-read activations, whole machine, bytes/s.
     pub cache_bandwidth: f64,
     /// f32 operations per second of the whole machine.
     pub operations: f64,
-    /// f32 operations that a unit does each cycle in as many seconds: what rates of fragments compare with.
+    /// f32 operations per unit and cycle, to compare with [`Fragment::rate`].
     pub rate: f64,
-    /// Seconds that one more dependent launch costs.
+    /// Seconds per additional dependent launch.
     pub launch: f64,
-    /// Seconds until a load from memory is there, where nothing else is done meanwhile.
+    /// Seconds of a load from memory when nothing overlaps it.
     pub latency: f64,
-    /// Seconds in which a unit adds to one element of memory so that other additions to it come before or after: 3 to 5 ns of a Zen 5 core. Of GPUs nobody has measured
-    /// it: what they wait for is taken to be memory.
+    /// Seconds of an atomic addition to one element, serialised with others: 3 to 5 ns on a Zen 5
+    /// core. Not measured on GPUs, where memory is assumed to be the bottleneck.
     pub atomic: f64,
-    /// Seconds of one dependent step inside a kernel (a barrier between a stage and its reader).
+    /// Seconds per dependent step inside a kernel (a barrier between a stage and its reader).
     pub barrier: f64,
 }
 
-/// Bytes of a GPU's shared memory that drivers keep of each workgroup's (CUDA programming guide, compute capability 8.0 and later).
+/// Shared memory that drivers reserve per workgroup, bytes (CUDA programming guide, compute
+/// capability 8.0 and later).
 pub const RESERVED_SHARED: usize = 1 << 10;
 
-/// Cycles a second that a core of a processor is counted with.
+/// Assumed clock of a CPU core, Hz.
 ///
-/// Like the figures below it is the same for every processor of an instruction set and a number of cores, and none is asked of the machine: so plans, kernels and results to the bit are the same on
-/// all of these and at every start. What is measured there is shown (`gristmill devices`) and not planned with, as it differs by what else runs: two cores of one EPYC read 25 to 60 GB/s within
-/// minutes (docs/experiments.md).
+/// Fixed per instruction set, like the figures below, so that plans and bit-exact results agree on
+/// all machines and starts. Measurements vary: 25 to 60 GB/s on an EPYC (docs/experiments/136).
 const CPU_CLOCK: f64 = 3e9;
-/// Vectors of f32 operations of a core, a second: 6.2e9 products with their additions on a Zen 3 of 3.0 GHz (docs/experiments.md).
+/// Vector f32 operations of a core per second. A 3.0 GHz Zen 3 core does 6.2e9 vector
+/// multiply-adds (docs/experiments/138).
 const CPU_VECTORS: f64 = 2.0 * CPU_CLOCK;
-/// Bytes of memory that a core reads a second: two of a Xeon with AMX 11 to 15e9 each, of EPYCs 18 to 40e9 (docs/benchmarks.md), of servers whose cores all read less.
+/// Memory bandwidth per core, bytes/s. Measured per core, with all cores of a shared server reading
+/// less: 11 to 15e9 for two cores of a Xeon with AMX, 18 to 40e9 for EPYCs (docs/benchmarks.md).
 const CPU_BANDWIDTH: f64 = 12e9;
-/// Bytes of the caches behind the first that a core reads a second. Not measured: it says how dear activations are that every workgroup reads again, and only by comparison with memory.
+/// Bandwidth per core of the caches after the first level, bytes/s. Not measured: it sets the cost
+/// of re-reading activations relative to memory.
 const CPU_CACHE_BANDWIDTH: f64 = 60e9;
-/// Bytes of a core's cache that stages are to fit into: half of a small second-level one, of 512 KiB. Larger ones were not tried: they would leave less for the rows that stages are read beside.
+/// Part of a core's cache for stages, bytes: half of a small second-level cache of 512 KiB. The
+/// rest is for the rows that are read with them; larger values were not tried.
 const CPU_STAGES: usize = 256 << 10;
-/// Bytes of the cache that cores share, a middling one. Not measured: of what rows are added to (`decompose/scatter.rs`) it says whether that is taken to come from memory.
+/// Size of the cache shared by cores, bytes; a mid-range value, not measured. It decides whether
+/// the target of scatter-add (`decompose/scatter.rs`) is assumed to be in memory.
 const CPU_SHARED_CACHE: usize = 32 << 20;
-/// Seconds that a core loses where data says at which other place it goes on: rows of experts in another order (docs/experiments.md).
+/// Seconds that a core loses at a data-dependent jump to another address, as with rows of
+/// experts (docs/experiments/138).
 const CPU_JUMP: f64 = 0.4e-6;
 
 impl Machine {
-    /// A CPU of that instruction set, with `cores` cores and vectors of `lanes` floats.
+    /// Describes a CPU with this instruction set, `cores` cores and vectors of `lanes` floats.
     pub fn cpu(isa: &'static str, lanes: usize, cores: usize) -> Machine {
         let units = cores as f64;
         Machine {
@@ -164,49 +186,73 @@ impl Machine {
             barrier: 0.0,
         }
     }
-    /// Bytes of stages of a workgroup that leaves room for another beside it. What of a unit's memory is not shared is its first-level cache, and drivers
-    /// divide it in steps: of an H200's 228 KiB these are 96.
+    /// Stage size of a workgroup that leaves room for a second one on the unit, bytes.
+    ///
+    /// The part of a unit's memory that is not shared serves as its first-level cache, and drivers
+    /// divide it in steps: 96 KiB for an H200 with 228 KiB.
     pub fn stage_bytes(&self) -> usize {
         const STEP: usize = 32 << 10;
         match self.kind {
             MachineKind::Cpu => self.shared_per_workgroup,
             MachineKind::Gpu => {
                 let half = self.shared_per_unit / 2;
-                (if half < STEP { half } else { half / STEP * STEP }).min(self.shared_per_workgroup)
+                (if half < STEP {
+                    half
+                } else {
+                    half / STEP * STEP
+                })
+                .min(self.shared_per_workgroup)
             }
         }
     }
-    /// Bytes of a piece of a buffer that is too long to be given whole: the next begins where a part may.
+    /// Size of a piece of a buffer that exceeds the largest binding, bytes; a
+    /// multiple of the alignment.
     pub fn piece(&self) -> usize {
         (self.largest_binding / self.alignment * self.alignment).max(self.alignment)
     }
-    /// Its product of matrices of that type whose elements threads hold, or a core does, if it has one.
+    /// Finds a matrix product of this operand type with elements held by threads, or by a CPU core.
     pub fn fragment(&self, operand: Scalar) -> Option<&'static Fragment> {
         let held = |of: &&Fragment| self.kind == MachineKind::Cpu || !of.is_whole();
-        self.fragments.iter().filter(held).find(|of| of.operand == operand)
+        self.fragments
+            .iter()
+            .filter(held)
+            .find(|of| of.operand == operand)
     }
-    /// Its product of matrices of that type whose elements the threads of one subgroup hold, if it has one.
+    /// Finds a matrix product of this operand type with elements held by the
+    /// threads of one subgroup.
     pub fn subgroup_fragment(&self, operand: Scalar) -> Option<&'static Fragment> {
-        self.fragment(operand).filter(|of| !of.is_whole() && of.sums.lanes() == self.subgroup)
+        self.fragment(operand)
+            .filter(|of| !of.is_whole() && of.sums.lanes() == self.subgroup)
     }
-    /// The product of halves whose tiles are loaded and written as a whole, for which both operands are rounded and a weight is unpacked, if it has one.
+    /// Finds the f16 matrix product with opaque tiles. It requires rounding both
+    /// operands and dequantising weights.
     pub fn tile_fragment(&self) -> Option<&'static Fragment> {
-        self.fragments.iter().find(|of| of.operand.is_half() && of.is_whole())
+        self.fragments
+            .iter()
+            .find(|of| of.operand.is_half() && of.is_whole())
     }
-    /// f32 operations that take as long as one term of a sum that this fragment adds up.
+    /// Cost of one term of a sum computed by this fragment, in f32 operations.
     pub fn term_of(&self, fragment: &Fragment) -> f64 {
         2.0 * self.rate / fragment.rate
     }
-    /// The row of [`NAMED`] that has this name.
+    /// Returns the row of [`NAMED`] with this name.
     pub fn named(name: &str) -> Option<Machine> {
-        NAMED.iter().find(|row| row.name == name).map(GpuRow::machine)
+        NAMED
+            .iter()
+            .find(|row| row.name == name)
+            .map(GpuRow::machine)
     }
-    /// An NVIDIA GPU by what its driver says of it: the row of [`NAMED`] that it is, if it is one (as many units of the same
-    /// architecture, and the same memory), else what the driver says, with costs reckoned from its clocks.
+    /// Describes an NVIDIA GPU from its driver's attributes.
+    ///
+    /// The result is the row of [`NAMED`] with the same architecture, number of units and
+    /// nominal memory bandwidth, if there is one; otherwise it uses the attributes, with costs
+    /// derived from the clocks.
     pub fn nvidia(name: &str, it: &Attributes) -> Machine {
         let nominal = 2.0 * it.memory_clock * it.memory_bits as f64 / 8.0;
         let is_near = |row: &&GpuRow| (row.bandwidth * 1e9 / nominal - 1.0).abs() < 0.05;
-        let mut same = NAMED.iter().filter(|row| row.sm == Some(it.sm) && row.units == it.units);
+        let mut same = NAMED
+            .iter()
+            .filter(|row| row.sm == Some(it.sm) && row.units == it.units);
         if let Some(row) = same.find(is_near) {
             return row.machine();
         }
@@ -222,15 +268,24 @@ impl Machine {
             shared: [it.shared_per_unit >> 10, it.shared_per_workgroup >> 10],
             cache: it.cache >> 20,
             fragments: tensor_cores(it.sm),
-            // A driver that does not say, as those of divided GPUs: as much for each unit as an H200 has.
-            bandwidth: if nominal > 0.0 { nominal / 1e9 } else { 4800.0 / 132.0 * it.units as f64 },
+            // The driver reports no memory clock for partitioned GPUs: assume an H200's bandwidth
+            // per unit.
+            bandwidth: if nominal > 0.0 {
+                nominal / 1e9
+            } else {
+                4800.0 / 132.0 * it.units as f64
+            },
             operations: it.units as f64 * f32_lanes(it.sm) * 2.0 * it.clock / 1e12,
         };
-        Machine { name: name.to_owned().into(), ..row.machine() }
+        Machine {
+            name: name.to_owned().into(),
+            ..row.machine()
+        }
     }
 }
 
-/// f32 operations that begin in a multiprocessor each clock (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
+/// f32 multiply-adds that a multiprocessor issues per cycle (CUDA C++ Programming Guide, throughput
+/// of native arithmetic instructions).
 fn f32_lanes(sm: u32) -> f64 {
     match sm {
         ..=80 => 64.0,
@@ -238,44 +293,46 @@ fn f32_lanes(sm: u32) -> f64 {
     }
 }
 
-/// Schedulers of a multiprocessor: of every one since Maxwell (CUDA C++ Programming Guide, compute capabilities).
+/// Schedulers per multiprocessor since Maxwell (CUDA C++ Programming Guide, compute capabilities).
 const SCHEDULERS: usize = 4;
 
-/// The first architecture of NVIDIA's with products of four bytes (PTX ISA, `dp4a`). Those of other vendors in the table all have them.
+/// First NVIDIA architecture with four-byte dot products (PTX ISA, `dp4a`). All other GPUs in
+/// the table have them.
 const DOT4_SINCE: u32 = 61;
 
-/// What CUDA's driver says of a GPU (`CUdevice_attribute`).
+/// Attributes that the CUDA driver reports of a GPU (`CUdevice_attribute`).
 #[derive(Clone, Debug)]
 pub struct Attributes {
     /// Compute capability, 90 for 9.0.
     pub sm: u32,
-    /// Multiprocessors.
+    /// Number of multiprocessors on the GPU.
     pub units: usize,
-    /// Threads of a warp.
+    /// Number of threads per warp.
     pub subgroup: i64,
-    /// Most threads of a multiprocessor.
+    /// Largest number of threads per multiprocessor.
     pub threads_per_unit: usize,
-    /// Registers of a multiprocessor.
+    /// 32-bit registers per multiprocessor.
     pub registers: usize,
-    /// Bytes of shared memory of a multiprocessor.
+    /// Shared memory per multiprocessor, bytes.
     pub shared_per_unit: usize,
-    /// Most bytes of it for one workgroup, which has to ask for them.
+    /// Largest opt-in shared memory per workgroup, bytes.
     pub shared_per_workgroup: usize,
-    /// Bytes of the second-level cache.
+    /// Size of the second-level cache, bytes.
     pub cache: usize,
-    /// Most cycles a second of multiprocessors.
+    /// Peak clock of the multiprocessors, Hz.
     pub clock: f64,
-    /// Cycles a second of the memory, which moves data at both edges; 0 if the driver does not say.
+    /// Memory clock, Hz; data moves on both edges. 0 if the driver does not report it.
     pub memory_clock: f64,
-    /// Bits that the memory moves at an edge.
+    /// Width of the memory bus, bits.
     pub memory_bits: usize,
 }
 
-/// A GPU that plans can be made for without one. Figures that no test has measured are the vendor's.
+/// A GPU for which plans can be made without the device. Unmeasured figures are the vendor's.
 pub struct GpuRow {
-    /// Name, after `null:`.
+    /// Name on the command line, after `null:`.
     pub name: &'static str,
-    /// Its name as its driver gives it, by which an interface to every vendor's finds it, and in brackets what it is.
+    /// Name reported by the driver, used for lookup through cross-vendor interfaces, then
+    /// a description in parentheses.
     pub doc: &'static str,
     sm: Option<u32>,
     units: usize,
@@ -283,37 +340,39 @@ pub struct GpuRow {
     schedulers: usize,
     threads_per_unit: usize,
     registers: usize,
-    /// KiB of a unit, and of a workgroup at most.
+    /// Shared memory per unit and per workgroup, KiB.
     shared: [usize; 2],
-    /// MiB.
+    /// Size of the cache shared by all units, MiB.
     cache: usize,
     fragments: &'static [Fragment],
-    /// GB/s.
+    /// Bandwidth in GB/s.
     bandwidth: f64,
-    /// Tera-operations of f32 a second.
+    /// Tera-operations of f32 per second.
     operations: f64,
 }
 
-/// What a stream of loads reaches of the memory's nominal rate, and kernels of the units' nominal operations: an H200 reads 4.6 of its 4.8 TB/s, and
-/// 60 of its 67 tera-operations were seen.
+/// Achievable fractions of nominal memory bandwidth and f32 operations: an H200 reads 4.6 of 4.8
+/// TB/s and reached 60 of 67 tera-operations.
 const REACHED: [f64; 2] = [4.6 / 4.8, 60.0 / 67.0];
-/// Bytes that a unit reads from the cache that all share, a second: 10 TB/s of an H200's 132 units.
+/// Bandwidth per unit from the cache shared by all, bytes/s: 10 TB/s for the 132 units of an H200.
 const CACHE_PER_UNIT: f64 = 10e12 / 132.0;
 
-/// The architecture since which a kernel may start while those before it run.
+/// First architecture with programmatic dependent launch.
 pub const EARLY_LAUNCH_SINCE: u32 = 90;
-/// Seconds of one more dependent launch there, by what plans gain: an H200's profiles show 0.9 to 1.3 us for small kernels, and of seven values from 3.0 to 1.4 us 1.9 was best on the whole
-/// for one token of six models and eight sequences of two (experiments, 118).
+/// Seconds per dependent launch with it. H200 profiles show 0.9 to 1.3 us for small kernels; of
+/// seven values from 1.4 to 3.0 us, 1.9 gave the best plans for one token of six models and eight
+/// sequences of two (docs/experiments/118).
 const EARLY_LAUNCH: f64 = 1.9e-6;
-/// The same elsewhere. Not measured.
+/// Seconds per dependent launch elsewhere. Not measured.
 const LAUNCH: f64 = 3.0e-6;
 
 impl GpuRow {
-    /// Is it reached by its vendor's own interface, and not by one to every vendor's?
+    /// Returns whether it is an NVIDIA GPU, which is reached through CUDA rather than
+    /// a cross-vendor interface.
     pub fn is_nvidia(&self) -> bool {
         self.sm.is_some()
     }
-    /// Its name as its driver gives it.
+    /// Name reported by its driver.
     pub fn title(&self) -> &'static str {
         self.doc.split(" (").next().unwrap_or(self.doc)
     }
@@ -353,7 +412,11 @@ impl GpuRow {
             cache_bandwidth: self.units as f64 * CACHE_PER_UNIT,
             operations: self.operations * 1e12 * REACHED[1],
             rate: self.sm.map_or(0.0, |sm| 2.0 * f32_lanes(sm)),
-            launch: if self.sm.is_some_and(|sm| sm >= EARLY_LAUNCH_SINCE) { EARLY_LAUNCH } else { LAUNCH },
+            launch: if self.sm.is_some_and(|sm| sm >= EARLY_LAUNCH_SINCE) {
+                EARLY_LAUNCH
+            } else {
+                LAUNCH
+            },
             latency: 0.35e-6,
             atomic: 0.0,
             barrier: 0.05e-6,
@@ -361,8 +424,11 @@ impl GpuRow {
     }
 }
 
-/// GPUs by name. Sources: NVIDIA's CUDA C++ Programming Guide (table of technical specifications per compute capability) and data sheets, AMD's RDNA 3
-/// instruction set manual, Intel's Xe2 product pages; Apple publishes no registers, those are measured by others
+/// Table of GPUs by name.
+///
+/// Sources: NVIDIA's CUDA C++ Programming Guide (table of technical specifications per compute
+/// capability) and data sheets, AMD's RDNA 3 instruction set manual, Intel's Xe2 product pages.
+/// Apple does not publish register counts; they were measured by others
 /// (github.com/philipturner/metal-benchmarks).
 pub const NAMED: &[GpuRow] = &[
     GpuRow {
@@ -521,7 +587,7 @@ pub const NAMED: &[GpuRow] = &[
 mod tests {
     use super::*;
 
-    /// As an H200's driver has it.
+    /// Attributes reported by an H200's driver.
     fn h200() -> Attributes {
         Attributes {
             sm: 90,
@@ -540,36 +606,87 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_known_is_its_row() {
-        assert_eq!(Machine::nvidia("any", &h200()), Machine::named("h200").unwrap());
-        let h100 = Attributes { memory_clock: 2.619e9, memory_bits: 5120, ..h200() };
-        assert_eq!(Machine::nvidia("any", &h100), Machine::named("h100").unwrap());
+        assert_eq!(
+            Machine::nvidia("any", &h200()),
+            Machine::named("h200").unwrap()
+        );
+        let h100 = Attributes {
+            memory_clock: 2.619e9,
+            memory_bits: 5120,
+            ..h200()
+        };
+        assert_eq!(
+            Machine::nvidia("any", &h100),
+            Machine::named("h100").unwrap()
+        );
     }
 
     #[test]
     fn a_gpu_that_is_not_known_is_what_its_driver_says() {
-        // A part of an H200.
-        let part = Machine::nvidia("part", &Attributes { units: 60, memory_clock: 0.0, ..h200() });
+        // A partition of an H200.
+        let part = Machine::nvidia(
+            "part",
+            &Attributes {
+                units: 60,
+                memory_clock: 0.0,
+                ..h200()
+            },
+        );
         let whole = Machine::named("h200").unwrap();
-        assert_eq!((part.name.as_ref(), part.units, part.fragments), ("part", 60, whole.fragments));
+        assert_eq!(
+            (part.name.as_ref(), part.units, part.fragments),
+            ("part", 60, whole.fragments)
+        );
         let ratio = |a: f64, b: f64| (a / b * 132.0 / 60.0 - 1.0).abs() < 0.05;
-        assert!(ratio(part.bandwidth, whole.bandwidth) && ratio(part.operations, whole.operations), "{part:?}");
+        assert!(
+            ratio(part.bandwidth, whole.bandwidth) && ratio(part.operations, whole.operations),
+            "{part:?}"
+        );
         // A GeForce RTX 2080 Ti: 616 GB/s, 13.4 tera-operations.
-        let turing = Attributes { sm: 75, units: 68, clock: 1.545e9, memory_clock: 7e9, memory_bits: 352, ..h200() };
+        let turing = Attributes {
+            sm: 75,
+            units: 68,
+            clock: 1.545e9,
+            memory_clock: 7e9,
+            memory_bits: 352,
+            ..h200()
+        };
         let turing = Machine::nvidia("turing", &turing);
         assert_eq!(turing.fragments, TURING);
         assert!(turing.dot4 && !Machine::nvidia("pascal", &Attributes { sm: 60, ..h200() }).dot4);
-        assert!((turing.bandwidth / (616e9 * REACHED[0]) - 1.0).abs() < 0.01, "{turing:?}");
-        assert!((turing.operations / (13.4e12 * REACHED[1]) - 1.0).abs() < 0.01, "{turing:?}");
+        assert!(
+            (turing.bandwidth / (616e9 * REACHED[0]) - 1.0).abs() < 0.01,
+            "{turing:?}"
+        );
+        assert!(
+            (turing.operations / (13.4e12 * REACHED[1]) - 1.0).abs() < 0.01,
+            "{turing:?}"
+        );
     }
 
     #[test]
     fn rows_make_sense() {
         for row in NAMED {
             let machine = Machine::named(row.name).unwrap();
-            assert!(machine.stage_bytes() > 0 && machine.stage_bytes() <= machine.shared_per_workgroup, "{}", row.name);
-            assert!(machine.shared_per_workgroup <= machine.shared_per_unit, "{}", row.name);
-            assert!(machine.subgroup.count_ones() == 1 && machine.units > 0, "{}", row.name);
-            assert_eq!(NAMED.iter().filter(|other| other.name == row.name).count(), 1);
+            assert!(
+                machine.stage_bytes() > 0 && machine.stage_bytes() <= machine.shared_per_workgroup,
+                "{}",
+                row.name
+            );
+            assert!(
+                machine.shared_per_workgroup <= machine.shared_per_unit,
+                "{}",
+                row.name
+            );
+            assert!(
+                machine.subgroup.count_ones() == 1 && machine.units > 0,
+                "{}",
+                row.name
+            );
+            assert_eq!(
+                NAMED.iter().filter(|other| other.name == row.name).count(),
+                1
+            );
         }
         assert_eq!(Machine::named("h200").unwrap().stage_bytes(), 96 << 10);
     }

@@ -1,25 +1,25 @@
-//! The op table. Each op is declared once: name, arity, class, effects and a line of documentation; exhaustive matches,
-//! the reference page (`Op::TABLE`) and the specs follow from it.
+//! The op table. Each op is declared once with its name, arity, class and a line of documentation;
+//! exhaustive matches, the reference page (`Op::TABLE`) and the specs are derived from it.
 
-/// What kind of thing an op is. Passes and specs ask for the class rather than list ops.
+/// Class of an op. Passes and specs test the class instead of listing ops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// A leaf: constants, variables, parameters.
+    /// A leaf: constant, variable or parameter.
     Source,
     /// Moves elements without computing.
     Movement,
     /// One output element per input element, same shape.
     Elementwise,
-    /// A tensor-level op with its own meaning.
+    /// A tensor-level op with its own semantics.
     Tensor,
     /// Exists from the kernel level on.
     Kernel,
-    /// Exists at the linear level only.
+    /// Exists only at the linear level.
     Linear,
 }
 
 impl Class {
-    /// Name for people.
+    /// Name of the class, for display.
     pub fn name(self) -> &'static str {
         match self {
             Class::Source => "source",
@@ -32,38 +32,38 @@ impl Class {
     }
 }
 
-/// How many sources an op takes.
+/// Number of sources that an op takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arity {
-    /// Exactly that many.
+    /// Exactly this number of sources.
     Exact(u8),
-    /// At least that many.
+    /// At least this number of sources.
     AtLeast(u8),
 }
 
 /// One row of the op table.
 #[derive(Debug)]
 pub struct OpInfo {
-    /// The op.
+    /// Op that the row describes.
     pub op: Op,
     /// Name in the text form.
     pub name: &'static str,
-    /// Number of sources.
+    /// Number of sources it takes.
     pub arity: Arity,
-    /// What kind of op.
+    /// Class of the op.
     pub class: Class,
     /// One line of documentation.
     pub doc: &'static str,
 }
 
 macro_rules! ops { ($($id:ident $class:ident $arity:expr, $doc:literal;)*) => {
-    /// What a node computes.
+    /// Operation of a node.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
     #[repr(u8)]
     pub enum Op { $(#[doc = $doc] $id),* }
 
     impl Op {
-        /// The table: one row an op, in the order of the enum.
+        /// The op table, in the order of the enum.
         pub const TABLE: &[OpInfo] = &[
             $(OpInfo { op: Op::$id, name: stringify!($id), arity: $arity, class: Class::$class, doc: $doc }),*
         ];
@@ -111,7 +111,7 @@ ops! {
     Where Elementwise Exact(3), "c ? a : b";
     Fma Elementwise Exact(3), "a * b + c, rounded once where the target can";
     Table Elementwise Exact(1), "entry of a constant table of i32; arg Ints";
-    // Words: four bytes as one u32, the first the lowest
+    // Words: four bytes as one u32, first byte lowest
     Dot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes (from 0 to arg Int) with b's (signed), i32";
     SignedDot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes with b's, all signed, b's from -127 as rows in eight bits have them, i32";
     Dot2 Elementwise Exact(3), "a word of two signed 16-bit halves: c's plus the products of two of a's bytes (from 0 to arg Int) each with b's (signed); both hold their sums";
@@ -156,11 +156,11 @@ ops! {
 }
 
 impl Op {
-    /// The row of this op.
+    /// Returns this op's row of the table.
     pub fn info(self) -> &'static OpInfo {
         &Self::TABLE[self as usize]
     }
-    /// Its class.
+    /// Returns this op's class.
     pub fn class(self) -> Class {
         self.info().class
     }
@@ -168,38 +168,55 @@ impl Op {
     pub fn name(self) -> &'static str {
         self.info().name
     }
-    /// The op of that name.
+    /// Looks up an op by name.
     pub fn by_name(name: &str) -> Option<Op> {
         Self::TABLE.iter().find(|r| r.name == name).map(|r| r.op)
     }
-    /// Is it elementwise?
+    /// Returns whether the op is elementwise.
     pub fn is_elementwise(self) -> bool {
         self.class() == Class::Elementwise
     }
-    /// Is it arithmetic that numbers in half precision have only in wider ones, each result rounded?
+    /// Returns whether half-precision operands must be widened for this op,
+    /// with each result rounded.
     pub fn is_float_arithmetic(self) -> bool {
-        use Op::{Add, Div, Eq, Exp, Exp2, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub};
+        use Op::{
+            Add, Div, Eq, Exp, Exp2, Fma, Log, Lt, Max, Min, Mul, Neg, Recip, Round, Sqrt, Sub,
+        };
         matches!(
             self,
-            Add | Div | Eq | Exp | Exp2 | Fma | Log | Lt | Max | Min | Mul | Neg | Recip | Round | Sqrt | Sub
+            Add | Div
+                | Eq
+                | Exp
+                | Exp2
+                | Fma
+                | Log
+                | Lt
+                | Max
+                | Min
+                | Mul
+                | Neg
+                | Recip
+                | Round
+                | Sqrt
+                | Sub
         )
     }
-    /// Does it make a new version of the tensor that its first source is, in the same buffer?
+    /// Returns whether the op makes a new version of its first source in the same buffer.
     pub fn is_version(self) -> bool {
         matches!(self, Op::Assign | Op::ScatterAdd)
     }
-    /// Is it a movement op?
+    /// Returns whether the op is a movement op.
     pub fn is_movement(self) -> bool {
         self.class() == Class::Movement
     }
 }
 
-/// How a reduction combines two values.
+/// Combining operation of a reduction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum ReduceOp {
     /// Sum; starts at 0.
     Add,
-    /// Largest; starts at -infinity (or the smallest integer).
+    /// Maximum; starts at -infinity (or the smallest integer).
     Max,
 }
 
@@ -211,7 +228,7 @@ impl ReduceOp {
             ReduceOp::Max => "max",
         }
     }
-    /// The elementwise op that combines two partial results.
+    /// Returns the elementwise op that combines two partial results.
     pub fn combine(self) -> Op {
         match self {
             ReduceOp::Add => Op::Add,
@@ -220,31 +237,32 @@ impl ReduceOp {
     }
 }
 
-/// What a range is mapped to. Any legal choice gives the same result.
+/// Mapping of a range to hardware. Every legal choice gives the same result.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum RangeKind {
     /// Workgroups of the launch.
     Global,
-    /// A sequential loop.
+    /// A sequential loop without accumulation.
     Loop,
-    /// Copies of the code, side by side in registers.
+    /// Unrolled copies of the code, in separate registers.
     Upcast,
-    /// The lanes of a vector; threads of a workgroup where it has several.
+    /// Lanes of a vector, or threads of a workgroup on a GPU.
     Vector,
     /// A sequential loop that accumulates.
     Reduce,
     /// Unrolled copies that accumulate.
     Unroll,
-    /// Lanes or threads that accumulate apart and are folded at the end.
+    /// Lanes or threads that accumulate separately and are reduced at the end.
     VectorReduce,
-    /// A sequential loop that a workgroup's nests share: in each iteration some fill stages, and the last adds up what is in them.
+    /// A sequential loop shared by the nests of a workgroup: in each iteration some nests fill
+    /// stages and the last one accumulates from them.
     Fused,
-    /// Rows, columns or terms of a tile that a subgroup's threads hold together.
+    /// Rows, columns or terms of a tile distributed over the threads of a subgroup.
     Tile,
 }
 
 impl RangeKind {
-    /// Every kind with its name in the text form.
+    /// All kinds with their names in the text form.
     pub const ALL: &[(RangeKind, &str)] = &[
         (RangeKind::Global, "global"),
         (RangeKind::Loop, "loop"),
@@ -258,6 +276,9 @@ impl RangeKind {
     ];
     /// Name in the text form.
     pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(k, _)| *k == self).map_or("?", |(_, n)| n)
+        Self::ALL
+            .iter()
+            .find(|(k, _)| *k == self)
+            .map_or("?", |(_, n)| n)
     }
 }

@@ -1,31 +1,33 @@
-//! What `compiler` makes and `runtime` runs: a kernel's text, its signature, launch dimensions and estimates.
+//! Programs, the interface between `compiler` and `runtime`: a kernel's text, signature, launch
+//! dimensions and cost estimates.
 
 use crate::graph::Graph;
 use crate::id::Id;
 use crate::launch::LaunchPlan;
 use std::sync::Arc;
 
-/// What a kernel does with one of its buffers.
+/// Access of a kernel to one of its buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// Reads only.
+    /// Only reads the buffer.
     Read,
-    /// Writes only.
+    /// Only writes the buffer.
     Write,
-    /// Reads and writes (a state).
+    /// Reads and writes the buffer (a state).
     ReadWrite,
 }
 
-/// Bytes that a kernel may touch of a buffer, from its first: what a device compares with the buffer it is given.
+/// Bytes of a buffer that a kernel may access, from its start. A device checks
+/// bound buffers against it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Extent {
-    /// So many, whatever the variables are: a symbolic dim counts as its largest value.
+    /// Independent of variables: a symbolic dim counts as its largest value.
     Fixed(usize),
-    /// So many for each unit of a variable: a buffer bounds how large the variable may be.
+    /// Proportional to a variable: the bound buffer limits the variable's value.
     Per {
-        /// The variable.
+        /// Name of the variable.
         variable: Arc<str>,
-        /// Bytes for each unit of it.
+        /// Bytes per unit of the variable.
         bytes: usize,
     },
 }
@@ -33,16 +35,17 @@ pub enum Extent {
 /// A buffer argument of a kernel.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Param {
-    /// The slot: the number of `Arg::Param` or `Arg::Packed` in the program's graph.
+    /// Slot: the number in `Arg::Param` or `Arg::Packed` of the program's graph.
     pub slot: u32,
-    /// What is done with it.
+    /// Access of the kernel to the buffer.
     pub access: Access,
-    /// How much of it.
+    /// Bytes that may be accessed.
     pub extent: Extent,
 }
 
 impl Param {
-    /// Buffers that a kernel is given it as, on a machine whose largest is so long: one that is only read and is longer is several, one behind the other.
+    /// Number of bindings for this argument on a machine with bindings of at most `largest` bytes.
+    /// A longer read-only buffer is split into consecutive pieces.
     pub fn pieces(&self, largest: usize) -> usize {
         match self.extent {
             Extent::Fixed(bytes) if self.access == Access::Read => bytes.div_ceil(largest).max(1),
@@ -51,84 +54,88 @@ impl Param {
     }
 }
 
-/// What a kernel moves and computes, for one launch with every variable at its largest value.
+/// Memory traffic and operations of one launch, with every variable at its largest value.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Estimate {
-    /// Bytes of packed weights read, each once.
+    /// Bytes of packed weights read, each counted once.
     pub weight_bytes: f64,
-    /// Other bytes read and written, each once.
+    /// Other bytes read and written, each counted once.
     pub other_bytes: f64,
-    /// Multiplications and additions.
+    /// Number of multiplications and additions.
     pub operations: f64,
 }
 
-/// What holds for a workgroup, and when: conditions are nodes of the kernel's graph, on variables and workgroup indices.
+/// Conditions on workgroups: nodes of the kernel's graph over variables and workgroup indices.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct When {
-    /// Where it holds nobody reads what the workgroup computes, so it computes nothing.
+    /// If true, the workgroup's results are not read, and it exits early.
     pub skip: Option<Id>,
-    /// Nest 0 is a prologue, which runs before the kernels before have ended. Where the condition holds, all that it read is older than this step; where it does not,
-    /// nest 1 loads the rows that this step has written again, after the wait.
+    /// Set if nest 0 is a prologue before the wait for predecessor kernels. If true, everything
+    /// that it reads predates this step; if false, nest 1 reloads the rows written by this
+    /// step, after the wait.
     pub prologue: Option<Id>,
-    /// A unit has room for one such workgroup, as each asks for more than half of its shared memory: two on one unit, with other units idle, take twice the time (experiments, 43: GLM behind
-    /// 4,096 positions 384 tokens a second with two, 477 with one).
+    /// Each workgroup requests more than half of a unit's shared memory, so that two never share a
+    /// unit. Two on one unit, with other units idle, take twice the time: GLM at context depth
+    /// 4,096 did 384 tokens per second with two, 477 with one (docs/experiments/043).
     pub exclusive: bool,
 }
 
-/// What a kernel's statements depend on beside its graph and its machine.
+/// Inputs of lowering in addition to the kernel's graph and the machine.
 #[derive(Clone, Debug, Default)]
 pub struct KernelContext {
-    /// What holds for the workgroups of each body.
+    /// Conditions on the workgroups of each body.
     pub when: Vec<When>,
-    /// How a GPU runs it.
+    /// Launch plan for a GPU.
     pub plan: LaunchPlan,
-    /// Slots whose rows are interleaved: they are read as one stream.
+    /// Slots with interleaved rows, which are read as one stream.
     pub streams: Vec<u32>,
 }
 
-/// One kernel, ready to be compiled by a device.
+/// A kernel, ready to be compiled by a device.
 ///
-/// A device runs `body` for every workgroup `0..groups`. On a CPU, a worker runs contiguous intervals of them; the
-/// kernel's text is a function `void NAME(void *const *buffers, const int64_t *vars, int64_t first, int64_t end, void *scratch, bool staged)`
-/// where `buffers` is in the order of `params` and `vars` in the order of `vars`, and `scratch` points to `scratch` bytes, 64-byte aligned,
-/// that belong to the calling worker and need no initialisation. Where `staged` holds the worker's last call was of the same launch and ended with the body that this one is of:
-/// stages that depend on no workgroup are still in `scratch`.
+/// A device runs `body` for every workgroup `0..groups`. On a CPU, a worker runs contiguous
+/// intervals of them. The kernel's text is then a function `void NAME(void *const *buffers, const
+/// int64_t *vars, int64_t first, int64_t end, void *scratch, bool staged)` where `buffers` is in
+/// the order of `params` and `vars` in the order of `vars`. `scratch` points to `scratch` bytes,
+/// 64-byte aligned, that belong to the calling worker and need no initialisation. `staged` is true
+/// if the worker's previous call was of the same launch and ended with this call's body: stages
+/// that do not depend on the workgroup are then still in `scratch`.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Symbol of the kernel, unique within its schedule: `e_` or `r_`, what it computes, and a number.
+    /// Symbol of the kernel, unique within its schedule: `e_` or `r_`, a description, and a number.
     pub name: String,
-    /// Text in the device's dialect; empty for devices that run `graph` itself.
+    /// Text in the device's dialect; empty for devices that interpret `graph`.
     pub source: String,
-    /// The kernel-level graph.
+    /// Graph of the kernel level.
     pub graph: Arc<Graph>,
-    /// Its root in `graph`: an `Op::Kernel`.
+    /// Root in `graph`: an `Op::Kernel`.
     pub root: Id,
-    /// The buffer arguments, in their order.
+    /// Buffer arguments, in binding order.
     pub params: Vec<Param>,
-    /// Names of the variables it reads, in the order of its `vars` argument.
+    /// Variables that it reads, in the order of its `vars` argument.
     pub vars: Vec<Arc<str>>,
-    /// What its statements depend on beside them.
+    /// Conditions and plan used by lowering.
     pub context: KernelContext,
     /// Number of workgroups: an index expression of `graph` over its variables.
     pub groups: Id,
-    /// Whose workgroups these are, one body's after the other's; empty where all are of one.
+    /// Workgroups of each body, in order; empty if there is only one body.
     pub bodies: Vec<BodySize>,
-    /// Threads of a workgroup; 1 where a workgroup is part of one thread's work.
+    /// Threads per workgroup; 1 if a workgroup is part of one thread's work.
     pub threads: usize,
-    /// Bytes of scratch one worker needs; of a workgroup of threads, what they share.
+    /// Scratch per CPU worker, or shared memory per GPU workgroup, bytes.
     pub scratch: usize,
-    /// What it moves and computes.
+    /// Memory traffic and operations per launch.
     pub estimate: Estimate,
-    /// Seconds of one launch, by the cost model.
+    /// Seconds per launch, by the cost model.
     pub seconds: f64,
-    /// What it computes, for people: the weights that it reads, and what its operations add up to.
+    /// Short description for display: the weights that it reads, and a summary of its operations.
     pub title: String,
-    /// The nodes of its function that it computes, with their shapes.
+    /// Nodes of its function that it computes, with their shapes.
     pub notes: Vec<String>,
 }
 
 impl Program {
-    /// One without arguments, text or estimate, of one thread: what these are is said on top of it.
+    /// Builds a single-threaded program without arguments, text or estimate; callers fill these in.
     pub fn new(name: &str, graph: Arc<Graph>, root: Id, groups: Id) -> Program {
         Program {
             name: name.into(),
@@ -150,17 +157,18 @@ impl Program {
     }
 }
 
-/// The workgroups of one body of a kernel.
+/// Workgroups of one body of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct BodySize {
-    /// Their number: an index expression of the program's graph over its variables.
+    /// Number of workgroups: an index expression of the program's graph over its variables.
     pub groups: Id,
-    /// Seconds of a core, or a multiprocessor, for one of them, by the cost model.
+    /// Seconds of one workgroup on a core or multiprocessor, by the cost model.
     pub seconds: f64,
 }
 
 impl Graph {
-    /// Value of an index expression (constants, variables, integer arithmetic) for the given variables.
+    /// Evaluates an index expression (constants, variables, integer arithmetic)
+    /// for the given variables.
     pub fn evaluate_index(&self, id: Id, vars: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
         use crate::fold::{self, Value};
         use crate::node::Arg;
@@ -170,8 +178,11 @@ impl Graph {
             (Op::Const, Arg::Int(v)) => Some(*v),
             (Op::Var, Arg::Var(name, ..)) => vars(name),
             _ => {
-                let x: Option<Vec<Value>> =
-                    node.src.iter().map(|&s| self.evaluate_index(s, vars).map(Value::Int)).collect();
+                let x: Option<Vec<Value>> = node
+                    .src
+                    .iter()
+                    .map(|&s| self.evaluate_index(s, vars).map(Value::Int))
+                    .collect();
                 fold::apply(node.op, &x?, node.dtype.scalar).map(Value::int)
             }
         }

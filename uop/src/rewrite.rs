@@ -1,4 +1,4 @@
-//! Making nodes, as they are or by the always-on rules, and rebuilding what is made of them.
+//! Construction of nodes, with or without the always-on rules, and substitution.
 
 use crate::bounds;
 use crate::dtype::DType;
@@ -13,37 +13,51 @@ use crate::visited::visiting;
 use rustc_hash::FxHashMap;
 
 impl Graph {
-    /// The id of that very node, made if it is new. No rule is tried.
+    /// Returns the id of the node, adding it if it is new. No rule is applied.
     pub fn intern(&mut self, node: Node) -> Id {
         let hash = interned::hash(&node);
         if let Some(id) = self.known(hash, &node) {
             return id;
         }
-        let (bounds, dims) = (bounds::of(self, &node), shape::of(self, &node));
+        let (bounds, dims) = (
+            bounds::infer_bounds(self, &node),
+            shape::infer_shape(self, &node),
+        );
         self.push(node, hash, bounds, dims)
     }
-    /// The simplest node known for that operation: the always-on rules first, then [`Graph::intern`].
+    /// Builds a node: applies the always-on rules, then [`Graph::intern`].
     pub fn build(&mut self, op: Op, dtype: DType, src: impl Into<Sources>, arg: Arg) -> Id {
-        let node = Node { op, dtype, src: src.into(), arg };
+        let node = Node {
+            op,
+            dtype,
+            src: src.into(),
+            arg,
+        };
         match rules::apply(self, &node) {
             Some(id) => id,
             None => self.intern(node),
         }
     }
-    /// `root` with nodes replaced: `map` holds the replacements, and is filled with the image of every node met.
-    /// Rebuilt nodes go through the always-on rules.
+    /// Rebuilds `root` with the replacements in `map`, through the always-on rules.
+    ///
+    /// `map` is extended with the image of every visited node.
     pub fn substitute(&mut self, root: Id, map: &mut FxHashMap<Id, Id>) -> Id {
         if let Some(&to) = map.get(&root) {
             return to;
         }
-        // An explicit stack: decode expressions of long reductions are deep.
+        // An explicit stack, because decode expressions of long reductions are deep.
         let mut stack = vec![root];
         while let Some(&id) = stack.last() {
             if map.contains_key(&id) {
                 stack.pop();
                 continue;
             }
-            let missing: Sources = self[id].src.iter().copied().filter(|s| !map.contains_key(s)).collect();
+            let missing: Sources = self[id]
+                .src
+                .iter()
+                .copied()
+                .filter(|s| !map.contains_key(s))
+                .collect();
             if missing.is_empty() {
                 let node = &self[id];
                 let src: Sources = node.src.iter().map(|s| map[s]).collect();
@@ -61,13 +75,17 @@ impl Graph {
         }
         map[&root]
     }
-    /// `root` with nodes replaced, as [`Graph::substitute`] does it, but `map` remembers what has changed and nothing else: for few nodes that are
-    /// replaced in few roots.
+    /// Like [`Graph::substitute`], but adds only changed nodes to `map`. Efficient for few
+    /// replacements in few roots.
     pub fn replace(&mut self, root: Id, map: &mut FxHashMap<Id, Id>) -> Id {
         for id in self.above(root, map) {
             let node = &self[id];
             if node.src.iter().any(|s| map.contains_key(s)) {
-                let src: Sources = node.src.iter().map(|s| map.get(s).copied().unwrap_or(*s)).collect();
+                let src: Sources = node
+                    .src
+                    .iter()
+                    .map(|s| map.get(s).copied().unwrap_or(*s))
+                    .collect();
                 let (op, dtype, arg) = (node.op, node.dtype, node.arg.clone());
                 let new = self.build(op, dtype, src, arg);
                 if new != id {
@@ -77,10 +95,14 @@ impl Graph {
         }
         map.get(&root).copied().unwrap_or(root)
     }
-    /// The nodes below `root` that may depend on keys of the map, those excluded, sources before their users, and of a node's sources the last one's first.
+    /// Returns the nodes below `root` that may depend on keys of `map`, without the keys.
+    ///
+    /// Sources come before users, and the last source of a node before the first.
     fn above(&self, root: Id, map: &FxHashMap<Id, Id>) -> Vec<Id> {
-        // A node is younger than what it is made of.
-        let Some(&oldest) = map.keys().min() else { return vec![] };
+        // A node has a larger id than its sources.
+        let Some(&oldest) = map.keys().min() else {
+            return vec![];
+        };
         let (mut order, mut stack) = (Vec::new(), Vec::new());
         visiting(self.len(), |seen| {
             let mut enter = |id: Id| id > oldest && !map.contains_key(&id) && seen.first(id);
@@ -101,8 +123,9 @@ impl Graph {
         });
         order
     }
-    /// `root`, a node of `from`, rebuilt in this graph. `map` remembers what has been copied; what lies only below nodes that it knows is not
-    /// visited.
+    /// Rebuilds `root`, a node of `from`, in this graph.
+    ///
+    /// `map` records copied nodes; nodes reachable only through recorded ones are not visited.
     pub fn import(&mut self, from: &Graph, root: Id, map: &mut FxHashMap<Id, Id>) -> Id {
         let mut stack = vec![root];
         while let Some(&id) = stack.last() {
@@ -111,7 +134,12 @@ impl Graph {
                 continue;
             }
             let node = &from[id];
-            let missing: Sources = node.src.iter().copied().filter(|s| !map.contains_key(s)).collect();
+            let missing: Sources = node
+                .src
+                .iter()
+                .copied()
+                .filter(|s| !map.contains_key(s))
+                .collect();
             if missing.is_empty() {
                 let src: Sources = node.src.iter().map(|s| map[s]).collect();
                 let new = self.build(node.op, node.dtype, src, node.arg.clone());

@@ -1,25 +1,27 @@
-//! Rows in eight bits: of `x [.., n]`, two planes of ordinary nodes.
+//! int8 row quantisation: `x [.., n]` as two tensors of ordinary nodes.
 //!
-//! - `q [.., n]`, whole numbers from −127 to 127, as i8;
-//! - `d [.., n/group]`, a scale for every group of elements, their largest magnitude over 127.
+//! - `q [.., n]`, integers from −127 to 127, as i8;
+//! - `d [.., n/group]`, a scale per group of elements: their largest magnitude divided by 127.
 //!
-//! `float(q)·d` stands for `x`. Activations of contractions in integers and caches of bytes are both this.
+//! `float(q)·d` approximates `x`. Used for the activations of integer contractions and
+//! for int8 KV caches.
 
 use crate::dtype::Scalar;
 use crate::graph::Graph;
 use crate::id::Id;
 use crate::op::{Op, ReduceOp};
 
-/// Most elements that share a scale.
+/// Largest number of elements that share a scale.
 pub const GROUP: i64 = 32;
 
-/// Elements that share a scale in rows of `n`: [`GROUP`], or of rows that it does not divide the largest power of two that does.
+/// Group size for rows of `n` elements: [`GROUP`], or the largest power of two that divides `n`
+/// if that is smaller.
 pub fn group_of(n: usize) -> usize {
     1 << n.trailing_zeros().min(GROUP.trailing_zeros())
 }
 
 impl Graph {
-    /// `x [.., n]` reduced over groups of its last axis: `[.., n/group]`.
+    /// Reduces `x [.., n]` over groups of its last axis, to `[.., n/group]`.
     pub fn by_groups(&mut self, x: Id, group: i64, op: ReduceOp) -> Id {
         let mut dims = self.shape(x);
         let n = dims.pop().map_or(0, |d| self.max_of(d));
@@ -28,19 +30,22 @@ impl Graph {
         let x = self.reshape(x, &dims);
         self.reduce(x, &[dims.len() - 1], op)
     }
-    /// `x [.., n/group]`, each element `group` times, as `dims`.
+    /// Repeats each element of `x [.., n/group]` `group` times, with shape `dims`.
     fn repeated(&mut self, x: Id, group: i64, dims: &[Id]) -> Id {
         let size = self.int(group);
         let x = self.broadcast_back(x, size);
         self.reshape(x, dims)
     }
-    /// The planes `q` and `d` (f32) of `x [.., n]`, f32. Where a group has a NaN or an infinity, its scale is not finite: `float(q)·d` is NaN
-    /// in that group.
+    /// Quantises `x [.., n]` (f32) to `q` and `d` (f32). A group with a NaN or an infinity has a
+    /// non-finite scale, so that `float(q)·d` is NaN in that group.
     pub fn encode_rows(&mut self, x: Id, group: i64) -> (Id, Id) {
         let dims = self.shape(x);
-        // Magnitudes are compared as whole numbers, by their bits: NaN is the largest of them. As a float it loses to any number in a
-        // maximum, and a row with it would become one of numbers.
-        let (bits, all_but_sign) = (self.bitcast(x, Scalar::I32), self.int_of(Scalar::I32, i64::from(i32::MAX)));
+        // Magnitudes are compared as integers, by their bits: NaN is then the largest. In a float
+        // maximum NaN loses to any number, and its row would be quantised as if it were finite.
+        let (bits, all_but_sign) = (
+            self.bitcast(x, Scalar::I32),
+            self.int_of(Scalar::I32, i64::from(i32::MAX)),
+        );
         let magnitude = self.binary(Op::And, bits, all_but_sign);
         let most = self.by_groups(magnitude, group, ReduceOp::Max);
         let most = self.bitcast(most, Scalar::F32);
@@ -55,7 +60,7 @@ impl Graph {
         let rounded = self.round(scaled);
         (self.cast(rounded, Scalar::I8), d)
     }
-    /// `float(q)·d` of planes: f32.
+    /// Dequantises: `float(q)·d`, f32.
     pub fn decode_rows(&mut self, q: Id, d: Id, group: i64) -> Id {
         let dims = self.shape(q);
         let wide = self.cast(q, Scalar::F32);
@@ -63,16 +68,28 @@ impl Graph {
         let d = self.repeated(d, group, &dims);
         self.mul(wide, d)
     }
-    /// What [`Graph::decode_rows`] made `x` of: `q`, `d` (f32) and the group.
+    /// Matches the output of [`Graph::decode_rows`]; returns `q`, `d` (f32) and the group size.
     pub fn decoded(&self, x: Id) -> Option<(Id, Id, i64)> {
         let n = &self[x];
         let &[a, b] = &n.src[..] else { return None };
         let planes = |wide: Id, repeated: Id| {
             let (wide, repeated) = (&self[wide], &self[repeated]);
-            let q = *wide.src.first().filter(|&&q| wide.op == Op::Cast && self.scalar(q).is_int())?;
-            let spread = *repeated.src.first().filter(|_| repeated.op == Op::Reshape)?;
-            let column = *self[spread].src.first().filter(|_| self[spread].op == Op::Expand)?;
-            let d = *self[column].src.first().filter(|_| self[column].op == Op::Reshape)?;
+            let q = *wide
+                .src
+                .first()
+                .filter(|&&q| wide.op == Op::Cast && self.scalar(q).is_int())?;
+            let spread = *repeated
+                .src
+                .first()
+                .filter(|_| repeated.op == Op::Reshape)?;
+            let column = *self[spread]
+                .src
+                .first()
+                .filter(|_| self[spread].op == Op::Expand)?;
+            let d = *self[column]
+                .src
+                .first()
+                .filter(|_| self[column].op == Op::Reshape)?;
             let group = self.int_value(*self.dims(spread).last()?)?;
             (self.dims(d).len() == self.dims(x).len()).then_some((q, d, group))
         };

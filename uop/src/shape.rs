@@ -1,8 +1,9 @@
-//! Shapes at tensor level, and the builders that check them.
+//! Shapes at tensor level, and builders that check them.
 //!
-//! A dim is an index expression: a constant, a variable, or arithmetic on them; its bounds give the size a buffer needs.
-//! Elementwise ops take sources of one shape; a scalar (no axes) stands beside any shape. A mistake here is a bug of the model's
-//! description, never of a user's file, and panics with the shapes in the message.
+//! A dim is an index expression: a constant, a variable, or arithmetic on them; its bounds give the
+//! required buffer size. Elementwise ops take sources of one shape; a scalar (no axes) combines
+//! with any shape. A mismatch is a bug in a model's description, never caused by a user's file, and
+//! panics with the shapes in the message.
 
 use crate::custom::CustomRef;
 use crate::dtype::Scalar;
@@ -14,11 +15,12 @@ use crate::op::{Op, ReduceOp};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// Dims of a tensor.
+/// Dims of a tensor, outermost first.
 pub type Dims = SmallVec<[Id; 6]>;
 
-/// Dims of a node whose sources are in `g`; `None` for scalars, nodes of the later levels and malformed ones.
-pub(crate) fn of(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
+/// Infers the dims of a node with sources in `g`; `None` for scalars, nodes of later
+/// levels and malformed nodes.
+pub(crate) fn infer_shape(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
     if n.op.is_elementwise() {
         return n.src.iter().find_map(|&s| g.shared_dims(s)).cloned();
     }
@@ -29,7 +31,9 @@ pub(crate) fn of(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
         (Op::Shrink, _) => n.src.iter().skip(2).step_by(2).copied().collect(),
         (Op::Permute, Arg::Axes(p)) => {
             let d = dims(0);
-            p.iter().map(|&a| d.get(a as usize).copied()).collect::<Option<Dims>>()?
+            p.iter()
+                .map(|&a| d.get(a as usize).copied())
+                .collect::<Option<Dims>>()?
         }
         (Op::Cat, Arg::Axes(a)) => {
             // The joined dim is stored as the last source.
@@ -43,15 +47,32 @@ pub(crate) fn of(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
             .filter(|(i, _)| !axes.iter().any(|&a| a as usize == *i))
             .map(|(_, d)| *d)
             .collect(),
-        (Op::Gather, _) => dims(1).iter().chain(dims(0).iter().skip(1)).copied().collect(),
+        (Op::Gather, _) => dims(1)
+            .iter()
+            .chain(dims(0).iter().skip(1))
+            .copied()
+            .collect(),
         (Op::Decode | Op::Assign | Op::ScatterAdd | Op::Copy | Op::Call, _) => {
             return g.shared_dims(*n.src.first()?).cloned();
         }
-        // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens, heads, dv]
-        (Op::Attention, _) => dims(0).iter().take(2).chain(dims(2).get(2)).copied().collect(),
-        // q [rows, heads, d], k [pages, page, kv heads, d], v [pages, page, kv heads, dv] -> [rows, heads, dv]
-        (Op::PagedAttention, _) => dims(0).iter().take(2).chain(dims(2).get(3)).copied().collect(),
-        // S [heads, values, keys], q and k [tokens, heads, keys], v [tokens, heads, values] -> [tokens, heads, values], or as S
+        // q [tokens, heads, d], k [positions, kv heads, d], v [positions, kv heads, dv] -> [tokens,
+        // heads, dv]
+        (Op::Attention, _) => dims(0)
+            .iter()
+            .take(2)
+            .chain(dims(2).get(2))
+            .copied()
+            .collect(),
+        // q [rows, heads, d], k [pages, page, kv heads, d], v [pages, page, kv heads, dv] -> [rows,
+        // heads, dv]
+        (Op::PagedAttention, _) => dims(0)
+            .iter()
+            .take(2)
+            .chain(dims(2).get(3))
+            .copied()
+            .collect(),
+        // S [heads, values, keys], q and k [tokens, heads, keys], v [tokens, heads, values] ->
+        // [tokens, heads, values], or as S
         (Op::Scan, Arg::Int(0)) => dims(3).iter().copied().collect(),
         (Op::Scan, _) => dims(0).iter().copied().collect(),
         _ => return None,
@@ -59,39 +80,47 @@ pub(crate) fn of(g: &Graph, n: &Node) -> Option<Arc<[Id]>> {
     (!dims.is_empty()).then(|| dims.as_slice().into())
 }
 
-/// What a recurrence is of: see [`Graph::scan`].
+/// Sources of a recurrence; see [`Graph::scan`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanSources {
-    /// Before the first token, `[heads, values, keys]`.
+    /// State before the first token, `[heads, values, keys]`.
     pub state: Id,
-    /// What is read of the state after each token, `[tokens, heads, keys]`.
+    /// Queries, which read the state after each token, `[tokens, heads, keys]`.
     pub queries: Id,
-    /// Where each token writes, `[tokens, heads, keys]`.
+    /// Keys at which each token writes, `[tokens, heads, keys]`.
     pub keys: Id,
-    /// What it writes there, `[tokens, heads, values]`.
+    /// Values to write, `[tokens, heads, values]`.
     pub values: Id,
-    /// Logarithms of decays, `[tokens, heads]`.
+    /// Logarithms of the decay factors, `[tokens, heads]`.
     pub gates: Id,
-    /// The part by which what was there moves to the value, `[tokens, heads]`; without it values are added to what was there.
+    /// Step sizes of the delta rule, `[tokens, heads]`; without them, values are
+    /// added to the state.
     pub rates: Option<Id>,
 }
 
 impl ScanSources {
-    /// The sources of a `SCAN`.
-    pub fn of(src: &[Id]) -> ScanSources {
+    /// Unpacks the sources of a `SCAN` node.
+    pub fn from_sources(src: &[Id]) -> ScanSources {
         let &[state, queries, keys, values, gates, ref rates @ ..] = src else {
             unreachable!("a scan takes five sources, or six: {src:?}")
         };
-        ScanSources { state, queries, keys, values, gates, rates: rates.first().copied() }
+        ScanSources {
+            state,
+            queries,
+            keys,
+            values,
+            gates,
+            rates: rates.first().copied(),
+        }
     }
 }
 
-/// What the products of queries and keys become before a softmax takes them: an attention's scores.
+/// Scaling of attention scores (products of queries and keys) before the softmax.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Scoring {
-    /// The factor on products.
+    /// Factor applied to the products.
     pub scale: f64,
-    /// The soft cap, if there is one: `cap · tanh(scale · product / cap)`.
+    /// Soft cap, if any: `cap · tanh(scale · product / cap)`.
     pub cap: Option<f64>,
 }
 
@@ -102,48 +131,74 @@ impl From<f64> for Scoring {
 }
 
 impl Scoring {
-    /// Of an attention's argument.
-    pub fn of(arg: &Arg) -> Option<Scoring> {
+    /// Reads the argument of an attention node; `None` for other arguments.
+    pub fn from_arg(arg: &Arg) -> Option<Scoring> {
         match *arg {
             Arg::Float(scale) => Some(Scoring::from(f64::from_bits(scale))),
-            Arg::Capped(scale, cap) => Some(Scoring { scale: f64::from_bits(scale), cap: Some(f64::from_bits(cap)) }),
+            Arg::Capped(scale, cap) => Some(Scoring {
+                scale: f64::from_bits(scale),
+                cap: Some(f64::from_bits(cap)),
+            }),
             _ => None,
         }
     }
     fn arg(self) -> Arg {
-        self.cap.map_or(Arg::float(self.scale), |cap| Arg::Capped(self.scale.to_bits(), cap.to_bits()))
+        self.cap.map_or(Arg::float(self.scale), |cap| {
+            Arg::Capped(self.scale.to_bits(), cap.to_bits())
+        })
     }
 }
 
-/// What an attention over pages is of: see [`Graph::paged_attention`].
+/// Sources of attention over a paged KV cache; see [`Graph::paged_attention`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PagedSources {
-    /// `[rows, heads, d]`.
+    /// Queries, `[rows, heads, d]`.
     pub queries: Id,
-    /// `[pages, page, kv heads, d]`, heads a multiple of kv heads.
+    /// Key pages, `[pages, page, kv heads, d]`; heads is a multiple of kv
+    /// heads (grouped-query attention).
     pub keys: Id,
-    /// `[pages, page, kv heads, dv]`.
+    /// Value pages, `[pages, page, kv heads, dv]`.
     pub values: Id,
-    /// The position of each row in its sequence, `[rows]`, whole numbers.
+    /// Position of each row in its sequence, `[rows]`, integers.
     pub positions: Id,
-    /// More than the largest of them: a scalar.
+    /// A scalar greater than every position.
     pub length: Id,
-    /// The pages of each row's sequence, in the order of its positions, `[rows, blocks]`, whole numbers; the number of blocks is constant.
+    /// Block table of each row's sequence, `[rows, blocks]`, integers; the number
+    /// of blocks is constant.
     pub table: Id,
-    /// A row sees the last so many positions, its own included; 0 for all of them.
+    /// Sliding window: number of most recent positions that a row attends to, including its
+    /// own; 0 for all.
     pub window: i64,
-    /// A score without a value for each head of queries, `[heads]`.
+    /// Attention sinks: one score without a value per query head, `[heads]`.
     pub sinks: Option<Id>,
 }
 
 impl PagedSources {
-    /// The sources of a `PAGED_ATTENTION` node `n` of `g`.
-    pub fn of(g: &Graph, n: &Node) -> PagedSources {
-        let &[queries, keys, values, positions, length, table, ref rest @ ..] = &n.src[..] else {
+    /// Unpacks the sources of a `PAGED_ATTENTION` node `n` of `g`.
+    pub fn from_node(g: &Graph, n: &Node) -> PagedSources {
+        let &[
+            queries,
+            keys,
+            values,
+            positions,
+            length,
+            table,
+            ref rest @ ..,
+        ] = &n.src[..]
+        else {
             unreachable!("attention over pages takes six sources: {:?}", n.src)
         };
         let window = rest.first().map_or(0, |&w| g.max_of(w));
-        PagedSources { queries, keys, values, positions, length, table, window, sinks: rest.get(1).copied() }
+        PagedSources {
+            queries,
+            keys,
+            values,
+            positions,
+            length,
+            table,
+            window,
+            sinks: rest.get(1).copied(),
+        }
     }
 }
 
@@ -159,22 +214,43 @@ impl Graph {
     fn fixed(&mut self, dims: &[i64]) -> Dims {
         dims.iter().map(|&d| self.int(d)).collect()
     }
-    /// A parameter of a function.
+    /// Builds a parameter of a function.
     pub fn param(&mut self, slot: u32, dims: &[Id], scalar: Scalar) -> Id {
-        self.build(Op::Param, scalar.one(), Sources::from_slice(dims), Arg::Param(slot))
+        self.build(
+            Op::Param,
+            scalar.one(),
+            Sources::from_slice(dims),
+            Arg::Param(slot),
+        )
     }
-    /// A packed weight of a function: logical dims `[rows.., elements of a row]`. Its bytes are read only through `decode`.
+    /// Builds a packed weight parameter with logical dims `[rows.., elements per row]`. Only
+    /// `decode` reads its bytes.
     pub fn packed(&mut self, slot: u32, dims: &[i64], encoding: EncodingRef) -> Id {
         let dims = self.fixed(dims);
-        self.build(Op::Param, Scalar::U8.one(), Sources::from_slice(&dims), Arg::Packed(slot, encoding))
+        self.build(
+            Op::Param,
+            Scalar::U8.one(),
+            Sources::from_slice(&dims),
+            Arg::Packed(slot, encoding),
+        )
     }
-    /// The logical values of a packed weight, f32.
+    /// Dequantises a packed weight to f32.
     pub fn decode(&mut self, packed: Id) -> Id {
-        self.build(Op::Decode, Scalar::F32.one(), smallvec![packed] as Sources, Arg::None)
+        self.build(
+            Op::Decode,
+            Scalar::F32.one(),
+            smallvec![packed] as Sources,
+            Arg::None,
+        )
     }
-    /// The index along `axis` of a tensor of these dims, i64.
+    /// Builds the index along `axis` of a tensor with these dims, i64.
     pub fn iota(&mut self, dims: &[Id], axis: usize) -> Id {
-        self.build(Op::Iota, Scalar::I64.one(), Sources::from_slice(dims), Arg::Axes(smallvec![axis as u8]))
+        self.build(
+            Op::Iota,
+            Scalar::I64.one(),
+            Sources::from_slice(dims),
+            Arg::Axes(smallvec![axis as u8]),
+        )
     }
     fn with_dims(&mut self, op: Op, x: Id, dims: &[Id]) -> Id {
         let mut src: Sources = smallvec![x];
@@ -182,7 +258,7 @@ impl Graph {
         let dtype = self[x].dtype;
         self.build(op, dtype, src, Arg::None)
     }
-    /// Same elements, new dims (equal product).
+    /// Reshapes to new dims with an equal product.
     pub fn reshape(&mut self, x: Id, dims: &[Id]) -> Id {
         let old = self.shape(x);
         if old.as_slice() == dims {
@@ -193,10 +269,15 @@ impl Graph {
             d.iter().fold(one, |p, &d| g.mul(p, d))
         };
         let (a, b) = (product(self, &old), product(self, dims));
-        assert!(a == b, "reshape {} -> {}", self.show_dims(&old), self.show_dims(dims));
+        assert!(
+            a == b,
+            "reshape {} -> {}",
+            self.show_dims(&old),
+            self.show_dims(dims)
+        );
         self.with_dims(Op::Reshape, x, dims)
     }
-    /// Axes of length 1 repeated to the given dims.
+    /// Repeats axes of length 1 to the given dims.
     pub fn expand(&mut self, x: Id, dims: &[Id]) -> Id {
         let old = self.shape(x);
         if old.as_slice() == dims {
@@ -211,28 +292,37 @@ impl Graph {
         );
         self.with_dims(Op::Expand, x, dims)
     }
-    /// A scalar repeated to the given dims.
+    /// Repeats a scalar to the given dims.
     pub fn spread(&mut self, x: Id, dims: &[Id]) -> Id {
         let one = self.int(1);
         let ones: Dims = dims.iter().map(|_| one).collect();
         let x = self.reshape(x, &ones);
         self.expand(x, dims)
     }
-    /// What `reference` is, computed by the user's kernel in so many workgroups from `arguments`: tensors, and variables.
+    /// Builds a call of a user-written kernel that computes `reference` in `groups` workgroups from
+    /// `arguments`: tensors and variables.
     pub fn call(&mut self, kernel: CustomRef, reference: Id, groups: Id, arguments: &[Id]) -> Id {
-        let src: Sources = [reference, groups].iter().chain(arguments).copied().collect();
+        let src: Sources = [reference, groups]
+            .iter()
+            .chain(arguments)
+            .copied()
+            .collect();
         self.build(Op::Call, self[reference].dtype, src, Arg::Custom(kernel))
     }
-    /// `x` with new axes of these dims in front: every element repeated.
+    /// Prepends axes of these dims to `x`, repeating it.
     pub fn broadcast_front(&mut self, x: Id, front: &[Id]) -> Id {
         let one = self.int(1);
         let old = self.shape(x);
-        let ones: Dims = front.iter().map(|_| one).chain(old.iter().copied()).collect();
+        let ones: Dims = front
+            .iter()
+            .map(|_| one)
+            .chain(old.iter().copied())
+            .collect();
         let full: Dims = front.iter().copied().chain(old.iter().copied()).collect();
         let x = self.reshape(x, &ones);
         self.expand(x, &full)
     }
-    /// `x` with a new axis of that dim at the end.
+    /// Appends an axis of that dim to `x`, repeating each element.
     pub fn broadcast_back(&mut self, x: Id, dim: Id) -> Id {
         let one = self.int(1);
         let mut d = self.shape(x);
@@ -241,21 +331,35 @@ impl Graph {
         *d.last_mut().expect("pushed") = dim;
         self.expand(x, &d)
     }
-    /// Axes in another order.
+    /// Permutes the axes of a tensor.
     pub fn permute(&mut self, x: Id, order: &[usize]) -> Id {
         if order.iter().enumerate().all(|(i, &a)| i == a) {
             return x;
         }
-        assert_eq!(order.len(), self.shape(x).len(), "permute {order:?} of {}", self.show_dims(&self.shape(x)));
+        assert_eq!(
+            order.len(),
+            self.shape(x).len(),
+            "permute {order:?} of {}",
+            self.show_dims(&self.shape(x))
+        );
         let axes: Axes = order.iter().map(|&a| a as u8).collect();
         let dtype = self[x].dtype;
         self.build(Op::Permute, dtype, smallvec![x] as Sources, Arg::Axes(axes))
     }
-    /// A window: per axis a begin and a length.
+    /// Selects a window: a begin and a length per axis.
     pub fn shrink(&mut self, x: Id, window: &[(Id, Id)]) -> Id {
         let old = self.shape(x);
-        assert_eq!(old.len(), window.len(), "shrink of {}", self.show_dims(&old));
-        if window.iter().zip(&old).all(|(w, d)| self.int_value(w.0) == Some(0) && w.1 == *d) {
+        assert_eq!(
+            old.len(),
+            window.len(),
+            "shrink of {}",
+            self.show_dims(&old)
+        );
+        if window
+            .iter()
+            .zip(&old)
+            .all(|(w, d)| self.int_value(w.0) == Some(0) && w.1 == *d)
+        {
             return x;
         }
         let mut src: Sources = smallvec![x];
@@ -266,7 +370,7 @@ impl Graph {
         let dtype = self[x].dtype;
         self.build(Op::Shrink, dtype, src, Arg::None)
     }
-    /// Elements `begin..begin + len` of one axis.
+    /// Selects elements `begin..begin + len` of one axis.
     pub fn slice(&mut self, x: Id, axis: usize, begin: i64, len: i64) -> Id {
         let dims = self.shape(x);
         let zero = self.int(0);
@@ -274,7 +378,7 @@ impl Graph {
         window[axis] = (self.int(begin), self.int(len));
         self.shrink(x, &window)
     }
-    /// Joined along one axis.
+    /// Concatenates `parts` along one axis.
     pub fn cat(&mut self, parts: &[Id], axis: usize) -> Id {
         if parts.len() == 1 {
             return parts[0];
@@ -289,43 +393,74 @@ impl Graph {
         let dtype = self[parts[0]].dtype;
         self.build(Op::Cat, dtype, src, Arg::Axes(smallvec![axis as u8]))
     }
-    /// Reduced over axes, which vanish.
+    /// Reduces over axes and removes them.
     pub fn reduce(&mut self, x: Id, axes: &[usize], op: ReduceOp) -> Id {
         let axes: Axes = axes.iter().map(|&a| a as u8).collect();
         let dtype = self[x].dtype;
-        self.build(Op::Reduce, dtype, smallvec![x] as Sources, Arg::Reduce(op, axes))
+        self.build(
+            Op::Reduce,
+            dtype,
+            smallvec![x] as Sources,
+            Arg::Reduce(op, axes),
+        )
     }
-    /// Sum over axes.
+    /// Sums over axes and removes them.
     pub fn sum(&mut self, x: Id, axes: &[usize]) -> Id {
         self.reduce(x, axes, ReduceOp::Add)
     }
-    /// Rows of `x` (its first axis) chosen by an integer tensor.
+    /// Gathers rows of `x` (along its first axis) by an integer tensor.
     pub fn gather(&mut self, x: Id, index: Id) -> Id {
         let dtype = self[x].dtype;
         self.build(Op::Gather, dtype, smallvec![x, index] as Sources, Arg::None)
     }
-    /// A new version of the state `state` whose rows (first axis) from `start` on are those of `value`; where `start` is a tensor of whole numbers, one for each row
-    /// of `value` and no two equal, those rows.
+    /// Builds a new version of the state `state` with the rows (first axis) from `start` on
+    /// replaced by those of `value`.
+    ///
+    /// If `start` is an integer tensor with one distinct row number per row of `value`, those
+    /// rows are replaced instead.
     pub fn assign(&mut self, state: Id, value: Id, start: Id) -> Id {
         let dtype = self[state].dtype;
         assert_eq!(self[value].dtype, dtype, "assign");
-        self.build(Op::Assign, dtype, smallvec![state, value, start] as Sources, Arg::None)
+        self.build(
+            Op::Assign,
+            dtype,
+            smallvec![state, value, start] as Sources,
+            Arg::None,
+        )
     }
-    /// `x [rows, rest..]` with the rows of `value [n, rest..]` added to those that `index [n]` names: of rows that share a number all are added. Numbers lie
-    /// within the rows. Of f32, f16 or i32.
+    /// Adds the rows of `value [n, rest..]` to the rows of `x [rows, rest..]`
+    /// that `index [n]` names.
+    ///
+    /// Rows with equal indices are all added. Indices must be in range. Types: f32, f16 or i32.
     pub fn scatter_add(&mut self, x: Id, value: Id, index: Id) -> Id {
         let dtype = self[x].dtype;
         assert_eq!(self[value].dtype, dtype, "scatter_add");
-        self.build(Op::ScatterAdd, dtype, smallvec![x, value, index] as Sources, Arg::None)
+        self.build(
+            Op::ScatterAdd,
+            dtype,
+            smallvec![x, value, index] as Sources,
+            Arg::None,
+        )
     }
-    /// Causal attention. `q [tokens, heads, d]`, `k [positions, kv heads, d]`, `v [positions, kv heads, dv]`, heads a multiple of kv heads;
-    /// token `t` sees positions `0..=first + t`; `length` is the number of positions in use. Returns `[tokens, heads, dv]`.
+    /// Builds causal attention over a contiguous KV cache.
+    ///
+    /// `q [tokens, heads, d]`, `k [positions, kv heads, d]`, `v [positions, kv heads, dv]`, with
+    /// heads a multiple of kv heads. Token `t` attends to positions `0..=first + t`; `length` is
+    /// the number of positions in use. Returns `[tokens, heads, dv]`.
     pub fn attention(&mut self, q: Id, k: Id, v: Id, first: Id, length: Id, scale: f64) -> Id {
         let dtype = self[q].dtype;
-        self.build(Op::Attention, dtype, smallvec![q, k, v, first, length] as Sources, Arg::float(scale))
+        self.build(
+            Op::Attention,
+            dtype,
+            smallvec![q, k, v, first, length] as Sources,
+            Arg::float(scale),
+        )
     }
-    /// The same where a token sees the last `window` positions alone, its own included (0: all of them), and the sum that weights are divided by has
-    /// one more term for each head of queries: exp of `sinks [heads]`, which neither scale nor cap changes.
+    /// Builds causal attention with a sliding window, a soft cap and attention sinks.
+    ///
+    /// A token attends to the last `window` positions, including its own (0: all). With `sinks
+    /// [heads]`, the softmax denominator of each query head has an additional term exp(sink), to
+    /// which neither scale nor cap applies.
     pub fn attention_within(
         &mut self,
         [q, k, v]: [Id; 3],
@@ -339,23 +474,37 @@ impl Graph {
         src.extend(sinks);
         self.build(Op::Attention, dtype, src, scores.into().arg())
     }
-    /// Causal attention of rows of several sequences: row `r` of the queries stands at `positions[r]` of the sequence whose position `p` lies in row `p mod page`
-    /// of page `table[r, p / page]`, and sees the positions up to its own. Whatever else the table and the pages hold is not read. Returns `[rows, heads, dv]`.
+    /// Builds causal attention over a paged KV cache for rows of several sequences.
+    ///
+    /// Query row `r` is at `positions[r]` of its sequence and attends to positions up to its own.
+    /// Position `p` is in row `p mod page` of page `table[r, p / page]`. No other entries of the
+    /// table and rows of the pages are read. Returns `[rows, heads, dv]`.
     pub fn paged_attention(&mut self, of: &PagedSources, scores: impl Into<Scoring>) -> Id {
         let dtype = self[of.queries].dtype;
-        let mut src: Sources = smallvec![of.queries, of.keys, of.values, of.positions, of.length, of.table];
+        let mut src: Sources = smallvec![
+            of.queries,
+            of.keys,
+            of.values,
+            of.positions,
+            of.length,
+            of.table
+        ];
         if of.window > 0 || of.sinks.is_some() {
             src.push(self.int(of.window));
             src.extend(of.sinks);
         }
         self.build(Op::PagedAttention, dtype, src, scores.into().arg())
     }
-    /// A recurrence over tokens, of heads each of which has a matrix `S [values, keys]`, `state [heads, values, keys]` before the first token. Token `t` does
-    /// `S = exp(gate)·S + u kᵀ`, `u` being its value, or with rates `rate·(value − exp(gate)·S k)`. `queries` and `keys` are `[tokens, heads, keys]`,
-    /// `values` `[tokens, heads, values]`, `gates` and `rates` `[tokens, heads]`. Returns what is read after each token, `S q [tokens, heads, values]`, and the
-    /// state after the last.
+    /// Builds a recurrence over tokens with a state matrix `S [values, keys]` per head, initially
+    /// `state [heads, values, keys]`.
     ///
-    /// Without rates this is linear attention with a decay (Mamba-2: values times their step, gates that times `A`), with rates the gated delta rule.
+    /// Token `t` updates `S = exp(gate)·S + u kᵀ`, where `u` is its value, or with rates
+    /// `rate·(value − exp(gate)·S k)`. `queries` and `keys` are `[tokens, heads, keys]`, `values`
+    /// is `[tokens, heads, values]`, `gates` and `rates` are `[tokens, heads]`. Returns the reads
+    /// after each token, `S q [tokens, heads, values]`, and the state after the last token.
+    ///
+    /// Without rates this is linear attention with decay (Mamba-2: values times step size, gates =
+    /// step size times `A`); with rates it is the gated delta rule.
     pub fn scan(&mut self, of: &ScanSources) -> (Id, Id) {
         let mut src: Sources = smallvec![of.state, of.queries, of.keys, of.values, of.gates];
         src.extend(of.rates);
@@ -363,7 +512,7 @@ impl Graph {
         let read = self.build(Op::Scan, dtype, src.clone(), Arg::Int(0));
         (read, self.build(Op::Scan, dtype, src, Arg::Int(1)))
     }
-    /// Dims as text, for messages.
+    /// Formats dims for messages.
     pub fn show_dims(&self, dims: &[Id]) -> String {
         let one = |&d: &Id| match (self.int_value(d), &self[d].arg) {
             (Some(v), _) => v.to_string(),

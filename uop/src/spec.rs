@@ -1,5 +1,7 @@
-//! What each level allows, as a table: for which ops, at which level, what must hold. Passes are checked against it in
-//! tests and debug builds; a graph that passes is never a reason for a panic later.
+//! Specification of each IR level as a table of invariants by op and level.
+//!
+//! Passes are checked against it in tests and debug builds. A graph that satisfies it causes no
+//! panic in later passes.
 
 use crate::dtype::Scalar;
 use crate::graph::Graph;
@@ -19,26 +21,26 @@ pub enum Level {
     Kernel,
 }
 
-/// What must hold of a node.
-pub struct Row {
-    /// In words.
+/// An invariant of nodes.
+pub struct SpecRule {
+    /// Statement of the invariant.
     pub name: &'static str,
-    /// At which level; `None` at both.
+    /// Level to which it applies; `None` for both.
     pub level: Option<Level>,
-    /// Of which ops; empty for all.
+    /// Ops to which it applies; empty for all.
     pub ops: &'static [Op],
-    /// Does it hold? Rows above hold already.
+    /// Returns whether a node satisfies it, given that all earlier rows hold.
     pub check: fn(&Graph, &Node) -> bool,
 }
 
-/// A node that a level does not allow.
+/// A node that violates the specification.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct SpecError {
     /// Level that was checked.
     pub level: Level,
-    /// The row that does not hold.
+    /// Name of the violated row.
     pub row: &'static str,
-    /// The node and its sources, in the text form.
+    /// Node and its sources, in the text form.
     pub node: String,
 }
 
@@ -49,9 +51,9 @@ impl fmt::Display for SpecError {
 }
 
 macro_rules! rows { ($($level:tt [$($op:ident)*] $name:literal $check:expr;)*) => {
-    /// The table.
-    pub static ROWS: &[Row] = &[
-        $(Row { name: $name, level: rows!(@$level), ops: &[$(Op::$op),*], check: $check }),*
+    /// The specification, in checking order.
+    pub static ROWS: &[SpecRule] = &[
+        $(SpecRule { name: $name, level: rows!(@$level), ops: &[$(Op::$op),*], check: $check }),*
     ];
 };
     (@any) => { None };
@@ -153,7 +155,7 @@ rows! {
         n.src.len() == 1 + 2 * rank(g, n, 0) && n.src[1..].iter().all(|&d| is_dim(g, d))
     };
     tensor [Shrink] "the window lies within" |g, n| {
-        // With constants; a symbolic window is a matter of its variables.
+        // Checked for constants only; symbolic windows depend on their variables.
         g.dims(n.src[0]).iter().zip(n.src[1..].chunks(2)).all(|(&d, w)| {
             match (g.int_value(d), g.int_value(w[0]), g.int_value(w[1])) {
                 (Some(d), Some(begin), Some(len)) => begin.checked_add(len).is_some_and(|end| end <= d),
@@ -239,12 +241,14 @@ rows! {
     kernel [Kernel] "of bodies" |g, n| n.src.iter().all(|&s| matches!(g[s].op, Op::Store | Op::Body));
 }
 
-/// Does the graph below `root` belong to that level? The first node that does not, sources before users.
+/// Checks the graph below `root` against a level; the error names the first
+/// violation, sources before users.
 pub fn check(g: &Graph, root: Id, level: Level) -> Result<(), SpecError> {
     for id in g.toposort(&[root]) {
         let n = &g[id];
-        let rows =
-            ROWS.iter().filter(|r| r.level.is_none_or(|l| l == level) && (r.ops.is_empty() || r.ops.contains(&n.op)));
+        let rows = ROWS.iter().filter(|r| {
+            r.level.is_none_or(|l| l == level) && (r.ops.is_empty() || r.ops.contains(&n.op))
+        });
         for row in rows {
             if !(row.check)(g, n) {
                 let mut node = text::print_node(g, id);
@@ -252,7 +256,11 @@ pub fn check(g: &Graph, root: Id, level: Level) -> Result<(), SpecError> {
                     node.push_str("\n  of ");
                     node.push_str(&text::print_node(g, s));
                 }
-                return Err(SpecError { level, row: row.name, node });
+                return Err(SpecError {
+                    level,
+                    row: row.name,
+                    node,
+                });
             }
         }
     }
@@ -274,36 +282,52 @@ fn constant(_: &Graph, n: &Node) -> bool {
     }
 }
 
-/// A call of a user's kernel.
+/// A call of a user-written kernel: arguments and workgroup count.
 fn call(g: &Graph, n: &Node) -> bool {
-    let Arg::Custom(kernel) = n.arg else { return false };
+    let Arg::Custom(kernel) = n.arg else {
+        return false;
+    };
     let is_argument = |&s: &Id| g[s].op == Op::Var || !g.dims(s).is_empty();
     let groups = n.src[1];
     let is_count = g.dims(groups).is_empty() && g[groups].dtype == Scalar::I64.one();
     is_count && n.src.len() == 2 + kernel.arguments.len() && n.src[2..].iter().all(is_argument)
 }
 
-/// A call whose text calls functions of tensors alone: a variable is a number.
+/// Accessor functions of a call exist for tensors only, since a variable is a number.
 fn accessors(g: &Graph, n: &Node) -> bool {
-    let Arg::Custom(kernel) = n.arg else { return false };
+    let Arg::Custom(kernel) = n.arg else {
+        return false;
+    };
     let is_tensor = |name: &str| {
-        let argument = kernel.arguments.iter().zip(&n.src[2..]).find(|argument| *argument.0 == name);
+        let argument = kernel
+            .arguments
+            .iter()
+            .zip(&n.src[2..])
+            .find(|argument| *argument.0 == name);
         name == kernel.output || argument.is_some_and(|(_, &s)| g[s].op != Op::Var)
     };
-    kernel.accessors.iter().all(|accessor| is_tensor(accessor.0))
+    kernel
+        .accessors
+        .iter()
+        .all(|accessor| is_tensor(accessor.0))
 }
 
 fn packed(g: &Graph, n: &Node) -> bool {
-    let Arg::Packed(_, e) = &n.arg else { return true };
+    let Arg::Packed(_, e) = &n.arg else {
+        return true;
+    };
     let row = n.src.last().and_then(|&d| g.int_value(d));
-    n.dtype == Scalar::U8.one() && row.is_some_and(|d| usize::try_from(d).is_ok_and(|d| e.row_bytes(d).is_some()))
+    n.dtype == Scalar::U8.one()
+        && row.is_some_and(|d| usize::try_from(d).is_ok_and(|d| e.row_bytes(d).is_some()))
 }
 
 fn table(g: &Graph, n: &Node) -> bool {
     match &n.arg {
         Arg::Ints(t) => {
             let x = n.src[0];
-            n.dtype.scalar == Scalar::I32 && g.scalar(x).is_int() && g.within(x, 0, t.len() as i64 - 1)
+            n.dtype.scalar == Scalar::I32
+                && g.scalar(x).is_int()
+                && g.within(x, 0, t.len() as i64 - 1)
         }
         _ => false,
     }
@@ -319,18 +343,23 @@ fn one_axis(n: &Node, rank: usize) -> bool {
 
 /// An i64 scalar that is never negative and has a known maximum.
 fn is_dim(g: &Graph, id: Id) -> bool {
-    g[id].dtype == Scalar::I64.one() && g.dims(id).is_empty() && g.bounds(id).is_some_and(|b| b.0 >= 0)
+    g[id].dtype == Scalar::I64.one()
+        && g.dims(id).is_empty()
+        && g.bounds(id).is_some_and(|b| b.0 >= 0)
 }
 
 fn is_value(g: &Graph, id: Id) -> bool {
-    !matches!(g[id].op, Op::Param | Op::Local | Op::Store | Op::Body | Op::Kernel)
+    !matches!(
+        g[id].op,
+        Op::Param | Op::Local | Op::Store | Op::Body | Op::Kernel
+    )
 }
 
 fn is_buffer(g: &Graph, id: Id) -> bool {
     matches!(g[id].op, Op::Param | Op::Local)
 }
 
-/// A packed parameter, or rows of one: movement keeps the blocks.
+/// A packed parameter, or rows of one: movement preserves the blocks.
 fn is_packed(g: &Graph, mut id: Id) -> bool {
     while g[id].op.is_movement() || g[id].op == Op::Gather {
         id = g[id].src[0];
@@ -346,7 +375,7 @@ fn same_dims(g: &Graph, a: &[Id], b: &[Id]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(&a, &b)| same_dim(g, a, b))
 }
 
-/// Equal products: as factors, or else by the least and the largest value.
+/// Equal products: by their factors, or by their smallest and largest values.
 fn same_product(g: &Graph, a: &[Id], b: &[Id]) -> bool {
     let factors = |dims: &[Id]| {
         let (mut constant, mut rest, mut todo) = (1i64, Vec::new(), dims.to_vec());
@@ -370,7 +399,9 @@ fn same_product(g: &Graph, a: &[Id], b: &[Id]) -> bool {
 }
 
 fn cat(g: &Graph, n: &Node) -> bool {
-    let Arg::Axes(axes) = &n.arg else { return false };
+    let Arg::Axes(axes) = &n.arg else {
+        return false;
+    };
     let axis = axes[0] as usize;
     let (parts, total) = (&n.src[..n.src.len() - 1], n.src[n.src.len() - 1]);
     let first = g.dims(parts[0]);
@@ -378,8 +409,11 @@ fn cat(g: &Graph, n: &Node) -> bool {
         let d = g.dims(p);
         d.len() == first.len() && (0..d.len()).all(|a| a == axis || same_dim(g, d[a], first[a]))
     });
-    // With constants the sum is checked too.
-    let sum: Option<i64> = parts.iter().map(|&p| g.dims(p).get(axis).and_then(|&d| g.int_value(d))).sum();
+    // If all are constant, the sum is checked too.
+    let sum: Option<i64> = parts
+        .iter()
+        .map(|&p| g.dims(p).get(axis).and_then(|&d| g.int_value(d)))
+        .sum();
     agree && sum.is_none_or(|s| g.int_value(total).is_none_or(|t| t == s))
 }
 
@@ -388,15 +422,20 @@ fn assign(g: &Graph, n: &Node) -> bool {
     n.src[..2].iter().all(|&s| g[s].dtype == n.dtype)
         && n.src.len() == 3
         && !value.is_empty()
-        && (is_dim(g, n.src[2]) || g.scalar(n.src[2]).is_int() && same_dims(g, g.dims(n.src[2]), &value[..1]))
+        && (is_dim(g, n.src[2])
+            || g.scalar(n.src[2]).is_int() && same_dims(g, g.dims(n.src[2]), &value[..1]))
         && !state.is_empty()
         && state.len() == value.len()
         && same_dims(g, &state[1..], &value[1..])
-        && g.bounds(value[0]).zip(g.bounds(state[0])).is_some_and(|(v, s)| v.0 <= s.1)
+        && g.bounds(value[0])
+            .zip(g.bounds(state[0]))
+            .is_some_and(|(v, s)| v.0 <= s.1)
 }
 
 fn scatter_add(g: &Graph, n: &Node) -> bool {
-    let &[x, value, index] = &n.src[..] else { return false };
+    let &[x, value, index] = &n.src[..] else {
+        return false;
+    };
     let (into, rows) = (g.dims(x), g.dims(value));
     matches!(n.dtype.scalar, Scalar::F32 | Scalar::F16 | Scalar::I32)
         && matches!(n.arg, Arg::None | Arg::Int(0 | 1))
@@ -408,9 +447,9 @@ fn scatter_add(g: &Graph, n: &Node) -> bool {
         && same_dims(g, g.dims(index), &rows[..1])
 }
 
-/// A scale, and a cap that is positive.
+/// A scale, and optionally a positive finite cap.
 fn scores(arg: &Arg) -> bool {
-    Scoring::of(arg).is_some_and(|of| of.cap.is_none_or(|cap| cap > 0.0 && cap.is_finite()))
+    Scoring::from_arg(arg).is_some_and(|of| of.cap.is_none_or(|cap| cap > 0.0 && cap.is_finite()))
 }
 
 fn attention(g: &Graph, n: &Node) -> bool {
@@ -420,18 +459,26 @@ fn attention(g: &Graph, n: &Node) -> bool {
         && scores(&n.arg)
         && n.src[..3].iter().all(|&s| g.scalar(s).is_float())
         && n.src[3..].iter().take(3).all(|&p| is_dim(g, p))
-        && n.src.get(5).is_none_or(|&window| g.int_value(window).is_some_and(|w| w >= 0))
-        && n.src.get(6).is_none_or(|&s| g.scalar(s).is_float() && same_dims(g, g.dims(s), &q[1..2]))
+        && n.src
+            .get(5)
+            .is_none_or(|&window| g.int_value(window).is_some_and(|w| w >= 0))
+        && n.src
+            .get(6)
+            .is_none_or(|&s| g.scalar(s).is_float() && same_dims(g, g.dims(s), &q[1..2]))
         && n.src.len() <= 7
         && [q, k, v].iter().all(|d| d.len() == 3)
         && same_dim(g, q[2], k[2])
         && same_dims(g, &k[..2], &v[..2])
-        && heads(q).zip(heads(k)).is_some_and(|(h, kv)| kv > 0 && h % kv == 0)
+        && heads(q)
+            .zip(heads(k))
+            .is_some_and(|(h, kv)| kv > 0 && h % kv == 0)
 }
 
 fn paged_attention(g: &Graph, n: &Node) -> bool {
     let of: Vec<&[Id]> = n.src.iter().map(|&s| g.dims(s)).collect();
-    let [q, k, v, positions, _, table, ..] = of[..] else { return false };
+    let [q, k, v, positions, _, table, ..] = of[..] else {
+        return false;
+    };
     let whole = |i: usize| g.scalar(n.src[i]).is_int();
     let fixed = |d: &[Id]| d.iter().all(|&d| g.int_value(d).is_some_and(|d| d > 0));
     n.dtype.scalar.is_float()
@@ -443,12 +490,20 @@ fn paged_attention(g: &Graph, n: &Node) -> bool {
         && is_dim(g, n.src[4])
         && whole(5)
         && same_dim(g, table[0], q[0])
-        && [&k[1..], &v[1..], &table[1..], &q[1..]].into_iter().all(fixed)
+        && [&k[1..], &v[1..], &table[1..], &q[1..]]
+            .into_iter()
+            .all(fixed)
         && same_dim(g, q[2], k[3])
         && same_dims(g, &k[..3], &v[..3])
-        && g.int_value(q[1]).zip(g.int_value(k[2])).is_some_and(|(h, kv)| h % kv == 0)
-        && n.src.get(6).is_none_or(|&window| g.int_value(window).is_some_and(|w| w >= 0))
-        && n.src.get(7).is_none_or(|&s| g.scalar(s).is_float() && same_dims(g, g.dims(s), &q[1..2]))
+        && g.int_value(q[1])
+            .zip(g.int_value(k[2]))
+            .is_some_and(|(h, kv)| h % kv == 0)
+        && n.src
+            .get(6)
+            .is_none_or(|&window| g.int_value(window).is_some_and(|w| w >= 0))
+        && n.src
+            .get(7)
+            .is_none_or(|&s| g.scalar(s).is_float() && same_dims(g, g.dims(s), &q[1..2]))
         && n.src.len() <= 8
 }
 
@@ -457,7 +512,9 @@ fn scan(g: &Graph, n: &Node) -> bool {
         return false;
     }
     let dims: Vec<&[Id]> = n.src.iter().map(|&s| g.dims(s)).collect();
-    let [state, q, k, v, gates, ..] = dims[..] else { return false };
+    let [state, q, k, v, gates, ..] = dims[..] else {
+        return false;
+    };
     matches!(n.arg, Arg::Int(0 | 1))
         && n.dtype.scalar.is_float()
         && n.src.iter().all(|&s| g[s].dtype == n.dtype)

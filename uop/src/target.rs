@@ -1,56 +1,76 @@
-//! What kernels are written for: a machine's facts, and what is chosen on top of them.
+//! Compilation target: a machine description, and the compiler's options for it.
 
 use crate::machine::{Machine, MachineKind};
 use std::collections::BTreeMap;
 
-/// Parameters of the hot kernels that only trying them out on a machine decides: the tuner does. The default is good everywhere.
+/// Kernel parameters that can only be chosen by measurement on a machine; set by autotuning. The
+/// defaults are reasonable everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tuning {
-    /// Groups of interleaved rows that a workgroup keeps in registers when there is one token; of single rows four times as many.
+    /// Groups of interleaved rows per workgroup kept in registers for one token; four times as many
+    /// for rows that are not interleaved.
     pub groups: u8,
-    /// Most tokens that a workgroup keeps in registers when there are several; of single rows half as many.
+    /// Largest number of tokens per workgroup kept in registers; half as many for rows
+    /// that are not interleaved.
     pub tokens: u8,
-    /// How many iterations ahead the next rows are asked for, or so many times 2 KB where rows follow one another; 0 for not at all.
+    /// Prefetch distance in iterations, or in units of 2 KB if rows are
+    /// contiguous; 0 disables prefetch.
     pub prefetch: u8,
 }
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { groups: 1, tokens: 16, prefetch: 1 }
+        Tuning {
+            groups: 1,
+            tokens: 16,
+            prefetch: 1,
+        }
     }
 }
 
-/// One of them, for the tuner.
+/// A tunable parameter, as seen by autotuning.
 pub struct Parameter {
-    /// Its name.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// Values worth trying, the default among them.
+    /// Values to try, including the default.
     pub values: &'static [u8],
-    /// Where it is kept.
+    /// Field of [`Tuning`] that stores it.
     pub field: fn(&mut Tuning) -> &mut u8,
 }
 
-/// The parameters that the tuner tries, in this order.
+/// Parameters in the order in which autotuning tries them.
 pub const PARAMETERS: &[Parameter] = &[
-    Parameter { name: "groups", values: &[1, 2, 4], field: |t| &mut t.groups },
-    Parameter { name: "prefetch", values: &[0, 1, 2, 4], field: |t| &mut t.prefetch },
-    Parameter { name: "tokens", values: &[4, 8, 12, 16], field: |t| &mut t.tokens },
+    Parameter {
+        name: "groups",
+        values: &[1, 2, 4],
+        field: |t| &mut t.groups,
+    },
+    Parameter {
+        name: "prefetch",
+        values: &[0, 1, 2, 4],
+        field: |t| &mut t.prefetch,
+    },
+    Parameter {
+        name: "tokens",
+        values: &[4, 8, 12, 16],
+        field: |t| &mut t.tokens,
+    },
 ];
 
-/// An optimisation that can be switched off. Results stay correct without it.
+/// An optimisation that can be disabled. Results stay correct without it.
 pub struct Flag {
-    /// Its name.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it does.
+    /// User-visible description of the optimisation.
     pub doc: &'static str,
-    /// The kind of machine that has it; none if all do.
+    /// Kind of machine to which it applies; `None` for all.
     pub of: Option<MachineKind>,
-    /// Switches it off.
+    /// Disables the optimisation in a target.
     pub off: fn(&mut Target),
 }
 
 impl Flag {
-    /// Does a machine of that kind have it?
+    /// Returns whether it applies to machines of that kind.
     pub fn acts_on(&self, kind: MachineKind) -> bool {
         self.of.is_none_or(|of| of == kind)
     }
@@ -59,201 +79,226 @@ impl Flag {
 const CPU: Option<MachineKind> = Some(MachineKind::Cpu);
 const GPU: Option<MachineKind> = Some(MachineKind::Gpu);
 
-/// The optimisations that can be switched off one by one: what each is worth is a matter of measurement.
+/// Optimisations that can be disabled individually, to measure their effect.
 pub const FLAGS: &[Flag] = &[
     Flag {
         name: "int8",
-        doc: "products of integers over packed rows, activations encoded in eight bits",
+        doc: "integer dot products over packed rows, with activations quantised to int8",
         of: None,
         off: |t| t.int8 = false,
     },
     Flag {
         name: "prefetch",
-        doc: "the next rows are asked for ahead of time",
+        doc: "prefetch of the next rows",
         of: None,
         off: |t| t.tuning.prefetch = 0,
     },
     Flag {
         name: "pairs",
-        doc: "products of bytes added in 16 bits, where AVX2 has to",
+        doc: "int8 products summed in 16 bits (AVX2)",
         of: CPU,
         off: |t| t.machine.pairs = false,
     },
     Flag {
         name: "lookup",
-        doc: "functions of four bits by one table lookup",
+        doc: "4-bit codes by one table lookup",
         of: CPU,
         off: |t| t.machine.table_lookup = false,
     },
     Flag {
         name: "alternatives",
-        doc: "other forms of a function's body, where rules know one that is cheaper",
+        doc: "cheaper forms of a function's body, from an e-graph",
         of: None,
         off: |t| t.alternatives = false,
     },
-    Flag { name: "tiles", doc: "several tokens at once in registers", of: None, off: |t| t.tuning.tokens = 1 },
+    Flag {
+        name: "tiles",
+        doc: "register tiles of several tokens",
+        of: None,
+        off: |t| t.tuning.tokens = 1,
+    },
     Flag {
         name: "fusion",
-        doc: "intermediates computed inside the kernels that read them",
+        doc: "intermediates computed inside their consumers",
         of: None,
         off: |t| t.fusion = false,
     },
     Flag {
         name: "factors",
-        doc: "a norm's factor behind the products of its row, which do not wait for its fold",
+        doc: "a norm's scale deferred to the epilogue of its products",
         of: GPU,
         off: |t| t.factors = false,
     },
     Flag {
         name: "siblings",
-        doc: "products that read the same rows in one kernel, as a gate and what it gates",
+        doc: "products that share an input in one kernel, such as gate and up",
         of: None,
         off: |t| t.siblings = false,
     },
     Flag {
         name: "chains",
-        doc: "products inside the kernels of the products behind them, as queries through a low rank",
+        doc: "a product fused into the next one, such as low-rank queries",
         of: None,
         off: |t| t.chains = false,
     },
-    Flag { name: "merge", doc: "independent kernels in one launch", of: None, off: |t| t.merge = false },
+    Flag {
+        name: "merge",
+        doc: "horizontal fusion: independent kernels in one launch",
+        of: None,
+        off: |t| t.merge = false,
+    },
     Flag {
         name: "reuse",
-        doc: "what several kernels in a row compute stored beside the first of them",
+        doc: "a value that several dependent kernels would recompute, stored once",
         of: None,
         off: |t| t.reuse = false,
     },
     Flag {
         name: "interleave",
-        doc: "rows of packed weights side by side in memory, as vectors read them",
+        doc: "rows of packed weights interleaved by vector",
         of: CPU,
         off: |t| t.interleave = false,
     },
     Flag {
         name: "grouping",
-        doc: "more threads for each sum where there are too few rows for all units",
+        doc: "more threads per sum where rows are few",
         of: GPU,
         off: |t| t.grouping = false,
     },
     Flag {
         name: "scatter",
-        doc: "rows added where their numbers say, not found by comparison",
+        doc: "scatter-add by index instead of comparisons",
         of: None,
         off: |t| t.scatter = false,
     },
     Flag {
         name: "split-cache",
-        doc: "the cache in many short chunks, for many workgroups at once",
+        doc: "attention split over the context (split-K), for many workgroups",
         of: None,
         off: |t| t.split_cache = false,
     },
     Flag {
         name: "fragments",
-        doc: "products of matrices by one instruction",
+        doc: "matrix products by MMA fragments",
         of: None,
         off: |t| t.machine.fragments = &[],
     },
     Flag {
         name: "stage-cache",
-        doc: "a tile of the cache in shared memory, for scores and for values",
+        doc: "KV cache tiles in shared memory, for scores and values",
         of: GPU,
         off: |t| t.stage_cache = false,
     },
     Flag {
         name: "copy-ahead",
-        doc: "tiles of the cache copied before the kernels before have ended, operands of products an iteration before they are multiplied",
+        doc: "software pipelining: asynchronous copies of KV cache tiles and of operands",
         of: GPU,
         off: |t| t.copy_ahead = false,
     },
     Flag {
         name: "early-launch",
-        doc: "kernels that start before those before them have ended",
+        doc: "programmatic dependent launch",
         of: GPU,
         off: |t| t.early_launch = false,
     },
     Flag {
         name: "hoist",
-        doc: "what a kernel's later parts multiply loaded before its first, weights before the kernels before have ended",
+        doc: "early loads: later operands at the kernel's start, weights before the grid-dependency wait",
         of: GPU,
         off: |t| t.hoist = false,
     },
-    Flag { name: "wide-loads", doc: "neighbours in memory by one load", of: GPU, off: |t| t.wide_loads = false },
+    Flag {
+        name: "wide-loads",
+        doc: "adjacent elements by one load",
+        of: GPU,
+        off: |t| t.wide_loads = false,
+    },
 ];
 
-/// A device, as the compiler sees it.
+/// A device from the compiler's point of view.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Target {
-    /// Name: `cpu-avx512vnni`, `gpu-h200`. Part of every cache key.
+    /// Name, such as `cpu-avx512vnni` or `gpu-h200`. Part of every cache key.
     pub name: String,
-    /// What the device is.
+    /// Machine description of the device.
     pub machine: Machine,
-    /// Threads of a workgroup; 1 of a CPU.
+    /// Threads per workgroup; 1 for a CPU.
     pub threads: usize,
-    /// Registers that a thread is planned with: vector registers of a CPU, of 32 bits of a GPU.
+    /// Registers planned per thread: vector registers of a CPU, 32-bit registers of a GPU.
     pub registers: usize,
-    /// Are activations encoded in eight bits where they meet packed weights?
+    /// Whether activations are quantised to int8 for products with packed weights.
     pub int8: bool,
-    /// Are other forms of a function's body looked for?
+    /// Whether equivalent forms of a function's body are searched.
     pub alternatives: bool,
-    /// Are intermediates computed inside the kernels that read them, where that is cheaper?
+    /// Whether intermediates are fused into the kernels that read them, if that is cheaper.
     pub fusion: bool,
-    /// Do factors that all terms of a sum share multiply the sum, where that is cheaper?
+    /// Whether factors common to all terms of a sum are applied to the sum, if that is cheaper.
     pub factors: bool,
-    /// Are several products in one kernel that do not read one another, where that is cheaper?
+    /// Whether independent products share a kernel, if that is cheaper.
     pub siblings: bool,
-    /// Are products computed inside the kernels of products that read them, where that is cheaper?
+    /// Whether products are fused into the kernels of dependent products, if that is cheaper.
     pub chains: bool,
-    /// Do independent kernels share a launch?
+    /// Whether independent kernels share a launch (horizontal fusion).
     pub merge: bool,
-    /// Is what several kernels in a row would compute stored by one beside the first of them, where that is cheaper?
+    /// Whether a value that several dependent kernels would recompute is stored by the first one,
+    /// if that is cheaper.
     pub reuse: bool,
-    /// Do rows of packed weights lie side by side in a processor's memory?
+    /// Whether rows of packed weights are interleaved in memory on a CPU.
     pub interleave: bool,
-    /// Do more of a GPU's threads share a sum where there are too few rows for all units?
+    /// Whether more GPU threads share a sum if there are too few rows for all units.
     pub grouping: bool,
-    /// Are rows added where their numbers say, where that is cheaper than to look for them by comparison?
+    /// Whether scatter-add writes to the indexed rows instead of finding them by comparison,
+    /// if that is cheaper.
     pub scatter: bool,
-    /// Is a cache of rows cut into short chunks, each for a workgroup of its own?
+    /// Whether attention splits the KV cache into short chunks, with a workgroup for each.
     pub split_cache: bool,
-    /// Does a GPU's workgroup keep its tile of the cache in shared memory?
+    /// Whether a GPU workgroup stages its tile of the KV cache in shared memory.
     pub stage_cache: bool,
-    /// Is that tile copied before the kernels before have ended?
+    /// Whether that tile is copied before the predecessor kernels have ended.
     pub copy_ahead: bool,
-    /// Do a GPU's kernels let those behind them start early?
+    /// Whether GPU kernels start early by programmatic dependent launch.
     pub early_launch: bool,
-    /// Do a GPU's threads load what later nests need before the first?
+    /// Whether GPU threads load operands of later nests before the first nest (early loads).
     pub hoist: bool,
-    /// Are neighbours in a GPU's memory one load?
+    /// Whether adjacent elements in GPU memory are loaded by one wide load.
     pub wide_loads: bool,
-    /// May floats be added in an order that differs from run to run, where that is cheaper? Nobody who must get the same bits again wants it, so it is off
-    /// unless it is asked for.
+    /// Whether floats may be summed in an order that varies between runs, if that is cheaper. Off
+    /// by default, since results are then not reproducible.
     pub any_order: bool,
-    /// What was, or may be, tuned.
+    /// Current values of the tunable parameters.
     pub tuning: Tuning,
-    /// Plans of kernels that a tuner found, as texts, by the decisions that they answer.
+    /// Autotuned kernel plans in text form, keyed by the decisions that they answer.
     pub plans: BTreeMap<String, String>,
 }
 
-/// Subgroups of a GPU's workgroup for each scheduler of a unit, so that one computes while another waits. H200, GLM: 256 threads.
+/// Subgroups per scheduler in a GPU workgroup, so that one computes while another waits. Gives 256
+/// threads on an H200; chosen with GLM.
 const OF_A_SCHEDULER: usize = 2;
-/// Workgroups that fill a unit's registers where each thread has those that it is planned with. H200, GLM: 128 registers a thread.
+/// Workgroups per unit for which registers are planned. Gives 128 registers per thread on an
+/// H200; chosen with GLM.
 const RESIDENT: usize = 2;
-/// Registers that an instruction of a GPU can tell apart (RDNA 3 and Xe2: 256; NVIDIA's 255 are more than two workgroups of a multiprocessor have).
+/// Registers addressable per thread (256 on RDNA 3 and Xe2; NVIDIA's 255 exceed the share of
+/// two workgroups per multiprocessor).
 const MOST_REGISTERS: usize = 256;
-/// Workgroups that a core takes one after the other, at least: what it stages is computed once for all of them.
+/// Minimum number of workgroups that a core runs in sequence; its stages are computed once
+/// for all of them.
 const OF_A_CORE: i64 = 2;
 
 impl Target {
-    /// That machine, with every optimisation on.
+    /// Targets that machine with every optimisation enabled.
     pub fn new(machine: Machine) -> Target {
         let (kind, threads, registers) = match machine.kind {
             MachineKind::Cpu => ("cpu", 1, machine.registers),
             MachineKind::Gpu => {
                 let threads = OF_A_SCHEDULER * machine.schedulers * machine.subgroup as usize;
-                ("gpu", threads, (machine.registers / (RESIDENT * threads)).min(MOST_REGISTERS))
+                (
+                    "gpu",
+                    threads,
+                    (machine.registers / (RESIDENT * threads)).min(MOST_REGISTERS),
+                )
             }
         };
-        // A processor's cores ask ahead whatever kernels are.
+        // Prefetching on a CPU does not depend on `Machine::early`.
         let early = machine.kind == MachineKind::Cpu || machine.early;
         let tuning = Tuning::default();
         Target {
@@ -279,23 +324,29 @@ impl Target {
             hoist: early,
             wide_loads: true,
             any_order: false,
-            tuning: Tuning { prefetch: if early { tuning.prefetch } else { 0 }, ..tuning },
+            tuning: Tuning {
+                prefetch: if early { tuning.prefetch } else { 0 },
+                ..tuning
+            },
             plans: BTreeMap::new(),
         }
     }
-    /// A CPU with `cores` cores and vectors of `lanes` floats.
+    /// Targets a CPU with `cores` cores and vectors of `lanes` floats.
     pub fn cpu(isa: &'static str, lanes: usize, cores: usize) -> Target {
         Target::new(Machine::cpu(isa, lanes, cores))
     }
-    /// A row of [`NAMED`](crate::machine::NAMED).
+    /// Targets a row of [`NAMED`](crate::machine::NAMED).
     ///
     /// # Panics
-    /// When there is none of that name.
+    /// If there is no row with that name.
     pub fn named(name: &str) -> Target {
         Target::new(Machine::named(name).unwrap_or_else(|| panic!("no machine is called {name}")))
     }
-    /// Statements of a GPU's loop whose turns, of all subgroups that a scheduler takes turns with, take as long as a load from memory: a loop with more need not be
-    /// copied for its loads to be waited for. H200: 155, by its multiplications and additions a second.
+    /// Number of loop statements that hide a load from memory.
+    ///
+    /// One iteration of that length, executed by all subgroups that share a scheduler, takes as
+    /// long as the load; longer loops need not be unrolled to overlap loads. 155 on an H200, from
+    /// its multiply-adds per second.
     pub fn statements_of_a_wait(&self) -> usize {
         let m = &self.machine;
         let lanes = (m.units * m.schedulers) as f64 * m.subgroup as f64;
@@ -303,12 +354,16 @@ impl Target {
         let subgroups = self.threads as i64 * self.resident() / (m.subgroup * m.schedulers as i64);
         (clocks / subgroups.max(1) as f64) as usize
     }
-    /// Workgroups that a unit holds at once, as counted from the registers that threads are planned with.
+    /// Resident workgroups per unit, by the registers planned per thread.
     pub fn resident(&self) -> i64 {
         match self.machine.kind {
             MachineKind::Cpu => OF_A_CORE,
             MachineKind::Gpu => {
-                let held = self.machine.threads_per_unit.min(self.machine.registers / self.registers) / self.threads;
+                let held = self
+                    .machine
+                    .threads_per_unit
+                    .min(self.machine.registers / self.registers)
+                    / self.threads;
                 held.max(1) as i64
             }
         }
@@ -330,20 +385,32 @@ mod tests {
         for row in NAMED {
             let t = Target::named(row.name);
             assert!(
-                t.registers >= 64 && t.threads * t.resident() as usize <= t.machine.threads_per_unit,
+                t.registers >= 64
+                    && t.threads * t.resident() as usize <= t.machine.threads_per_unit,
                 "{}",
                 row.name
             );
-            assert!(t.threads <= 1024 && t.threads * t.registers * RESIDENT <= t.machine.registers, "{}", row.name);
+            assert!(
+                t.threads <= 1024 && t.threads * t.registers * RESIDENT <= t.machine.registers,
+                "{}",
+                row.name
+            );
         }
     }
 
     #[test]
     fn every_flag_and_every_parameter_changes_a_target() {
         let fragments = &[crate::fragment::AMX_BF16];
-        let cpu = Target::new(Machine { pairs: true, fragments, ..Machine::cpu("test", 16, 2) });
+        let cpu = Target::new(Machine {
+            pairs: true,
+            fragments,
+            ..Machine::cpu("test", 16, 2)
+        });
         for flag in FLAGS {
-            for on in [&cpu, &Target::named("h200")].into_iter().filter(|on| flag.acts_on(on.machine.kind)) {
+            for on in [&cpu, &Target::named("h200")]
+                .into_iter()
+                .filter(|on| flag.acts_on(on.machine.kind))
+            {
                 let mut off = on.clone();
                 (flag.off)(&mut off);
                 assert_ne!(off, *on, "{}", flag.name);

@@ -1,18 +1,20 @@
-//! Which nodes a walk over a graph has met: one mark a node, kept from walk to walk, so that a walk costs what it meets and not what the graph holds.
+//! Visited set for graph walks, with one mark per node that is reused by every walk.
+//!
+//! The cost of a walk is proportional to the nodes visited, not to the size of the graph.
 
 use crate::id::Id;
 use std::cell::RefCell;
 
-/// Marks of the walk under way.
+/// Marks of the current walk.
 #[derive(Default)]
 pub(crate) struct Visited {
     walk: u32,
-    /// The last walk that met each node.
+    /// Number of the last walk that visited each node.
     met: Vec<u32>,
 }
 
 impl Visited {
-    /// Is it met for the first time?
+    /// Marks `id`; returns whether it was not yet visited.
     pub fn first(&mut self, id: Id) -> bool {
         std::mem::replace(&mut self.met[id.index()], self.walk) != self.walk
     }
@@ -30,11 +32,11 @@ impl Visited {
 
 thread_local! { static MARKS: RefCell<Visited> = RefCell::default(); }
 
-/// `walk` over a graph of so many nodes, none of which it has met.
+/// Runs `walk` with an empty visited set for a graph of `nodes` nodes.
 pub(crate) fn visiting<T>(nodes: usize, walk: impl FnOnce(&mut Visited) -> T) -> T {
     MARKS.with(|marks| match marks.try_borrow_mut() {
         Ok(mut marks) => walk(marks.begin(nodes)),
-        // Inside another walk.
+        // A nested walk gets its own marks.
         Err(_) => walk(Visited::default().begin(nodes)),
     })
 }

@@ -1,5 +1,6 @@
-//! Integer products: every rule of `rules::dot` fires in a case under its name, and both its sides have the same value on random bytes; so
-//! have lifted words and the expression of each of their bytes; and a whole contraction becomes `DOT4` by all the rules together.
+//! Tests of integer products. Every rule of `rules::dot` fires in a case of the same name, and both
+//! sides agree on random bytes. Lifted words agree with the expression of each byte, and all rules
+//! together turn a whole contraction into `DOT4`.
 
 mod common;
 
@@ -11,10 +12,10 @@ use half::f16;
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// What buffers hold, by slot.
+/// Contents of buffers, by slot.
 type Memory = HashMap<u32, Vec<u8>>;
 
-/// The value of a kernel-level scalar expression: loops run, buffers read.
+/// Evaluates a kernel-level scalar expression: runs loops, reads buffers.
 struct Run<'a> {
     g: &'a Graph,
     memory: &'a Memory,
@@ -23,7 +24,13 @@ struct Run<'a> {
 }
 
 fn run(g: &Graph, root: Id, memory: &Memory, ranges: &[(Id, i64)]) -> Value {
-    Run { g, memory, ranges: ranges.iter().copied().collect(), known: HashMap::new() }.value(root)
+    Run {
+        g,
+        memory,
+        ranges: ranges.iter().copied().collect(),
+        known: HashMap::new(),
+    }
+    .value(root)
 }
 
 impl Run<'_> {
@@ -37,9 +44,14 @@ impl Run<'_> {
             (Op::Const, Arg::Float(b)) => Value::Float(f64::from_bits(*b)),
             (Op::Range, _) => Value::Int(self.ranges[&id]),
             (Op::Load, _) => {
-                let (Arg::Param(slot) | Arg::Packed(slot, _)) = self.g[n.src[0]].arg else { panic!("no buffer") };
-                let unit =
-                    if matches!(self.g[n.src[0]].arg, Arg::Packed(..)) { 1 } else { self.g.scalar(n.src[0]).bytes() };
+                let (Arg::Param(slot) | Arg::Packed(slot, _)) = self.g[n.src[0]].arg else {
+                    panic!("no buffer")
+                };
+                let unit = if matches!(self.g[n.src[0]].arg, Arg::Packed(..)) {
+                    1
+                } else {
+                    self.g.scalar(n.src[0]).bytes()
+                };
                 let at = self.value(n.src[1]).int() as usize * unit;
                 let mut bytes = [0; 8];
                 let size = n.dtype.scalar.bytes();
@@ -54,16 +66,30 @@ impl Run<'_> {
             (Op::Table, Arg::Ints(t)) => Value::Int(t[self.value(n.src[0]).int() as usize] as i64),
             (Op::Table4, Arg::Ints(t)) => {
                 let w = self.value(n.src[0]).int();
-                Value::Int((0..4).map(|i| (t[(w >> (8 * i) & 255) as usize] as i64) << (8 * i)).sum())
+                Value::Int(
+                    (0..4)
+                        .map(|i| (t[(w >> (8 * i) & 255) as usize] as i64) << (8 * i))
+                        .sum(),
+                )
             }
             (Op::Reduce, Arg::Reduce(ReduceOp::Add, _)) => {
-                let bounds: Vec<i64> =
-                    n.src[1..].iter().map(|&r| self.g.int_value(self.g[r].src[0]).unwrap()).collect();
-                let zero = if n.dtype.scalar.is_float() { Value::Float(0.0) } else { Value::Int(0) };
+                let bounds: Vec<i64> = n.src[1..]
+                    .iter()
+                    .map(|&r| self.g.int_value(self.g[r].src[0]).unwrap())
+                    .collect();
+                let zero = if n.dtype.scalar.is_float() {
+                    Value::Float(0.0)
+                } else {
+                    Value::Int(0)
+                };
                 let mut sum = zero;
                 for mut i in 0..bounds.iter().product() {
-                    let mut inner =
-                        Run { g: self.g, memory: self.memory, ranges: self.ranges.clone(), known: HashMap::new() };
+                    let mut inner = Run {
+                        g: self.g,
+                        memory: self.memory,
+                        ranges: self.ranges.clone(),
+                        known: HashMap::new(),
+                    };
                     for (&r, b) in n.src[1..].iter().zip(&bounds).rev() {
                         inner.ranges.insert(r, i % b);
                         i /= b;
@@ -75,7 +101,8 @@ impl Run<'_> {
             }
             _ => {
                 let x: Vec<Value> = n.src.iter().map(|&s| self.value(s)).collect();
-                fold::apply(n.op, &x, n.dtype.scalar).unwrap_or_else(|| panic!("{}", text::print_node(self.g, id)))
+                fold::apply(n.op, &x, n.dtype.scalar)
+                    .unwrap_or_else(|| panic!("{}", text::print_node(self.g, id)))
             }
         };
         self.known.insert(id, v);
@@ -83,8 +110,8 @@ impl Run<'_> {
     }
 }
 
-/// Slots 0 to 3 hold random bytes, slots 4 to 7 floats between -1 and 1; halves at the even places of slot 0's blocks of 18 are of a
-/// sensible size.
+/// Random contents: slots 0 to 3 hold bytes, slots 4 to 7 floats between -1 and 1. The f16 at the
+/// start of each 18-byte block of slot 0 has a moderate size.
 fn memory(r: &mut Random) -> Memory {
     let mut m = Memory::new();
     for slot in 0..4 {
@@ -99,12 +126,16 @@ fn memory(r: &mut Random) -> Memory {
     }
     for slot in 4..8 {
         let float = |r: &mut Random| (r.next() >> 40) as f32 / (1 << 23) as f32 - 1.0;
-        m.insert(slot, (0..128).flat_map(|_| float(r).to_le_bytes()).collect());
+        m.insert(
+            slot,
+            (0..128).flat_map(|_| float(r).to_le_bytes()).collect(),
+        );
     }
     m
 }
 
-/// Integers equal, floats within what their order of additions rounds.
+/// Returns whether integers are equal, and floats equal up to the rounding of
+/// their order of additions.
 fn agree(a: Value, b: Value) -> bool {
     match (a, b) {
         (Value::Float(a), Value::Float(b)) => (a - b).abs() <= 1e-5 * a.abs().max(b.abs()).max(1.0),
@@ -123,7 +154,7 @@ fn read(g: &mut Graph, slot: u32, at: Id, s: Scalar) -> Id {
     g.load(buffer, at, s)
 }
 
-/// `a·step + b`
+/// Builds `a·step + b`.
 fn at(g: &mut Graph, a: Id, step: i64, b: Id) -> Id {
     let step = g.int(step);
     let a = g.mul(a, step);
@@ -134,7 +165,7 @@ fn sum(g: &mut Graph, x: Id, ranges: &[Id]) -> Id {
     g.reduce_ranges(x, ranges, ReduceOp::Add)
 }
 
-/// A byte of slot `slot` as i32.
+/// Reads a byte of slot `slot` as i32.
 fn byte_of(g: &mut Graph, slot: u32, k: Id, s: Scalar) -> Id {
     let x = read(g, slot, k, s);
     g.cast(x, Scalar::I32)
@@ -142,34 +173,55 @@ fn byte_of(g: &mut Graph, slot: u32, k: Id, s: Scalar) -> Id {
 
 type Case = fn(&mut Graph) -> Id;
 
-/// The left side of every rule, at least once.
+/// Left sides of rules; at least one case per rule.
 const CASES: &[(&str, Case)] = &[
-    ("sum((a + b)*x) -> sum(a*x) + sum(b*x), b free of the ranges", |g| {
-        let (k, zero) = (range(g, 0, 32), g.int(0));
-        let (a, b, x) = (read(g, 4, k, Scalar::F32), read(g, 5, zero, Scalar::F32), read(g, 6, k, Scalar::F32));
-        let s = g.add(a, b);
-        let p = g.mul(s, x);
-        sum(g, p, &[k])
-    }),
-    ("sum((a + b)*x) -> sum(a*x) + sum(b*x), b free of the ranges", |g| {
-        let (k, zero) = (range(g, 0, 32), g.int(0));
-        let (a, b, x) = (read(g, 4, k, Scalar::F32), read(g, 5, zero, Scalar::F32), read(g, 6, k, Scalar::F32));
-        let s = g.sub(b, a);
-        let minus = g.neg(x);
-        let p = g.mul(s, minus);
-        sum(g, p, &[k])
-    }),
-    ("sum((a + b)*x) -> sum(a*x) + sum(b*x), b free of the ranges", |g| {
-        let k = range(g, 0, 32);
-        let (a, x) = (byte_of(g, 0, k, Scalar::U8), byte_of(g, 1, k, Scalar::I8));
-        let minus = g.int_of(Scalar::I32, -8);
-        let s = g.add(a, minus);
-        let p = g.mul(s, x);
-        sum(g, p, &[k])
-    }),
+    (
+        "sum((a + b)*x) -> sum(a*x) + sum(b*x), b free of the ranges",
+        |g| {
+            let (k, zero) = (range(g, 0, 32), g.int(0));
+            let (a, b, x) = (
+                read(g, 4, k, Scalar::F32),
+                read(g, 5, zero, Scalar::F32),
+                read(g, 6, k, Scalar::F32),
+            );
+            let s = g.add(a, b);
+            let p = g.mul(s, x);
+            sum(g, p, &[k])
+        },
+    ),
+    (
+        "sum((a + b)*x) -> sum(a*x) + sum(b*x), b free of the ranges",
+        |g| {
+            let (k, zero) = (range(g, 0, 32), g.int(0));
+            let (a, b, x) = (
+                read(g, 4, k, Scalar::F32),
+                read(g, 5, zero, Scalar::F32),
+                read(g, 6, k, Scalar::F32),
+            );
+            let s = g.sub(b, a);
+            let minus = g.neg(x);
+            let p = g.mul(s, minus);
+            sum(g, p, &[k])
+        },
+    ),
+    (
+        "sum((a + b)*x) -> sum(a*x) + sum(b*x), b free of the ranges",
+        |g| {
+            let k = range(g, 0, 32);
+            let (a, x) = (byte_of(g, 0, k, Scalar::U8), byte_of(g, 1, k, Scalar::I8));
+            let minus = g.int_of(Scalar::I32, -8);
+            let s = g.add(a, minus);
+            let p = g.mul(s, x);
+            sum(g, p, &[k])
+        },
+    ),
     ("sum(f*x) -> f*sum(x), f free of the ranges", |g| {
         let (k, zero) = (range(g, 0, 32), g.int(0));
-        let (f, x, y) = (read(g, 4, zero, Scalar::F32), read(g, 5, k, Scalar::F32), read(g, 6, k, Scalar::F32));
+        let (f, x, y) = (
+            read(g, 4, zero, Scalar::F32),
+            read(g, 5, k, Scalar::F32),
+            read(g, 6, k, Scalar::F32),
+        );
         let p = g.mul(x, f);
         let p = g.mul(p, y);
         sum(g, p, &[k])
@@ -180,19 +232,25 @@ const CASES: &[(&str, Case)] = &[
         let p = g.neg(x);
         sum(g, p, &[k])
     }),
-    ("sum(float(a)*float(b)) -> float(sum(a*b)) where exact", |g| {
-        let k = range(g, 0, 32);
-        let (a, b) = (read(g, 0, k, Scalar::U8), read(g, 1, k, Scalar::I8));
-        let (a, b) = (g.cast(a, Scalar::F32), g.cast(b, Scalar::F32));
-        let p = g.mul(a, b);
-        sum(g, p, &[k])
-    }),
-    ("sum(float(a)*float(b)) -> float(sum(a*b)) where exact", |g| {
-        let k = range(g, 0, 128);
-        let a = read(g, 1, k, Scalar::I8);
-        let p = g.cast(a, Scalar::F32);
-        sum(g, p, &[k])
-    }),
+    (
+        "sum(float(a)*float(b)) -> float(sum(a*b)) where exact",
+        |g| {
+            let k = range(g, 0, 32);
+            let (a, b) = (read(g, 0, k, Scalar::U8), read(g, 1, k, Scalar::I8));
+            let (a, b) = (g.cast(a, Scalar::F32), g.cast(b, Scalar::F32));
+            let p = g.mul(a, b);
+            sum(g, p, &[k])
+        },
+    ),
+    (
+        "sum(float(a)*float(b)) -> float(sum(a*b)) where exact",
+        |g| {
+            let k = range(g, 0, 128);
+            let a = read(g, 1, k, Scalar::I8);
+            let p = g.cast(a, Scalar::F32);
+            sum(g, p, &[k])
+        },
+    ),
     ("sum(table[i]*b) -> sum((table - c)[i]*b) + c*sum(b)", |g| {
         let k = range(g, 0, 32);
         let (i, b) = (byte_of(g, 0, k, Scalar::U8), byte_of(g, 1, k, Scalar::I8));
@@ -211,7 +269,10 @@ const CASES: &[(&str, Case)] = &[
     }),
     ("sum(a*b) of bytes -> sum(dot4(words))", |g| {
         let byte = range(g, 1, 4);
-        let (a, b) = (byte_of(g, 0, byte, Scalar::U8), byte_of(g, 1, byte, Scalar::I8));
+        let (a, b) = (
+            byte_of(g, 0, byte, Scalar::U8),
+            byte_of(g, 1, byte, Scalar::I8),
+        );
         let mask = g.int_of(Scalar::I32, 15);
         let a = g.and(a, mask);
         let p = g.mul(a, b);
@@ -231,7 +292,7 @@ const CASES: &[(&str, Case)] = &[
         let (quad, byte) = (range(g, 0, 8), range(g, 1, 4));
         let k = at(g, quad, 4, byte);
         let (a, b) = (byte_of(g, 0, k, Scalar::U8), byte_of(g, 1, k, Scalar::I8));
-        // No half of a power of two: the bytes are subtracted from.
+        // Not half of a power of two: the zero point is subtracted from the bytes.
         let (mask, zero) = (g.int_of(Scalar::I32, 31), g.int_of(Scalar::I32, -13));
         let a = g.and(a, mask);
         let a = g.add(a, zero);
@@ -247,7 +308,10 @@ const CASES: &[(&str, Case)] = &[
     }),
     (dot::SIGNED, |g| {
         let byte = range(g, 1, 4);
-        let (a, b) = (byte_of(g, 0, byte, Scalar::U8), byte_of(g, 1, byte, Scalar::I8));
+        let (a, b) = (
+            byte_of(g, 0, byte, Scalar::U8),
+            byte_of(g, 1, byte, Scalar::I8),
+        );
         let zero = g.int_of(Scalar::I32, -128);
         let a = g.add(a, zero);
         let p = g.mul(a, b);
@@ -255,18 +319,23 @@ const CASES: &[(&str, Case)] = &[
     }),
 ];
 
-/// How a rule is wrong in a case, if it is: it does not fire, or leaves something else.
+/// Returns an error if the rule does not fire in a case or changes its value.
 fn check(rule: &Rule, case: Case, random: &mut Random) -> Result<(), String> {
     let mut g = Graph::new();
     let left = case(&mut g);
     let node = g[left].clone();
     assert!(rule.ops.contains(&node.op));
-    let right = (rule.apply)(&mut g, &node).ok_or_else(|| format!("`{}` did not fire", rule.name))?;
+    let right =
+        (rule.apply)(&mut g, &node).ok_or_else(|| format!("`{}` did not fire", rule.name))?;
     for _ in 0..40 {
         let m = memory(random);
         let (l, r) = (run(&g, left, &m, &[]), run(&g, right, &m, &[]));
         if !agree(l, r) {
-            return Err(format!("{}: {l:?} became {r:?}\n{}", rule.name, text::print(&g, &[left, right])));
+            return Err(format!(
+                "{}: {l:?} became {r:?}\n{}",
+                rule.name,
+                text::print(&g, &[left, right])
+            ));
         }
     }
     Ok(())
@@ -283,12 +352,15 @@ fn every_rule_fires_and_keeps_values() {
         }
     }
     for (name, _) in CASES {
-        assert!(dot::RULES.iter().any(|r| r.name == *name), "a case for `{name}`, which is no rule");
+        assert!(
+            dot::RULES.iter().any(|r| r.name == *name),
+            "a case for `{name}`, which is no rule"
+        );
     }
 }
 
 thread_local! {
-    /// The number of the rule that a wrong one is made of.
+    /// Number of the rule that the wrong rule modifies.
     static SPOILT: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -300,7 +372,11 @@ fn a_wrong_rule_is_caught_by_its_own_cases() {
             let right = (dot::RULES[SPOILT.get()].apply)(g, node)?;
             Some(g.neg(right))
         };
-        let wrong = Rule { name: rule.name, ops: rule.ops, apply };
+        let wrong = Rule {
+            name: rule.name,
+            ops: rule.ops,
+            apply,
+        };
         for (name, case) in CASES.iter().filter(|c| c.0 == rule.name) {
             let error = check(&wrong, *case, &mut Random(7)).expect_err("a wrong rule");
             assert!(error.contains("became"), "{name}: {error}");
@@ -312,25 +388,41 @@ fn a_wrong_rule_is_caught_by_its_own_cases() {
 fn rules_keep_out_of_traps() {
     let nothing = |g: &mut Graph, root: Id, name: &str| {
         let node = g[root].clone();
-        let rule = dot::RULES.iter().find(|r| r.name.starts_with(name)).unwrap();
-        assert!((rule.apply)(g, &node).is_none(), "{}", text::print(g, &[root]));
+        let rule = dot::RULES
+            .iter()
+            .find(|r| r.name.starts_with(name))
+            .unwrap();
+        assert!(
+            (rule.apply)(g, &node).is_none(),
+            "{}",
+            text::print(g, &[root])
+        );
     };
-    // Sums that an i32 may not hold.
+    // Sums that may not fit in an i32.
     let mut g = Graph::new();
     let k = range(&mut g, 0, 1 << 17);
-    let (a, b) = (read(&mut g, 0, k, Scalar::U8), read(&mut g, 1, k, Scalar::I8));
+    let (a, b) = (
+        read(&mut g, 0, k, Scalar::U8),
+        read(&mut g, 1, k, Scalar::I8),
+    );
     let (a, b) = (g.cast(a, Scalar::F32), g.cast(b, Scalar::F32));
     let p = g.mul(a, b);
     let s = sum(&mut g, p, &[k]);
     nothing(&mut g, s, "sum(float");
-    // Two signed factors; a last range that is not of four; a maximum.
+    // Two signed factors; a last range of a length other than four; a maximum.
     let k = range(&mut g, 1, 4);
-    let (a, b) = (byte_of(&mut g, 0, k, Scalar::I8), byte_of(&mut g, 1, k, Scalar::I8));
+    let (a, b) = (
+        byte_of(&mut g, 0, k, Scalar::I8),
+        byte_of(&mut g, 1, k, Scalar::I8),
+    );
     let p = g.mul(a, b);
     let s = sum(&mut g, p, &[k]);
     nothing(&mut g, s, "sum(a*b)");
     let k = range(&mut g, 2, 8);
-    let (a, b) = (byte_of(&mut g, 0, k, Scalar::U8), byte_of(&mut g, 1, k, Scalar::I8));
+    let (a, b) = (
+        byte_of(&mut g, 0, k, Scalar::U8),
+        byte_of(&mut g, 1, k, Scalar::I8),
+    );
     let p = g.mul(a, b);
     let s = sum(&mut g, p, &[k]);
     nothing(&mut g, s, "sum(a*b)");
@@ -340,7 +432,7 @@ fn rules_keep_out_of_traps() {
     }
 }
 
-/// A random whole number made of a byte, and of constants where `depth` ends.
+/// Builds a random integer expression of a byte, and of constants where `depth` ends.
 fn expression(g: &mut Graph, r: &mut Random, byte: Id, other: Id, depth: usize) -> Id {
     let constant = |g: &mut Graph, v: usize| g.int_of(Scalar::I32, v as i64);
     if depth == 0 || r.below(12) == 0 {
@@ -352,7 +444,12 @@ fn expression(g: &mut Graph, r: &mut Random, byte: Id, other: Id, depth: usize) 
                 let k = at(g, other, step, byte);
                 let first = g.int(r.below(9) as i64);
                 let k = g.add(k, first);
-                byte_of(g, r.below(2) as u32, k, r.pick(&[Scalar::U8, Scalar::U8, Scalar::I8]))
+                byte_of(
+                    g,
+                    r.below(2) as u32,
+                    k,
+                    r.pick(&[Scalar::U8, Scalar::U8, Scalar::I8]),
+                )
             }
         };
     }
@@ -410,21 +507,30 @@ fn words_hold_the_value_of_every_byte() {
         }
         let w = lift::word(&mut g, x, byte);
         assert_eq!(g.scalar(w), Scalar::U32);
-        assert!(!g.free_ranges(w).contains(&byte), "{}", text::print(&g, &[w]));
+        assert!(
+            !g.free_ranges(w).contains(&byte),
+            "{}",
+            text::print(&g, &[w])
+        );
         lifted += g.any(w, |g_, n| n.op == Op::Load && g.scalar(g_) == Scalar::U32) as usize;
         let m = memory(&mut r);
         for o in 0..3 {
             let word = run(&g, w, &m, &[(other, o)]).int();
             for i in 0..4 {
                 let one = run(&g, x, &m, &[(other, o), (byte, i)]).int();
-                assert_eq!(word >> (8 * i) & 255, one & 255, "byte {i}\n{}", text::print(&g, &[x, w]));
+                assert_eq!(
+                    word >> (8 * i) & 255,
+                    one & 255,
+                    "byte {i}\n{}",
+                    text::print(&g, &[x, w])
+                );
             }
         }
     }
     assert!(lifted > 1000, "{lifted} of 3000 read words");
 }
 
-/// 32 four-bit numbers around 8, one f16 scale.
+/// 32 four-bit numbers with offset 8, one f16 scale.
 static FOUR: Encoding = Encoding {
     name: "four",
     elements: 32,
@@ -434,20 +540,27 @@ static FOUR: Encoding = Encoding {
         (q - 8) * b.f16(0)
     },
 };
-/// The same bits as numbers of a table.
+/// The same bits as indices into a table.
 static TABLE: Encoding = Encoding {
     name: "table",
     elements: 32,
     bytes: 18,
     value: |b| {
         let q = b.u8(b.k() % 16 + 2) >> (b.k() / 16 * 4) & 15;
-        q.of_table(&[-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]) * b.f16(0)
+        q.of_table(&[
+            -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+        ]) * b.f16(0)
     },
 };
 
-/// A row of three blocks times encoded activations.
+/// A row of three blocks times quantised activations.
 fn contraction(g: &mut Graph, e: &'static Encoding) -> Id {
-    let (block, half, quad, byte) = (range(g, 0, 3), range(g, 1, 2), range(g, 2, 4), range(g, 3, 4));
+    let (block, half, quad, byte) = (
+        range(g, 0, 3),
+        range(g, 1, 2),
+        range(g, 2, 4),
+        range(g, 3, 4),
+    );
     let zero = g.int(0);
     let k = at(g, quad, 4, byte);
     let k = at(g, half, 16, k);
@@ -464,26 +577,41 @@ fn contraction(g: &mut Graph, e: &'static Encoding) -> Id {
 }
 
 fn dots(g: &Graph, root: Id) -> usize {
-    g.toposort(&[root]).into_iter().filter(|&n| g[n].op == Op::Dot4).count()
+    g.toposort(&[root])
+        .into_iter()
+        .filter(|&n| g[n].op == Op::Dot4)
+        .count()
 }
 
 #[test]
 fn a_contraction_becomes_dot4_by_all_the_rules() {
     let mut random = Random(3);
-    // Without the rule for machines with `signed_codes`, which has a test of its own, and the one for rows that have no zero.
+    // Excludes the rule for machines with `signed_codes`, which has its own test, and the rule for
+    // rows without a zero point.
     let names = dot::RULES.iter().map(|r| r.name);
-    let rules: Vec<&str> = names.filter(|name| ![dot::SIGNED, dot::ROWS].contains(name)).collect();
+    let rules: Vec<&str> = names
+        .filter(|name| ![dot::SIGNED, dot::ROWS].contains(name))
+        .collect();
     let mut missed = rules.clone();
     for e in [&FOUR, &TABLE] {
         let mut g = Graph::new();
         let root = contraction(&mut g, e);
         let whole = dot::derive(&mut g, root, &|name| name != dot::SIGNED);
         assert!(dots(&g, whole) > 0, "{}", text::print(&g, &[whole]));
-        // What fired is counted, under its own name.
+        // Fired rules are counted under their own names.
         let fired = rules::fired(&g);
-        assert!(fired.iter().any(|f| f.0.starts_with("sum(a*b) of bytes") && f.1 > 0), "{fired:?}");
-        assert_eq!(fired.iter().any(|f| f.0.starts_with("sum(table")), e.name == TABLE.name, "{fired:?}");
-        // What is summed a byte at a time is the activations alone.
+        assert!(
+            fired
+                .iter()
+                .any(|f| f.0.starts_with("sum(a*b) of bytes") && f.1 > 0),
+            "{fired:?}"
+        );
+        assert_eq!(
+            fired.iter().any(|f| f.0.starts_with("sum(table")),
+            e.name == TABLE.name,
+            "{fired:?}"
+        );
+        // Only the activations are summed byte by byte.
         let mut forms = vec![whole];
         for &rule in &rules {
             let without = dot::derive(&mut g, root, &|name| name != dot::SIGNED && name != rule);
@@ -498,7 +626,8 @@ fn a_contraction_becomes_dot4_by_all_the_rules() {
             let want = run(&g, root, &m, &[]);
             for &form in &forms {
                 let got = run(&g, form, &m, &[]);
-                let near = (want.float() - got.float()).abs() <= 1e-5 * want.float().abs().max(50.0);
+                let near =
+                    (want.float() - got.float()).abs() <= 1e-5 * want.float().abs().max(50.0);
                 assert!(near, "{}: {want:?} became {got:?}", e.name);
             }
         }
@@ -513,7 +642,11 @@ fn signed_bytes_need_no_sums_of_the_activations() {
     let root = contraction(&mut g, &FOUR);
     let signed = dot::derive(&mut g, root, &|_| true);
     let order = g.toposort(&[signed]);
-    assert!(order.iter().any(|&n| g[n].op == Op::SignedDot4), "{}", text::print(&g, &[signed]));
+    assert!(
+        order.iter().any(|&n| g[n].op == Op::SignedDot4),
+        "{}",
+        text::print(&g, &[signed])
+    );
     // Nothing but products is summed over the bytes.
     assert!(!order.iter().any(|&n| g[n].op == Op::Dot4));
     for _ in 0..20 {

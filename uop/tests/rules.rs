@@ -1,5 +1,5 @@
-//! Every always-on rule fires in a case under its name, and both its sides have the same value; so have random index
-//! expressions and what the rules make of them.
+//! Every always-on rule fires in a case of the same name, and both sides have the same value; so do
+//! random index expressions before and after the rules.
 
 mod common;
 
@@ -10,10 +10,10 @@ use smallvec::smallvec;
 
 type Case = fn(&mut Builder) -> Id;
 
-/// Values of its leaves that a rule's case is evaluated for.
+/// Random assignments of leaf values for which a rule's case is evaluated.
 const POINTS: usize = 400;
 
-/// The left side of every rule, at least once.
+/// Left sides of rules; at least one case per rule.
 const CASES: &[(&str, Case)] = &[
     ("f(expand(constant), y) -> f(constant, y)", |b| {
         let (one, four) = (b.int(1), b.int(4));
@@ -23,7 +23,10 @@ const CASES: &[(&str, Case)] = &[
         b.op(Op::Add, &[c, y])
     }),
     ("f(constants) -> constant", |b| {
-        let (x, y) = (b.float_of(Scalar::F32, 0.1f32 as f64), b.float_of(Scalar::F32, 0.3f32 as f64));
+        let (x, y) = (
+            b.float_of(Scalar::F32, 0.1f32 as f64),
+            b.float_of(Scalar::F32, 0.3f32 as f64),
+        );
         b.op(Op::Mul, &[x, y])
     }),
     ("f(constants) -> constant", |b| {
@@ -36,7 +39,12 @@ const CASES: &[(&str, Case)] = &[
     }),
     ("table[constant] -> constant", |b| {
         let x = b.int(2);
-        b.node(Op::Table, Scalar::I32, &[x], Arg::Ints([5, -7, 9].as_slice().into()))
+        b.node(
+            Op::Table,
+            Scalar::I32,
+            &[x],
+            Arg::Ints([5, -7, 9].as_slice().into()),
+        )
     }),
     ("bitcast(constant) -> constant", |b| {
         let x = b.int_of(Scalar::I32, 0x4048_F5C3);
@@ -103,12 +111,20 @@ const CASES: &[(&str, Case)] = &[
         b.op(Op::And, &[x, c])
     }),
     ("(x & a) & b -> x & (a & b)", |b| {
-        let (x, p, q) = (b.leaf(0, Scalar::I32), b.int_of(Scalar::I32, -4), b.int_of(Scalar::I32, 0x7ffff));
+        let (x, p, q) = (
+            b.leaf(0, Scalar::I32),
+            b.int_of(Scalar::I32, -4),
+            b.int_of(Scalar::I32, 0x7ffff),
+        );
         let x = b.op(Op::And, &[x, p]);
         b.op(Op::And, &[x, q])
     }),
     ("(x >> a) >> b -> x >> (a + b)", |b| {
-        let (x, p, q) = (b.leaf(0, Scalar::I32), b.int_of(Scalar::I32, 3), b.int_of(Scalar::I32, 11));
+        let (x, p, q) = (
+            b.leaf(0, Scalar::I32),
+            b.int_of(Scalar::I32, 3),
+            b.int_of(Scalar::I32, 11),
+        );
         let x = b.op(Op::Shr, &[x, p]);
         b.op(Op::Shr, &[x, q])
     }),
@@ -123,7 +139,11 @@ const CASES: &[(&str, Case)] = &[
         b.op(Op::Max, &[x, inner])
     }),
     ("max(min(x, y), z) -> min(max(x, z), y) where z <= y", |b| {
-        let (x, y, z) = (b.leaf(0, Scalar::I32), b.int_of(Scalar::I32, 6), b.int_of(Scalar::I32, 0));
+        let (x, y, z) = (
+            b.leaf(0, Scalar::I32),
+            b.int_of(Scalar::I32, 6),
+            b.int_of(Scalar::I32, 0),
+        );
         let most = b.op(Op::Min, &[x, y]);
         b.op(Op::Max, &[most, z])
     }),
@@ -154,13 +174,22 @@ const CASES: &[(&str, Case)] = &[
         b.cast(x, Scalar::F32)
     }),
     ("a + b -> sum in normal form", |b| {
-        let (x, y, c) = (b.leaf(0, Scalar::U32), b.leaf(1, Scalar::U32), b.int_of(Scalar::U32, 4_294_967_295));
+        let (x, y, c) = (
+            b.leaf(0, Scalar::U32),
+            b.leaf(1, Scalar::U32),
+            b.int_of(Scalar::U32, 4_294_967_295),
+        );
         let z = b.op(Op::Mul, &[x, c]);
         let z = b.op(Op::Add, &[y, z]);
         b.op(Op::Add, &[z, x])
     }),
     ("(x / c)*c + x % c -> x", |b| {
-        let (x, y, c, k) = (b.var("x", -1000, 1000), b.var("y", -9, 9), b.int(7), b.int(-3));
+        let (x, y, c, k) = (
+            b.var("x", -1000, 1000),
+            b.var("y", -9, 9),
+            b.int(7),
+            b.int(-3),
+        );
         let (whole, rest) = (b.op(Op::IDiv, &[x, c]), b.op(Op::Mod, &[x, c]));
         let (by, rest) = (b.op(Op::Mul, &[c, k]), b.op(Op::Mul, &[rest, k]));
         let whole = b.op(Op::Mul, &[whole, by]);
@@ -168,7 +197,11 @@ const CASES: &[(&str, Case)] = &[
         b.op(Op::Add, &[sum, rest])
     }),
     ("c * (a + b) -> c*a + c*b", |b| {
-        let (x, y, c) = (b.leaf(0, Scalar::I32), b.leaf(1, Scalar::I32), b.int_of(Scalar::I32, 65536));
+        let (x, y, c) = (
+            b.leaf(0, Scalar::I32),
+            b.leaf(1, Scalar::I32),
+            b.int_of(Scalar::I32, 65536),
+        );
         let s = b.op(Op::Add, &[x, y]);
         let s = b.op(Op::Mul, &[s, c]);
         b.op(Op::Mul, &[s, c])
@@ -218,15 +251,19 @@ const CASES: &[(&str, Case)] = &[
         let q = b.op(Op::Add, &[x, c]);
         b.op(Op::Lt, &[p, q])
     }),
-    ("narrow(a + b) -> narrow(a) + narrow(b) where all fit", |b| {
-        let (x, y, c) = (b.var("x", -50, 50), b.var("y", 0, 70000), b.int(13));
-        let y = b.op(Op::Mul, &[y, c]);
-        let s = b.op(Op::Add, &[x, y]);
-        b.cast(s, Scalar::I32)
-    }),
+    (
+        "narrow(a + b) -> narrow(a) + narrow(b) where all fit",
+        |b| {
+            let (x, y, c) = (b.var("x", -50, 50), b.var("y", 0, 70000), b.int(13));
+            let y = b.op(Op::Mul, &[y, c]);
+            let s = b.op(Op::Add, &[x, y]);
+            b.cast(s, Scalar::I32)
+        },
+    ),
 ];
 
-/// Left sides that look like a rule's and on which it must not act, or must act with care: each was wrong once.
+/// Left sides that resemble a rule's, where it must not apply or must apply with care.
+/// Each was wrong once.
 const TRAPS: &[(&str, Case)] = &[
     ("a product that wraps does not divide back", |b| {
         let (x, c) = (b.leaf(0, Scalar::I32), b.int_of(Scalar::I32, 65536));
@@ -280,8 +317,16 @@ const TRAPS: &[(&str, Case)] = &[
     }),
 ];
 
-/// The case as rules make it, which computes what it was, or how it does not. What the rules have made goes through `right` before.
-fn compared(name: &str, case: Case, points: usize, right: fn(&mut Builder, Id) -> Id) -> Result<Builder, String> {
+/// Compares a case built with and without the rules; returns the builder, or a
+/// description of the difference.
+///
+/// `right` may modify the result of the rules first.
+fn compared(
+    name: &str,
+    case: Case,
+    points: usize,
+    right: fn(&mut Builder, Id) -> Id,
+) -> Result<Builder, String> {
     let (mut raw, mut built) = (Builder::new(true), Builder::new(false));
     let (l, r) = (case(&mut raw), case(&mut built));
     let r = right(&mut built, r);
@@ -314,23 +359,43 @@ fn every_rule_fires_and_keeps_values() {
         assert!(!cases.is_empty(), "no case for the rule `{name}`");
         for (_, case) in cases {
             let built = compare(name, *case, POINTS);
-            assert!(built.g.fired.get(number).is_some_and(|&n| n > 0), "`{name}` did not fire");
+            assert!(
+                built.g.fired.get(number).is_some_and(|&n| n > 0),
+                "`{name}` did not fire"
+            );
         }
     }
     for (name, _) in CASES {
-        assert!(rules::names().contains(name), "a case for `{name}`, which is no rule");
+        assert!(
+            rules::names().contains(name),
+            "a case for `{name}`, which is no rule"
+        );
     }
 }
 
-/// What a rule leaves, made wrong by as little as its type allows, is caught by each of its cases.
+/// A wrong result of a rule, off by the smallest amount of its type, is caught by
+/// each of its cases.
 #[test]
 fn a_wrong_rule_is_caught_by_its_own_cases() {
     for (name, case) in CASES {
         let wrong = compared(name, *case, POINTS, |b, right| {
             let scalar = b.g.scalar(right);
-            let one = if scalar.is_float() { b.float_of(scalar, 1.0) } else { b.int_of(scalar, 1) };
-            let op = if scalar == Scalar::Bool { Op::Xor } else { Op::Add };
-            b.g.intern(Node { op, dtype: scalar.one(), src: smallvec![right, one], arg: Arg::None })
+            let one = if scalar.is_float() {
+                b.float_of(scalar, 1.0)
+            } else {
+                b.int_of(scalar, 1)
+            };
+            let op = if scalar == Scalar::Bool {
+                Op::Xor
+            } else {
+                Op::Add
+            };
+            b.g.intern(Node {
+                op,
+                dtype: scalar.one(),
+                src: smallvec![right, one],
+                arg: Arg::None,
+            })
         });
         assert!(wrong.is_err(), "`{name}` may be wrong by one");
     }
@@ -368,11 +433,16 @@ fn a_tensor_stays_a_tensor() {
     for case in cases {
         let mut b = Builder::new(false);
         let id = case(&mut b);
-        assert_eq!(b.g.show_dims(&b.g.shape(id)), "[4]", "{}", text::print(&b.g, &[id]));
+        assert_eq!(
+            b.g.show_dims(&b.g.shape(id)),
+            "[4]",
+            "{}",
+            text::print(&b.g, &[id])
+        );
     }
 }
 
-/// One step of a random expression: an op on earlier values, or a leaf.
+/// A step of a random expression: an op on earlier values, or a leaf.
 #[derive(Clone, Debug)]
 enum Step {
     Leaf(u8),
@@ -381,9 +451,19 @@ enum Step {
     Cast(usize, Scalar),
 }
 
-fn scalar_of(steps: &[(Step, Scalar)], r: &mut Random, wanted: impl Fn(Scalar) -> bool) -> Option<usize> {
+fn scalar_of(
+    steps: &[(Step, Scalar)],
+    r: &mut Random,
+    wanted: impl Fn(Scalar) -> bool,
+) -> Option<usize> {
     let found: Vec<usize> = (0..steps.len()).filter(|&i| wanted(steps[i].1)).collect();
-    (!found.is_empty()).then(|| if r.below(2) == 0 { found[found.len() - 1] } else { r.pick(&found) })
+    (!found.is_empty()).then(|| {
+        if r.below(2) == 0 {
+            found[found.len() - 1]
+        } else {
+            r.pick(&found)
+        }
+    })
 }
 
 const NUMBERS: &[i64] = &[
@@ -420,13 +500,18 @@ const NUMBERS: &[i64] = &[
 fn random_steps(r: &mut Random, narrow: bool) -> Vec<(Step, Scalar)> {
     let mut steps: Vec<(Step, Scalar)> = (0..6).map(|i| (Step::Leaf(i), Scalar::I64)).collect();
     if narrow {
-        steps.extend(
-            (6..10).map(|i| (Step::Leaf(i), [Scalar::I32, Scalar::U8, Scalar::U32, Scalar::I64][i as usize - 6])),
-        );
+        steps.extend((6..10).map(|i| {
+            (
+                Step::Leaf(i),
+                [Scalar::I32, Scalar::U8, Scalar::U32, Scalar::I64][i as usize - 6],
+            )
+        }));
     }
     for _ in 0..4 + r.below(14) {
         let ints = |s: Scalar| s.is_int();
-        let Some(a) = scalar_of(&steps, r, ints) else { continue };
+        let Some(a) = scalar_of(&steps, r, ints) else {
+            continue;
+        };
         let s = steps[a].1;
         let fits = |v: i64| Value::Int(v).stored_as(s).int();
         let constant = |r: &mut Random, steps: &mut Vec<(Step, Scalar)>, positive: bool| {
@@ -442,12 +527,27 @@ fn random_steps(r: &mut Random, narrow: bool) -> Vec<(Step, Scalar)> {
                 let b = scalar_of(&steps, r, |t| t == s).unwrap_or(a);
                 (Step::Op(Op::Add, vec![a, b]), s)
             }
-            3..=5 => (Step::Op(r.pick(&[Op::Mul, Op::Add, Op::Mul]), vec![a, constant(r, &mut steps, false)]), s),
-            6 | 7 => (Step::Op(Op::IDiv, vec![a, constant(r, &mut steps, true)]), s),
+            3..=5 => (
+                Step::Op(
+                    r.pick(&[Op::Mul, Op::Add, Op::Mul]),
+                    vec![a, constant(r, &mut steps, false)],
+                ),
+                s,
+            ),
+            6 | 7 => (
+                Step::Op(Op::IDiv, vec![a, constant(r, &mut steps, true)]),
+                s,
+            ),
             8 | 9 => (Step::Op(Op::Mod, vec![a, constant(r, &mut steps, true)]), s),
             10 => {
                 let b = scalar_of(&steps, r, |t| t == s).unwrap_or(a);
-                (Step::Op(r.pick(&[Op::Max, Op::Min, Op::Mul, Op::IDiv, Op::Mod]), vec![a, b]), s)
+                (
+                    Step::Op(
+                        r.pick(&[Op::Max, Op::Min, Op::Mul, Op::IDiv, Op::Mod]),
+                        vec![a, b],
+                    ),
+                    s,
+                )
             }
             11 => {
                 let b = if r.below(2) == 0 {
@@ -456,18 +556,30 @@ fn random_steps(r: &mut Random, narrow: bool) -> Vec<(Step, Scalar)> {
                     scalar_of(&steps, r, |t| t == s).unwrap_or(a)
                 };
                 (
-                    Step::Op(r.pick(&[Op::Lt, Op::Eq]), if r.below(2) == 0 { vec![a, b] } else { vec![b, a] }),
+                    Step::Op(
+                        r.pick(&[Op::Lt, Op::Eq]),
+                        if r.below(2) == 0 {
+                            vec![a, b]
+                        } else {
+                            vec![b, a]
+                        },
+                    ),
                     Scalar::Bool,
                 )
             }
             12 => {
-                let Some(c) = scalar_of(&steps, r, |t| t == Scalar::Bool) else { continue };
+                let Some(c) = scalar_of(&steps, r, |t| t == Scalar::Bool) else {
+                    continue;
+                };
                 let b = scalar_of(&steps, r, |t| t == s).unwrap_or(a);
                 (Step::Op(Op::Where, vec![c, a, b]), s)
             }
             13 => {
                 steps.push((Step::Const(s, r.below(8 * s.bytes()) as i64), s));
-                (Step::Op(r.pick(&[Op::Shl, Op::Shr]), vec![a, steps.len() - 1]), s)
+                (
+                    Step::Op(r.pick(&[Op::Shl, Op::Shr]), vec![a, steps.len() - 1]),
+                    s,
+                )
             }
             14 => {
                 let b = if r.below(2) == 0 {
@@ -479,10 +591,21 @@ fn random_steps(r: &mut Random, narrow: bool) -> Vec<(Step, Scalar)> {
             }
             _ => {
                 let any = r.below(steps.len());
-                let to =
-                    r.pick(&[Scalar::I64, Scalar::I32, Scalar::I32, Scalar::U8, Scalar::I8, Scalar::Bool, Scalar::F32]);
+                let to = r.pick(&[
+                    Scalar::I64,
+                    Scalar::I32,
+                    Scalar::I32,
+                    Scalar::U8,
+                    Scalar::I8,
+                    Scalar::Bool,
+                    Scalar::F32,
+                ]);
                 let from = steps[any].1;
-                if from.is_float() || from == to { continue } else { (Step::Cast(any, to), to) }
+                if from.is_float() || from == to {
+                    continue;
+                } else {
+                    (Step::Cast(any, to), to)
+                }
             }
         };
         steps.push(step);
@@ -519,26 +642,50 @@ fn build_steps(b: &mut Builder, steps: &[(Step, Scalar)]) -> Vec<Id> {
     ids
 }
 
-/// `GRISTMILL_FUZZ` multiplies the number of programs and seeds them anew.
+/// Runs random programs; `GRISTMILL_FUZZ` multiplies their number and changes the seed.
 fn fuzz(seed: u64, programs: usize, narrow: bool) {
-    let more = std::env::var("GRISTMILL_FUZZ").ok().and_then(|v| v.parse::<usize>().ok());
-    let (mut r, programs) = (Random(seed + 1000 * more.unwrap_or(0) as u64), programs * more.unwrap_or(1));
+    let more = std::env::var("GRISTMILL_FUZZ")
+        .ok()
+        .and_then(|v| v.parse::<usize>().ok());
+    let (mut r, programs) = (
+        Random(seed + 1000 * more.unwrap_or(0) as u64),
+        programs * more.unwrap_or(1),
+    );
     for _ in 0..programs {
         let steps = random_steps(&mut r, narrow);
         let (mut raw, mut built) = (Builder::new(true), Builder::new(false));
-        let (left, right) = (build_steps(&mut raw, &steps), build_steps(&mut built, &steps));
+        let (left, right) = (
+            build_steps(&mut raw, &steps),
+            build_steps(&mut built, &steps),
+        );
         for (l, r) in left.iter().zip(&right) {
-            assert_eq!(raw.g.dims(*l).len(), built.g.dims(*r).len(), "{}", text::print(&raw.g, &[*l]));
+            assert_eq!(
+                raw.g.dims(*l).len(),
+                built.g.dims(*r).len(),
+                "{}",
+                text::print(&raw.g, &[*l])
+            );
         }
         for _ in 0..24 {
             let mut leaves = Leaves::default();
             for (&l, &rt) in left.iter().zip(&right).skip(6) {
                 let a = evaluate(&raw.g, l, &mut leaves, &mut r);
                 let b = evaluate(&built.g, rt, &mut leaves, &mut r);
-                let show =
-                    || format!("{:?}\n{}---\n{}", leaves.0, text::print(&raw.g, &[l]), text::print(&built.g, &[rt]));
+                let show = || {
+                    format!(
+                        "{:?}\n{}---\n{}",
+                        leaves.0,
+                        text::print(&raw.g, &[l]),
+                        text::print(&built.g, &[rt])
+                    )
+                };
                 if let Some(x) = a[&l] {
-                    assert!(b[&rt].is_some_and(|y| same(x, y)), "{x:?} became {:?}: {}", b[&rt], show());
+                    assert!(
+                        b[&rt].is_some_and(|y| same(x, y)),
+                        "{x:?} became {:?}: {}",
+                        b[&rt],
+                        show()
+                    );
                     for (g, values) in [(&raw.g, &a), (&built.g, &b)] {
                         for (&id, &v) in values {
                             if let (Some((lo, hi)), Some(Value::Int(v))) = (g.bounds(id), v) {
@@ -583,11 +730,15 @@ fn long_sums_stay_small() {
     let all = b.op(Op::Add, &[q, m]);
     assert!(b.g.toposort(&[all]).len() < 2000);
     assert!(b.g.len() < 60_000, "{} nodes", b.g.len());
-    // Doubling: 2^60 paths, 60 nodes, at scalars, tensors and floats.
+    // Repeated doubling: 2^60 paths through 60 nodes, for scalars, tensors and floats.
     let (mut x, mut y) = (b.leaf(0, Scalar::F32), b.tensor(1, Scalar::F32, &[4]));
     let mut z = b.leaf(2, Scalar::I64);
     for _ in 0..60 {
-        (x, y, z) = (b.op(Op::Add, &[x, x]), b.op(Op::Mul, &[y, y]), b.op(Op::Add, &[z, z]));
+        (x, y, z) = (
+            b.op(Op::Add, &[x, x]),
+            b.op(Op::Mul, &[y, y]),
+            b.op(Op::Add, &[z, z]),
+        );
     }
     assert_eq!(b.g.shape(y).len(), 1);
     assert!(start.elapsed().as_secs() < 5);
@@ -596,18 +747,29 @@ fn long_sums_stay_small() {
 #[test]
 fn floats_beside_the_middle_of_two_halves_are_rounded_to_the_nearer() {
     let stored = |v: f64, s| Value::Float(v).stored_as(s).float();
-    // A middle, whose even neighbour is below, and the step between halves.
-    for (scalar, below, step) in [(Scalar::BF16, 0.875, 1.0 / 256.0), (Scalar::F16, 0.875, 1.0 / 2048.0)] {
+    // A midpoint with an even lower neighbour, and the step between halves.
+    for (scalar, below, step) in [
+        (Scalar::BF16, 0.875, 1.0 / 256.0),
+        (Scalar::F16, 0.875, 1.0 / 2048.0),
+    ] {
         let middle = below + step / 2.0;
         for sign in [1.0, -1.0] {
             assert_eq!(stored(sign * middle, scalar), sign * below);
             for little in [2f64.powi(-24), 2f64.powi(-50)] {
-                assert_eq!(stored(sign * (middle + little), scalar), sign * (below + step), "{scalar:?}, {little:e}");
-                assert_eq!(stored(sign * (middle - little), scalar), sign * below, "{scalar:?}, {little:e}");
+                assert_eq!(
+                    stored(sign * (middle + little), scalar),
+                    sign * (below + step),
+                    "{scalar:?}, {little:e}"
+                );
+                assert_eq!(
+                    stored(sign * (middle - little), scalar),
+                    sign * below,
+                    "{scalar:?}, {little:e}"
+                );
             }
         }
     }
-    // Beyond the largest, below the smallest, and no number.
+    // Above the largest, below the smallest, and NaN.
     assert_eq!(stored(1e300, Scalar::BF16), f64::INFINITY);
     assert_eq!(stored(-1e-300, Scalar::F16), 0.0);
     assert!(stored(f64::NAN, Scalar::BF16).is_nan());

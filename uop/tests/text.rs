@@ -1,4 +1,4 @@
-//! The text form reads back as what was printed, and no text makes the parser panic.
+//! Round trips of the text form, and a check that no text makes the parser panic.
 
 mod common;
 
@@ -6,10 +6,17 @@ use common::Random;
 use gristmill_uop::op::Arity;
 use gristmill_uop::spec::{Level, check};
 use gristmill_uop::text::{ParseError, parse, print};
-use gristmill_uop::{Arg, Encoding, EncodingRef, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources};
+use gristmill_uop::{
+    Arg, Encoding, EncodingRef, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar, Sources,
+};
 use std::sync::Arc;
 
-static BYTES: Encoding = Encoding { name: "bytes", elements: 4, bytes: 6, value: |b| b.u8(b.k()) * b.f16(4) };
+static BYTES: Encoding = Encoding {
+    name: "bytes",
+    elements: 4,
+    bytes: 6,
+    value: |b| b.u8(b.k()) * b.f16(4),
+};
 
 fn encodings(name: &str) -> Option<EncodingRef> {
     (name == "bytes").then_some(&BYTES)
@@ -49,18 +56,31 @@ return %6 %8 -inf:f32 inf:f64 NaN:f16 -0.0:f32 1e-5:f32 0.30000000000000004:f64 
 fn comments_blank_lines_and_any_numbers() {
     let t = "# a comment\n\n  %7 = Var i64 var=n -5..-1 # the number\n%3 = Add i64 %7 1:i64\nreturn %3\n\n";
     let (g, roots) = parse(t, &encodings).expect("reads");
-    assert_eq!(print(&g, &roots), "%0 = Var i64 var=n -5..-1\n%1 = Add i64 %0 1:i64\nreturn %1\n");
+    assert_eq!(
+        print(&g, &roots),
+        "%0 = Var i64 var=n -5..-1\n%1 = Add i64 %0 1:i64\nreturn %1\n"
+    );
 }
 
 #[test]
 fn floats_keep_their_bits() {
     let mut g = Graph::new();
     let mut r = Random(5);
-    let bits =
-        [0x7ff8_0000_0000_0001, 0xfff8_0000_0000_0000, 0.1f64.to_bits(), 1, (f32::MIN_POSITIVE as f64).to_bits()];
+    let bits = [
+        0x7ff8_0000_0000_0001,
+        0xfff8_0000_0000_0000,
+        0.1f64.to_bits(),
+        1,
+        (f32::MIN_POSITIVE as f64).to_bits(),
+    ];
     for b in bits.into_iter().chain((0..2000).map(|_| r.next())) {
         for s in [Scalar::F16, Scalar::F32, Scalar::F64] {
-            let id = g.intern(Node { op: Op::Const, dtype: s.one(), src: Sources::new(), arg: Arg::Float(b) });
+            let id = g.intern(Node {
+                op: Op::Const,
+                dtype: s.one(),
+                src: Sources::new(),
+                arg: Arg::Float(b),
+            });
             let t = print(&g, &[id]);
             let (back, roots) = same_again(&t);
             assert_eq!(back[roots[0]].arg, Arg::Float(b), "{t}");
@@ -80,11 +100,18 @@ fn random_graph(r: &mut Random) -> (Graph, Vec<Id>) {
         if n > 0 && ids.is_empty() {
             continue;
         }
-        let dtype = r.pick(Scalar::ALL).one().with_lanes(r.pick(&[1, 1, 1, 4, 16]));
+        let dtype = r
+            .pick(Scalar::ALL)
+            .one()
+            .with_lanes(r.pick(&[1, 1, 1, 4, 16]));
         let src: Sources = (0..n).map(|_| r.pick(&ids)).collect();
         let axes = (0..r.below(4)).map(|_| r.below(4) as u8).collect();
         let arg = if row.op == Op::Const {
-            if dtype.scalar.is_float() { Arg::float(r.float()) } else { Arg::Int(r.int(i64::MIN, i64::MAX)) }
+            if dtype.scalar.is_float() {
+                Arg::float(r.float())
+            } else {
+                Arg::Int(r.int(i64::MIN, i64::MAX))
+            }
         } else {
             match r.below(12) {
                 0 => Arg::Int(r.int(i64::MIN, i64::MAX)),
@@ -107,10 +134,18 @@ fn random_graph(r: &mut Random) -> (Graph, Vec<Id>) {
                 _ => Arg::None,
             }
         };
-        let id = g.intern(Node { op: row.op, dtype, src, arg });
+        let id = g.intern(Node {
+            op: row.op,
+            dtype,
+            src,
+            arg,
+        });
         ids.push(id);
     }
-    let roots = (0..r.below(4)).filter(|_| !ids.is_empty()).map(|_| r.pick(&ids)).collect();
+    let roots = (0..r.below(4))
+        .filter(|_| !ids.is_empty())
+        .map(|_| r.pick(&ids))
+        .collect();
     (g, roots)
 }
 
@@ -123,7 +158,10 @@ fn random_graphs_round_trip() {
         let (back, again) = same_again(&t);
         assert_eq!(g.toposort(&roots).len(), back.toposort(&again).len());
         for (&a, &b) in g.toposort(&roots).iter().zip(&back.toposort(&again)) {
-            assert_eq!((g[a].op, g[a].dtype, &g[a].arg), (back[b].op, back[b].dtype, &back[b].arg));
+            assert_eq!(
+                (g[a].op, g[a].dtype, &g[a].arg),
+                (back[b].op, back[b].dtype, &back[b].arg)
+            );
         }
     }
 }
@@ -178,10 +216,13 @@ fn mangled_texts_never_panic() {
         }
         let t = String::from_utf8_lossy(&t);
         if let Ok((g, roots)) = parse(&t, &encodings) {
-            // What reads prints, and reads again the same.
+            // A text that parses also prints, and parses to the same graph.
             same_again(&print(&g, &roots));
             for root in roots {
-                let _ = (check(&g, root, Level::Tensor), check(&g, root, Level::Kernel));
+                let _ = (
+                    check(&g, root, Level::Tensor),
+                    check(&g, root, Level::Kernel),
+                );
             }
         }
     }
@@ -196,15 +237,37 @@ fn errors_name_the_line() {
         ("%0 = Exp f33 %1", 1, "no dtype is called `f33`"),
         ("%0 = Exp f32 %1", 1, "%1 is not defined above"),
         ("\n%0 = Exp f32", 2, "Exp takes 1 operands, not 0"),
-        ("%0 = Exp f32 1.0:f32\n%0 = Exp f32 2.0:f32", 2, "%0 is defined twice"),
-        ("%0 = Param f32 slot=0 enc=q9", 1, "no encoding is called `q9`"),
+        (
+            "%0 = Exp f32 1.0:f32\n%0 = Exp f32 2.0:f32",
+            2,
+            "%0 is defined twice",
+        ),
+        (
+            "%0 = Param f32 slot=0 enc=q9",
+            1,
+            "no encoding is called `q9`",
+        ),
         ("%0 = Var i64 var=n 5..4", 1, "5..4 is empty"),
         ("%0 = Range i64 4:i64 range=0", 1, "a range needs `kind=`"),
-        ("%0 = Param f32 slot=0 frob=1", 1, "`frob=` does not belong here"),
-        ("return 1.0:f32\n%0 = Exp f32 1.0:f32", 2, "nothing may follow `return`"),
+        (
+            "%0 = Param f32 slot=0 frob=1",
+            1,
+            "`frob=` does not belong here",
+        ),
+        (
+            "return 1.0:f32\n%0 = Exp f32 1.0:f32",
+            2,
+            "nothing may follow `return`",
+        ),
         ("return x", 1, "`x` is neither `%number` nor `value:dtype`"),
     ];
     for (t, line, message) in cases {
-        assert_eq!(error(t), ParseError { line: *line, message: message.to_string() });
+        assert_eq!(
+            error(t),
+            ParseError {
+                line: *line,
+                message: message.to_string()
+            }
+        );
     }
 }

@@ -1,11 +1,12 @@
-//! `xtask bench-peer`: gristmill beside llama.cpp on the same files, in one run.
+//! `xtask bench-peer`: benchmarks gristmill against llama.cpp on the same files.
 //!
-//! Both programs take turns, test by test, so that whatever else the machine does meets both. Every sample goes into the
-//! JSON file; `xtask benchmarks` makes docs/benchmarks.md of the files under docs/benchmarks.
+//! Both programs alternate, test by test, so that background load affects both. The JSON file holds
+//! every sample; `xtask benchmarks` generates docs/benchmarks.md
+//! from the files under docs/benchmarks.
 
 mod programs;
 
-use crate::benchmarks::report::{Peer, Report, Row, Side, Test, markdown};
+use crate::benchmarks::report::{BenchReport, BenchRow, Peer, Side, Test, markdown};
 use crate::machine::{self, Ticks};
 use crate::shell;
 use anyhow::{Context, Result, bail};
@@ -13,59 +14,59 @@ use programs::{Gristmill, LlamaBench};
 use std::path::{Path, PathBuf};
 
 const NOTES: &str = "\
-Samples are taken in turns: gristmill, the peer, gristmill, … A sample is one process. The peer runs with every -fa of
---fa, and the one with the better median counts. Both keep an f16 cache. `start` is the wall clock of a process that loads
-the model and computes one token, with everything that can be cached cached.
+Samples alternate: gristmill, the peer, gristmill, … A sample is one process. The peer runs with every -fa of --fa, and
+its better median is compared. Both use an f16 KV cache. `start` is the wall-clock time of a process that loads the model
+and computes one token, with warm caches.
 Without -o the report is only printed.";
 
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// llama.cpp's llama-bench
+    /// Path of llama.cpp's llama-bench
     #[arg(long, value_name = "PATH")]
     peer: PathBuf,
-    /// Where the peer comes from and how it was built, for the report
+    /// Origin and build of the peer, for the report
     #[arg(long, value_name = "TEXT", default_value = "llama.cpp")]
     peer_name: String,
-    /// The program to measure [default: this tree's, built now]
+    /// gristmill binary to measure [default: built from this tree]
     #[arg(long, value_name = "PATH")]
     gristmill: Option<PathBuf>,
-    /// The revision that --gristmill was built from, for the report [default: this tree's]
+    /// Revision that --gristmill was built from, for the report [default: this tree's]
     #[arg(long, value_name = "REV")]
     commit: Option<String>,
-    /// Threads of both [default: all cores]
+    /// Threads of each program [default: all cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Tokens of the prompts measured; 0 for none
+    /// Prompt length in tokens; 0 skips prefill
     #[arg(short, value_name = "N", default_value_t = 512)]
     p: usize,
-    /// Tokens of the generations measured; 0 for none
+    /// Number of generated tokens; 0 skips decode
     #[arg(short, value_name = "N", default_value_t = 64)]
     n: usize,
-    /// Tokens in the cache before
+    /// Context depths: tokens already in the KV cache
     #[arg(short, value_name = "DEPTH", value_delimiter = ',', default_value = "0,4096")]
     d: Vec<usize>,
-    /// Samples of each test and program
+    /// Samples per test and program
     #[arg(short, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     r: u16,
-    /// Values of the peer's -fa
+    /// Values of the peer's -fa (flash attention)
     #[arg(long, value_name = "0|1", value_delimiter = ',', default_value = "0,1", value_parser = clap::value_parser!(u8).range(0..=1))]
     fa: Vec<u8>,
-    /// Instruction set of gristmill, as its --isa
+    /// Instruction set for gristmill, as its --isa
     #[arg(long, value_name = "SET")]
     isa: Option<String>,
-    /// Do not measure the start
+    /// Skip the start-up test
     #[arg(long)]
     no_start: bool,
-    /// Where the report goes, as JSON; written anew after every test
+    /// JSON file for the report; rewritten after every test
     #[arg(short, long, value_name = "FILE.json")]
     output: Option<PathBuf>,
-    /// Files that both programs read
+    /// Model files that both programs read
     #[arg(required = true)]
     models: Vec<PathBuf>,
 }
 
-/// True once everything was measured.
+/// Returns true once everything is measured.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     if let Some(missing) = options.models.iter().find(|model| !model.is_file()) {
@@ -86,7 +87,7 @@ pub fn run(options: &Options) -> Result<bool> {
     };
     let ours = Gristmill { path, threads, isa: options.isa.clone() };
 
-    let mut report = Report {
+    let mut report = BenchReport {
         date: machine::today(),
         command: command(options, threads),
         machine: machine::describe(threads)?,
@@ -94,7 +95,7 @@ pub fn run(options: &Options) -> Result<bool> {
         peer: Peer { name: options.peer_name.clone(), ..Peer::default() },
         rows: vec![],
     };
-    // A report that cannot be written is better known now than after an hour.
+    // Fail now rather than after an hour if the report cannot be written.
     if let Some(path) = &options.output {
         shell::save(path, &report)?;
     }
@@ -111,7 +112,7 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// The tests of one model, in order: a depth's prompt and generation, the start last, when all is warm.
+/// Lists the tests of one model: prefill and decode per depth, then start-up with warm caches.
 fn tests(options: &Options) -> Vec<(Test, usize)> {
     let mut tests = vec![];
     for &depth in &options.d {
@@ -122,7 +123,7 @@ fn tests(options: &Options) -> Vec<(Test, usize)> {
     tests
 }
 
-/// One test of one model: the programs in turns.
+/// Measures one test of one model, both programs in alternation.
 fn measure(
     options: &Options,
     ours: &Gristmill,
@@ -130,11 +131,12 @@ fn measure(
     model: &Path,
     test: Test,
     depth: usize,
-    report: &mut Report,
-) -> Result<Row> {
+    report: &mut BenchReport,
+) -> Result<BenchRow> {
     let name = model.file_name().context("a model's path ends in a name")?.to_string_lossy().into_owned();
-    let mut row = Row::new(name.clone(), test, depth, &options.fa);
-    // What is done only once (kernels compiled, the file read from disk) is nobody's sample.
+    let mut row = BenchRow::new(name.clone(), test, depth, &options.fa);
+    // A warm-up round keeps one-time work (kernel compilation, reading the
+    // file from disk) out of the start-up samples.
     let rounds = if test == Test::Start { 0..=options.r } else { 1..=options.r };
     for round in rounds {
         let counts = round > 0;
@@ -149,7 +151,7 @@ fn measure(
             row.gristmill.samples.push(sample.value);
             row.gristmill.others.extend(others);
             row.bytes_per_token = sample.bytes_per_token.or(row.bytes_per_token);
-            // The best of all, as the program itself takes the best of its passes.
+            // Keep the maximum: gristmill, too, reports the best of its passes.
             if let Some(bandwidth) = sample.read_bandwidth {
                 let best = report.machine.read_bandwidth.map_or(bandwidth, |best| best.max(bandwidth));
                 report.machine.read_bandwidth = Some(best);
@@ -182,7 +184,7 @@ fn measure(
     Ok(row)
 }
 
-/// The share of the cores that other programs have used since.
+/// Returns the share of the cores that other programs used since `before`.
 fn since(before: Option<Ticks>) -> Option<f64> {
     Some(before?.others(Ticks::now()?))
 }
@@ -192,12 +194,12 @@ fn shown(test: Test, value: f64, others: Option<f64>) -> String {
     test.show(value) + &others
 }
 
-/// How a row names the peer's way of computing attention.
+/// Formats the label of an -fa setting of the peer.
 pub fn flash_label(flash: u8) -> String {
     format!("-fa {flash}")
 }
 
-/// The command as it can be repeated elsewhere: files by their names alone, programs as words.
+/// Formats a command line for the report, without folders.
 fn command(options: &Options, threads: usize) -> String {
     let list = |numbers: Vec<String>| numbers.join(",");
     let mut text = format!("cargo xtask bench-peer --peer llama-bench --threads {threads}");
@@ -216,10 +218,10 @@ fn command(options: &Options, threads: usize) -> String {
     text
 }
 
-impl Row {
-    fn new(model: String, test: Test, depth: usize, flash: &[u8]) -> Row {
+impl BenchRow {
+    fn new(model: String, test: Test, depth: usize, flash: &[u8]) -> BenchRow {
         let side = |label: String| Side { label, samples: vec![], others: vec![] };
-        Row {
+        BenchRow {
             model,
             test,
             depth,

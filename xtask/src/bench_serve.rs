@@ -1,7 +1,8 @@
-//! `xtask bench-serve`: servers of OpenAI's interface under load, in turns.
+//! `xtask bench-serve`: load benchmark of OpenAI-compatible servers, run in alternation.
 //!
-//! A closed loop has so many clients, each of which asks again once it was answered; an open loop sends requests as they would come from many, at
-//! a rate, whether or not earlier ones were answered. Prompts are random tokens of one length, a part of which all have in common.
+//! A closed loop has a fixed number of clients, each of which sends its next request when the
+//! previous one has finished. An open loop sends requests at a given rate, with Poisson arrivals,
+//! independent of completions. Prompts are random tokens of a fixed length with a shared prefix.
 
 mod load;
 pub mod report;
@@ -13,8 +14,8 @@ use crate::serving::servers::Named;
 use crate::serving::workload::Prompts;
 use crate::{machine, shell};
 use anyhow::{Result, bail};
-use load::{Asking, Pace};
-use report::{Report, Row, table};
+use load::{Pace, ServeClient};
+use report::{ServeReport, ServeRow, table};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,61 +27,62 @@ Examples:
       --start 'gristmill=target/release/gristmill serve MODEL.gguf --port {port}' \\
       --start 'llama.cpp=llama-server -m MODEL.gguf --port {port} -np 16 -c 32768'
 
-Servers of --start are started for their turn of each round, and end with it, so that one at a time takes memory. Before each run a request that does not
-count is answered. An answer has --max-tokens tokens, whatever it says (`ignore_eos`). `first` is the time from a request to its first text, `token` that of a token
-behind the first, on average of each request, `gap` that from one piece of a stream to the next, which may have several tokens.";
+Servers of --start run one at a time: each is started for its part of a round and stopped after it. One warm-up request
+precedes each run. Every answer has --max-tokens tokens (`ignore_eos`). `first` is the time to first text (TTFT), `token`
+the mean time per output token after the first (TPOT) of each request, and `gap` the time between two chunks of a stream,
+which may hold several tokens.";
 
-/// Most clients, and most requests of a run.
-const MOST: (u32, u32) = (1024, 100_000);
+/// Maximum number of clients, and of requests per run.
+const MAX_LOAD: (u32, u32) = (1024, 100_000);
 
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Options {
-    /// A server that runs: its address, or NAME=ADDRESS
+    /// Running server: its address, or NAME=ADDRESS
     #[arg(long, value_name = "URL", value_parser = |text: &str| Ok::<_, String>(Named::url(text)))]
     url: Vec<Named>,
-    /// A server to start: NAME=COMMAND, with {port} where the port belongs
+    /// Server to start: NAME=COMMAND, with {port} in place of the port
     #[arg(long, value_name = "NAME=COMMAND", value_parser = |text: &str| Named::command(text).map_err(|error| error.to_string()))]
     start: Vec<Named>,
-    /// Closed loops of so many clients [default: 1,4,16, unless there is --rate]
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=MOST.0 as i64))]
+    /// Closed loops: numbers of concurrent clients [default: 1,4,16, unless --rate is given]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=MAX_LOAD.0 as i64))]
     clients: Vec<u32>,
-    /// Open loops of so many requests a second
+    /// Open loops: request rates per second
     #[arg(long, value_name = "RATE", value_delimiter = ',', value_parser = rate)]
     rate: Vec<f64>,
-    /// Requests of each run
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MOST.1 as i64))]
+    /// Requests per run
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MAX_LOAD.1 as i64))]
     requests: u32,
-    /// Tokens of a prompt
+    /// Prompt length in tokens
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     prompt: u32,
-    /// Tokens that all prompts begin with
+    /// Length of the prefix shared by all prompts, in tokens
     #[arg(long, value_name = "N", default_value_t = 0)]
     common: u32,
-    /// Tokens of an answer
+    /// Tokens generated per request
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_tokens: u32,
-    /// Temperature of the answers; 0 has the most probable tokens
+    /// Sampling temperature; 0 is greedy
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f64,
-    /// Other parameters of the requests, as a JSON object: '{"top_p": 0.9}'
+    /// Additional request parameters, as a JSON object: '{"top_p": 0.9}'
     #[arg(long, value_name = "JSON", default_value = "{}", value_parser = parameters)]
     parameters: Map<String, Value>,
-    /// How often everything is measured, the servers in turns
+    /// Rounds; each measures every server in turn
     #[arg(short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     r: u16,
-    /// What prompts and arrivals follow from
+    /// Seed of prompts and arrival times
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Seconds that a request may take
+    /// Request timeout in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
     #[command(flatten)]
     access: Access,
-    /// What the report should say besides: the model, the device, how other servers were built
+    /// Free text for the report: model, device, builds of the other servers
     #[arg(long, value_name = "TEXT", default_value = "")]
     about: String,
-    /// Where the report goes, as JSON; written anew after every run
+    /// JSON file for the report; rewritten after every run
     #[arg(short, long, value_name = "FILE.json")]
     output: Option<PathBuf>,
 }
@@ -96,7 +98,7 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// True once everything was measured, whether or not requests failed.
+/// Returns true once everything is measured, even if requests failed.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     let servers: Vec<&Named> = options.start.iter().chain(&options.url).collect();
@@ -104,9 +106,13 @@ pub fn run(options: &Options) -> Result<bool> {
         bail!("no server\nhint: --url http://127.0.0.1:8080, or --start 'NAME=COMMAND --port {{port}}'");
     }
     if options.common > options.prompt {
-        bail!("--common {} is more than --prompt {}\nhint: it is a part of it", options.common, options.prompt);
+        bail!(
+            "--common {} is more than --prompt {}\nhint: the prefix is part of the prompt",
+            options.common,
+            options.prompt
+        );
     }
-    let mut report = Report {
+    let mut report = ServeReport {
         date: machine::today(),
         command: command(options),
         commit: shell::commit(&root)?,
@@ -114,7 +120,7 @@ pub fn run(options: &Options) -> Result<bool> {
         about: options.about.clone(),
         rows: vec![],
     };
-    // A report that cannot be written is better known now than after an hour.
+    // Fail now rather than after an hour if the report cannot be written.
     if let Some(path) = &options.output {
         shell::save(path, &report)?;
     }
@@ -127,11 +133,11 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// All runs of one server's turn.
-fn measure(options: &Options, server: &Named, round: u16, report: &mut Report) -> Result<()> {
+/// Measures all runs of one server in one round.
+fn measure(options: &Options, server: &Named, round: u16, report: &mut ServeReport) -> Result<()> {
     eprintln!("bench-serve: {}, round {round} of {}", server.name, options.r);
     let (running, model) = options.access.begin(server)?;
-    let asking = Asking {
+    let asking = ServeClient {
         site: running.site.clone(),
         model,
         max_tokens: options.max_tokens as usize,
@@ -143,11 +149,11 @@ fn measure(options: &Options, server: &Named, round: u16, report: &mut Report) -
     let prompts = Prompts { length: options.prompt as usize, common: options.common as usize, seed: options.seed };
     let requests = options.requests as usize;
     for (nth, pace) in paces(options).into_iter().enumerate() {
-        // No run finds what an earlier one left, but for what all prompts have in common.
+        // Every run has prompts of its own, so that prefix hits come from the shared prefix only.
         let mut made = prompts.make(&asking.site, nth * (requests + 1), requests + 1)?;
         let first = made.split_off(requests);
         load::run(&asking, &first, Pace::Clients(1));
-        let row = Row::new(&server.name, pace, round, load::run(&asking, &made, pace));
+        let row = ServeRow::new(&server.name, pace, round, load::run(&asking, &made, pace));
         eprintln!(
             "bench-serve: {}, {pace}: {:.1} tokens/s of answers in {:.1} s",
             server.name, row.answer_rate, row.seconds
@@ -160,7 +166,7 @@ fn measure(options: &Options, server: &Named, round: u16, report: &mut Report) -
     Ok(())
 }
 
-/// The runs of a turn, in order.
+/// Lists the loads of a round, in order.
 fn paces(options: &Options) -> Vec<Pace> {
     let clients = match (&options.clients[..], &options.rate[..]) {
         ([], []) => &[1, 4, 16],
@@ -170,7 +176,7 @@ fn paces(options: &Options) -> Vec<Pace> {
     clients.chain(options.rate.iter().map(|&rate| Pace::Rate(rate))).collect()
 }
 
-/// The command as it can be repeated elsewhere: servers by their names alone, and without the key.
+/// Formats a command line for the report: servers by name only, without the key.
 fn command(options: &Options) -> String {
     let mut text = "cargo xtask bench-serve".to_owned();
     for server in options.start.iter().chain(&options.url) {

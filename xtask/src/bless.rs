@@ -1,21 +1,22 @@
-//! `xtask bless`: rerun the tests with snapshots in update mode.
+//! `xtask bless`: reruns the tests with snapshots in update mode.
 
 use crate::shell;
 use anyhow::Result;
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Arguments for `cargo test` in place of `--workspace`, after `--`: `cargo xtask bless -- -p gristmill-uop`
+    /// Arguments for `cargo test` after `--`, in place of
+    /// `--workspace`: `cargo xtask bless -- -p gristmill-uop`
     #[arg(last = true)]
     test: Vec<String>,
 }
 
-/// True if every test passed once the snapshots were rewritten.
+/// Returns true if every test passed after the snapshots were rewritten.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     let before = changes(&root)?;
     let mut test = shell::cargo(&root);
-    // One failing binary must not hide the snapshots of the ones after it.
+    // A failing test binary must not hide the snapshots of later ones.
     test.args(["test", "--no-fail-fast"]);
     if options.test.is_empty() {
         test.arg("--workspace");
@@ -35,7 +36,7 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     if after.iter().any(|line| line.ends_with(".pending-snap")) {
         eprintln!(
-            "hint: inline snapshots wait in .pending-snap files; `cargo insta accept` writes them into the source"
+            "hint: inline snapshots are in .pending-snap files; `cargo insta accept` writes them into the source"
         );
     }
     if !passed {

@@ -1,12 +1,13 @@
-//! `xtask conformance`: the long run of the conformance suite. Many perturbed schedules of every case, and each alternative of every kind of decision taken.
+//! `xtask conformance`: the long run of the conformance suite. Runs many perturbed schedules of
+//! every case, and checks that every alternative of each kind of decision is taken.
 
-mod found;
 mod processes;
+mod results;
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
-use found::Found;
-use processes::{Ended, Job, Run};
+use processes::{Job, JobResult, Run};
+use results::TestResults;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -15,53 +16,55 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Perturbed schedules of each case
+    /// Perturbed schedules per case
     #[arg(long, default_value_t = 30)]
     perturb: u32,
-    /// Only cases whose names contain this
+    /// Run only cases with this text in their names
     #[arg(long)]
     case: Option<String>,
-    /// Only ways whose names contain this: `avx512`, `avx2` or `plain` of cpu, `seed 7`
+    /// Run only ways (instruction sets, seeds) with this text in their names: `avx512`, `avx2` or
+    /// `plain` of cpu, `seed 7`
     #[arg(long)]
     way: Option<String>,
-    /// Only a part of each test's cases: 2/3 is every third, from the second on
+    /// Run only a shard of each test's cases: 2/3 is every third case, starting with the second
     #[arg(long, value_parser = part)]
     shard: Option<(usize, usize)>,
-    /// Processes for each test, each with its part of the cases
+    /// Number of processes that each test's cases are split over
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     parts: u32,
-    /// Processes at a time; as many as there are cores unless said
+    /// Concurrent processes [default: number of cores]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     jobs: Option<u32>,
-    /// Seconds that a process may take before it is ended
+    /// Timeout of a process in seconds
     #[arg(long)]
     limit: Option<u64>,
-    /// Seconds after which the run is ended, with a report of what was found; the next one goes on there
+    /// Time limit of the run in seconds; the next run continues where this one stopped
     #[arg(long)]
     within: Option<u64>,
-    /// Runs again what an earlier run of the same tests found right
+    /// Discard the results of earlier runs of the same tests
     #[arg(long)]
     afresh: bool,
-    /// The executable of the tests, instead of building it: where there is no Rust
+    /// Test executable to use instead of building one, for machines without Rust
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Where what was right is kept; target/conformance unless said
+    /// Folder for records of passed cases [default: target/conformance]
     #[arg(long)]
     record: Option<PathBuf>,
-    /// Devices, or tests of one: interp, linear, cpu, neon, threads (CUDA C on this processor), cuda, cpu::attention; all but cuda unless said
+    /// Devices, or tests of a device: interp, linear, cpu, neon, threads (CUDA C on this CPU),
+    /// cuda, cpu::attention [default: all devices but cuda]
     devices: Vec<String>,
 }
 
 /// Devices of the suite that every machine has.
 const DEVICES: &[&str] = &["interp", "linear", "cpu", "neon", "threads"];
 
-/// 2/3: the second of three.
+/// Parses a shard: `2/3` is the second of three.
 fn part(text: &str) -> Result<(usize, usize), String> {
     let parsed = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
     parsed.filter(|(i, n)| (1..=*n).contains(i)).ok_or_else(|| "a part is written 2/3".to_owned())
 }
 
-/// True if all tests passed and no alternative was left out.
+/// Returns true if all tests passed and every alternative was taken.
 pub fn run(options: &Options) -> Result<bool> {
     let start = Instant::now();
     let binary = match &options.binary {
@@ -89,10 +92,10 @@ pub fn run(options: &Options) -> Result<bool> {
     let at_a_time = options.jobs.map(|n| n as usize);
     let at_a_time = at_a_time.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
     let ended = run.all(jobs, at_a_time)?;
-    report(&Found::read(&folder)?, &ended)
+    report(&TestResults::read(&folder)?, &ended)
 }
 
-/// The tests that are asked for, in parts.
+/// Lists the selected tests, split into parts.
 fn jobs(binary: &Path, options: &Options) -> Result<Vec<Job>> {
     let listed = shell::stdout(Command::new(binary).args(["--list", "--format", "terse"]))?;
     let asked = |test: &str| match options.devices.is_empty() {
@@ -107,11 +110,11 @@ fn jobs(binary: &Path, options: &Options) -> Result<Vec<Job>> {
     let (own, of) = options.shard.unwrap_or((1, 1));
     let parts = options.parts as usize;
     let job = |test: &str, part: usize| Job { test: test.to_owned(), part: (own + of * part, of * parts) };
-    // First the first part of every test: where a run is ended, each has been tried.
+    // First parts come first, so that a run that is cut short has tried each test.
     Ok((0..parts).flat_map(|part| tests.iter().map(move |test| job(test, part))).collect())
 }
 
-/// The test's executable, built if need be.
+/// Builds the conformance test and returns its executable.
 fn build(root: &Path, options: &Options) -> Result<PathBuf> {
     let mut build = shell::cargo(root);
     build.args(["test", "-p", "gristmill-tensor", "--test", "conformance", "--no-run", "--message-format=json"]);
@@ -127,7 +130,8 @@ fn build(root: &Path, options: &Options) -> Result<PathBuf> {
     executable.filter(|_| out.status.success()).context("the conformance suite was not built")
 }
 
-/// Where what was found is kept: other tests, other numbers of schedules, other choices and other parts have other folders.
+/// Returns the folder of the records, named by a hash of the
+/// executable and of the options that select schedules.
 fn folder(binary: &Path, options: &Options) -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     fs::read(binary).with_context(|| format!("cannot read {}", binary.display()))?.hash(&mut hasher);
@@ -139,10 +143,11 @@ fn folder(binary: &Path, options: &Options) -> Result<PathBuf> {
     Ok(kept.join(format!("{:016x}", hasher.finish())))
 }
 
-/// Prints what was found; true if nothing is wrong, nothing was left out, and everything has come to its end.
-fn report(found: &Found, ended: &[(Job, Ended)]) -> Result<bool> {
+/// Prints the results. Returns true if all jobs passed, no result is wrong, and no alternative that
+/// was offered is missing.
+fn report(found: &TestResults, ended: &[(Job, JobResult)]) -> Result<bool> {
     print!("{}", found.table());
-    if found.is_empty() && ended.iter().all(|(_, how)| *how == Ended::Passed) {
+    if found.is_empty() && ended.iter().all(|(_, how)| *how == JobResult::Passed) {
         bail!("nothing ran: is there such a device, way or case?");
     }
     for (test, message) in &found.wrong {
@@ -157,10 +162,10 @@ fn report(found: &Found, ended: &[(Job, Ended)]) -> Result<bool> {
     }
     if !missing.is_empty() {
         eprintln!(
-            "hint: an alternative that is offered must be right; more schedules (--perturb) find it, or no case offers it often enough"
+            "hint: every alternative that is offered must be tested: raise --perturb, or add a case that offers it more often"
         );
     }
     print!("{}", processes::table(ended));
-    let passed = ended.iter().all(|(_, how)| *how == Ended::Passed);
+    let passed = ended.iter().all(|(_, how)| *how == JobResult::Passed);
     Ok(passed && found.wrong.is_empty() && missing.is_empty())
 }

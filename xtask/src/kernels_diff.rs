@@ -1,8 +1,9 @@
-//! `xtask kernels-diff REV`: the kernels of this tree against those of another revision.
+//! `xtask kernels-diff REV`: diffs the generated kernels of this tree against another revision.
 //!
-//! Both revisions are built in one target directory, `target/kernels-diff`, so that their common dependencies are
-//! compiled once; the other revision is checked out in a git worktree below it, which is removed whatever happens.
-//! `gristmill kernels` compiles every class of step of a model, so a model, a target and a variant together are one text.
+//! Both revisions are built in one target directory, `target/kernels-diff`, so that their common
+//! dependencies are compiled once. The other revision is checked out in a git worktree below it,
+//! which is removed even on failure. `gristmill kernels` compiles every step kind of a model, so
+//! each combination of model, target and variant yields one text.
 
 use crate::shell;
 use anyhow::{Context, Result, bail};
@@ -12,28 +13,29 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// One model for each kind of layer, those of which most is measured in the simplest quantisation and in a mix of formats with six-bit scales.
+/// One model per kind of layer. The most measured models have the simplest quantisation and a mix
+/// of formats with six-bit scales.
 const MODELS: &[Model] = &[
-    // Dense, latent attention.
+    // Dense, multi-head latent attention (MLA).
     Model { name: "synth:youtu-llm-2b:q4_0", variants: ALL },
     Model { name: "synth:youtu-llm-2b:q4_k_m", variants: ALL },
-    // Experts, latent attention without a query rank, and with one.
+    // Mixture of experts; MLA without and with a query rank.
     Model { name: "synth:deepseek-v2-lite:q4_0", variants: ALL },
     Model { name: "synth:deepseek-v2-lite:q4_k_m", variants: ALL },
     Model { name: "synth:glm-4.7-flash:q4_0", variants: ALL },
     Model { name: "synth:glm-4.7-flash:q4_k_m", variants: ALL },
-    // Dense, grouped queries.
+    // Dense, grouped-query attention.
     Model { name: "synth:llama-3.1-8b:q4_0", variants: ALL },
     Model { name: "synth:llama-3.1-8b:q4_k_m", variants: ALL },
-    // Experts with biases, sinks, windows.
+    // Mixture of experts with biases, attention sinks and sliding windows.
     Model { name: "synth:gpt-oss-20b:mxfp4_moe", variants: &["", "batch-8"] },
-    // Many small experts, grouped queries.
+    // Many small experts, grouped-query attention.
     Model { name: "synth:qwen3-30b-a3b:q4_k_m", variants: &["", "batch-8"] },
-    // Recurrent states: no step of several sequences.
+    // Recurrent state: no batched decode.
     Model { name: "synth:qwen3.5-35b-a3b:q4_k_m", variants: &[""] },
 ];
 
-/// What kernels are written for. None of these runs anything, so none needs its hardware.
+/// Targets that kernels are generated for. Nothing runs, so none needs its hardware.
 const TARGETS: &[Target] = &[
     Target { name: "gpu", arguments: &["--device", "null:gpu"], heading: "# gpu-h200:" },
     Target { name: "m3-max", arguments: &["--device", "null:m3-max"], heading: "# gpu-adapter Apple M3 Max:" },
@@ -47,7 +49,7 @@ const TARGETS: &[Target] = &[
     Target { name: "plain", arguments: &["--device", "null", "--isa", "plain"], heading: "# cpu-plain:" },
 ];
 
-/// How a model is run, where that changes its kernels.
+/// Options that change a model's kernels.
 const VARIANTS: &[Variant] = &[
     Variant { name: "", arguments: &[] },
     Variant { name: "exact", arguments: &["--exact"] },
@@ -55,24 +57,24 @@ const VARIANTS: &[Variant] = &[
     Variant { name: "batch-8", arguments: &["--batch", "8"] },
 ];
 
-/// The variants of a model of which every kernel is compared.
+/// All variants, for models that are compared completely.
 const ALL: &[&str] = &["", "exact", "kv-q8_0", "batch-8"];
-/// Those that every model has, also one without a row: of one sequence.
+/// Single-sequence variants, for models that have no row in [`MODELS`].
 const OF_ONE_SEQUENCE: &[&str] = &["", "exact", "kv-q8_0"];
 
 /// A row of [`MODELS`].
 struct Model {
     name: &'static str,
-    /// Names of [`VARIANTS`].
+    /// Names of its variants, from [`VARIANTS`].
     variants: &'static [&'static str],
 }
 
 /// A row of [`TARGETS`].
 struct Target {
     name: &'static str,
-    /// For `gristmill kernels`.
+    /// Arguments for `gristmill kernels`.
     arguments: &'static [&'static str],
-    /// How `gristmill kernels` begins for it: a text with another beginning was made for another target.
+    /// Expected beginning of the output; another beginning means another target.
     heading: &'static str,
 }
 
@@ -84,20 +86,21 @@ struct Variant {
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// The revision to compare with
+    /// Revision to compare with
     rev: String,
     /// Models: files or synth:PRESET:QUANT
     #[arg(default_values_t = MODELS.iter().map(|m| m.name.to_string()))]
     models: Vec<String>,
-    /// Only these targets; all of them unless given
+    /// Targets to compare [default: all]
     #[arg(long = "target", value_parser = clap::builder::PossibleValuesParser::new(TARGETS.iter().map(|t| t.name)))]
     targets: Vec<String>,
-    /// Further arguments for both `gristmill kernels`, in place of the variants --exact, --kv q8_0 and --batch 8
+    /// Arguments for both `gristmill kernels`, in place of the
+    /// variants --exact, --kv q8_0 and --batch 8
     #[arg(last = true)]
     extra: Vec<String>,
 }
 
-/// True if no kernel differs.
+/// Returns true if no kernel differs.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
     let target = root.join("target").join("kernels-diff");
@@ -107,7 +110,7 @@ pub fn run(options: &Options) -> Result<bool> {
         .with_context(|| format!("{} is not a revision", options.rev))?;
     let rev = rev.trim_end();
 
-    // An interrupt reaches the child too; its failure then unwinds through `Worktree::drop`.
+    // An interrupt also reaches the child process; its failure then drops the `Worktree`.
     ctrlc::set_handler(|| {})?;
     let there = {
         let worktree = Worktree::add(&root, target.join("worktree"), rev)?;
@@ -129,7 +132,8 @@ pub fn run(options: &Options) -> Result<bool> {
         if !new.starts_with(case.target.heading) {
             bail!("{name} does not begin with `{}`: it was made for another target", case.target.heading);
         }
-        // A revision from before a model or an option has no kernels for it: everything is new.
+        // A revision that lacks the model or the option has
+        // no kernels for it, so everything is new.
         let old = old.unwrap_or_else(|error| {
             eprintln!("kernels-diff: {name} fails at {}, taken as empty: {error:#}", options.rev);
             String::new()
@@ -145,7 +149,7 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(same)
 }
 
-/// One text to compare.
+/// One comparison: a model, a target and a variant.
 struct Case<'o> {
     model: &'o str,
     target: &'static Target,
@@ -153,7 +157,7 @@ struct Case<'o> {
     arguments: Vec<&'o str>,
 }
 
-/// All texts that these options ask for.
+/// Lists the cases that the options select.
 fn cases(options: &Options) -> Vec<Case<'_>> {
     let wanted: BTreeSet<&str> = options.targets.iter().map(String::as_str).collect();
     let targets = TARGETS.iter().filter(|t| wanted.is_empty() || wanted.contains(t.name));
@@ -169,7 +173,7 @@ fn cases(options: &Options) -> Vec<Case<'_>> {
     out
 }
 
-/// How that model is run, each way with its arguments: in the ways of its row, or as `extra` says.
+/// Returns the variants of a model with their arguments; `extra` replaces the ones of its row.
 fn variants<'o>(model: &str, extra: &'o [String]) -> Vec<(&'static str, Vec<&'o str>)> {
     if !extra.is_empty() {
         return vec![("", extra.iter().map(String::as_str).collect())];
@@ -179,7 +183,7 @@ fn variants<'o>(model: &str, extra: &'o [String]) -> Vec<(&'static str, Vec<&'o 
     VARIANTS.iter().filter(|v| names.contains(&v.name)).map(|v| (v.name, v.arguments.to_vec())).collect()
 }
 
-/// A git worktree that lasts as long as this value.
+/// A git worktree that is removed when this value is dropped.
 struct Worktree {
     root: PathBuf,
     path: PathBuf,
@@ -188,14 +192,14 @@ struct Worktree {
 impl Worktree {
     fn add(root: &Path, path: PathBuf, rev: &str) -> Result<Worktree> {
         let worktree = Worktree { root: root.to_owned(), path };
-        // What a killed run may have left.
+        // A killed run may have left a worktree.
         worktree.remove();
         shell::run(shell::git(root).args(["worktree", "add", "--quiet", "--detach"]).arg(&worktree.path).arg(rev))?;
         Ok(worktree)
     }
 
     fn remove(&self) {
-        // Nothing to report: there may be no such worktree, and then these have nothing to do.
+        // Errors are ignored, since there may be no such worktree.
         let _ = shell::git(&self.root).args(["worktree", "remove", "--force"]).arg(&self.path).output();
         let _ = fs::remove_dir_all(&self.path);
         let _ = shell::git(&self.root).args(["worktree", "prune"]).output();
@@ -222,7 +226,7 @@ fn build(dir: &Path, target: &Path, name: &str) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// The text of every kernel of a case.
+/// Returns the source of every kernel of a case.
 fn kernels(gristmill: &Path, case: &Case) -> Result<String> {
     let mut command = Command::new(gristmill);
     command.args(["kernels", case.model, "--stage", "source"]).args(&case.arguments);
@@ -248,7 +252,7 @@ fn write(path: &Path, text: &str) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Prints the unified diff of two files; true if they are equal.
+/// Prints the unified diff of two files; returns true if they are equal.
 fn diff(old: &Path, new: &Path, old_label: &str, new_label: &str) -> Result<bool> {
     let mut command = Command::new("diff");
     command.args(["-u", "--label", old_label, "--label", new_label]).arg(old).arg(new);

@@ -1,4 +1,4 @@
-//! What the report says of the machine and the day.
+//! Machine description, CPU usage and date for benchmark reports.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Extensions that decide which kernels either program has.
+/// CPU features that select kernels in gristmill or llama.cpp.
 const FEATURES: &[&str] = &[
     "avx2",
     "fma",
@@ -21,21 +21,21 @@ const FEATURES: &[&str] = &[
     "i8mm",
 ];
 
-/// The machine of a report.
+/// Host machine, as recorded in a report.
 #[derive(Serialize, Deserialize)]
-pub struct Machine {
+pub struct HostMachine {
     pub processor: String,
-    /// Extensions that decide which kernels either program has.
+    /// CPU features that select kernels in gristmill or llama.cpp.
     pub features: Vec<String>,
     pub cores: usize,
-    /// Of both programs.
+    /// Threads used by both programs.
     pub threads: usize,
     pub memory_bytes: Option<u64>,
-    /// Bytes a second that these threads read together; the most that any sample's process found.
+    /// Read bandwidth of these threads together, in bytes/s; the maximum over all samples.
     pub read_bandwidth: Option<f64>,
 }
 
-impl fmt::Display for Machine {
+impl fmt::Display for HostMachine {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}, {} cores", self.processor, self.cores)?;
         if let Some(bytes) = self.memory_bytes {
@@ -52,11 +52,11 @@ pub fn cores() -> Result<usize> {
     Ok(std::thread::available_parallelism().context("the number of cores is unknown\nhint: give --threads")?.get())
 }
 
-/// What the system says of itself; what it does not say stays empty.
-pub fn describe(threads: usize) -> Result<Machine> {
+/// Reads the machine description from `/proc`; unknown fields stay empty.
+pub fn describe(threads: usize) -> Result<HostMachine> {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    Ok(Machine {
+    Ok(HostMachine {
         processor: field(&cpu, "model name").unwrap_or(std::env::consts::ARCH).to_owned(),
         features: features(field(&cpu, "flags").or(field(&cpu, "Features")).unwrap_or_default()),
         cores: cores()?,
@@ -71,7 +71,7 @@ fn features(flags: &str) -> Vec<String> {
     FEATURES.iter().copied().filter(has).map(str::to_owned).collect()
 }
 
-/// The value of the first line `name : value`.
+/// Returns the value of the first `name : value` line.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -83,18 +83,18 @@ fn kilobytes(value: &str) -> Option<u64> {
     value.strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What the cores that this process may use (`taskset`) have done so far, in ticks.
+/// CPU time counters of the cores in this process's affinity mask (`taskset`), in ticks.
 #[derive(Clone, Copy)]
 pub struct Ticks {
-    /// Of all of them, idle or not.
+    /// Total over these cores, idle time included.
     all: u64,
     idle: u64,
-    /// Of the children of this process that have ended.
+    /// CPU time of this process's terminated children.
     children: u64,
 }
 
 impl Ticks {
-    /// `None` where the system does not say.
+    /// Reads the counters from `/proc`; `None` where they are unavailable.
     pub fn now() -> Option<Ticks> {
         let all = fs::read_to_string("/proc/stat").ok()?;
         let own = fs::read_to_string("/proc/self/stat").ok()?;
@@ -103,15 +103,17 @@ impl Ticks {
     }
 
     fn parse(all: &str, own: &str, allowed: &str) -> Option<Ticks> {
-        // A process without a terminal has -1 for one.
+        // The terminal's number is -1 for a process without a terminal.
         let number = |word: &str| word.trim_start_matches('-').parse().ok();
         let numbers = |words: &str| words.split_whitespace().map_while(number).collect::<Vec<u64>>();
-        // user nice system idle iowait irq softirq steal; what follows is counted in the first two already.
+        // Fields: user nice system idle iowait irq softirq steal. The guest fields after them are
+        // already counted in user and nice.
         let lines = all.lines().filter_map(|line| line.strip_prefix("cpu")?.split_once(' '));
         let ours = lines.filter(|(core, _)| core.parse().is_ok_and(|core| lists(allowed, core)));
         let cores =
             ours.map(|(_, words)| numbers(words)).reduce(|a, b| a.iter().zip(&b).map(|(a, b)| a + b).collect())?;
-        // The name, in parentheses, may hold spaces. After it: state, then numbers; the 13th and 14th are cutime, cstime.
+        // The process name, in parentheses, may contain spaces. State and numbers follow; the 13th
+        // and 14th numbers are cutime and cstime.
         let children = numbers(own.rsplit_once(')')?.1.trim_start().split_once(' ')?.1);
         Some(Ticks {
             all: cores.get(..8)?.iter().sum(),
@@ -120,7 +122,7 @@ impl Ticks {
         })
     }
 
-    /// The share of these cores that other programs have used since.
+    /// Returns the share of these cores' time that other programs used since `self`.
     pub fn others(self, now: Ticks) -> f64 {
         let (all, idle) = (now.all - self.all, now.idle.saturating_sub(self.idle));
         let busy = all.saturating_sub(idle + (now.children - self.children));
@@ -128,7 +130,7 @@ impl Ticks {
     }
 }
 
-/// Does a list such as `0-3,8` name this core?
+/// Whether a CPU list such as `0-3,8` contains `core`.
 fn lists(allowed: &str, core: usize) -> bool {
     allowed.split(',').any(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -136,13 +138,13 @@ fn lists(allowed: &str, core: usize) -> bool {
     })
 }
 
-/// The date in UTC, as in 2025-01-31.
+/// Returns today's date in UTC, as `YYYY-MM-DD`.
 pub fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     date(seconds / 86_400)
 }
 
-/// The date so many days after 1970-01-01. Years are taken to begin in March, so that the leap day is their last.
+/// Converts days since 1970-01-01 to a date. Years begin in March, so that the leap day comes last.
 fn date(days: u64) -> String {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -167,7 +169,7 @@ mod tests {
         };
         let before = ticks("100 0 50 800 50 0 0 0", "0 0 0 0 0 0 0 0", 10);
         let after = ticks("300 0 150 1000 150 0 0 0", "200 0 0 200 0 0 0 0", 110);
-        // 1000 more, of which 500 idle and 200 of children.
+        // 1000 more ticks, of which 500 are idle and 200 belong to children.
         assert_eq!(before.others(after), 0.3);
         assert!(Ticks::parse("cpu0 1 2\n", &own(1), "0").is_none());
         assert!(Ticks::parse("cpu0 1 2 3 4 5 6 7 8\n", &own(1), "1").is_none());

@@ -5,7 +5,9 @@ mod bench_peer;
 mod bench_serve;
 mod benchmarks;
 mod bless;
+mod ci;
 mod conformance;
+mod experiments;
 mod kernels_diff;
 mod machine;
 mod serving;
@@ -25,29 +27,36 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Hold the boundaries: import directions, where names may appear, house rules
+    /// Run the merge gate, or only its quick checks with --fast
+    Ci(ci::Options),
+    /// Check the boundaries of the workspace: crate dependencies, names, house rules
     Tidy(tidy::Options),
     /// Rerun the tests with snapshots in update mode and list what changed
     Bless(bless::Options),
-    /// Run the conformance suite with many perturbed schedules, and count which alternatives of each decision were taken
+    /// Run the conformance suite on perturbed schedules, and check that every alternative is taken
     Conformance(conformance::Options),
-    /// Diff the kernels of this tree against those of another revision
+    /// Diff the generated kernels of this tree against another revision
     KernelsDiff(kernels_diff::Options),
-    /// Measure gristmill beside llama.cpp on the same files, in turns
+    /// Benchmark gristmill against llama.cpp on the same files, in alternation
     BenchPeer(bench_peer::Options),
-    /// Measure servers of OpenAI's interface under load, in turns
+    /// Benchmark OpenAI-compatible servers under load, in alternation
     BenchServe(bench_serve::Options),
-    /// Ask a server of OpenAI's interface for long, with clients that hang up: pages, memory, waiting, and every answer as it is alone
+    /// Stress an OpenAI-compatible server with clients that
+    /// disconnect; check answers, leaks and waits
     Soak(soak::Options),
-    /// Write docs/benchmarks.md from what bench-peer measured (docs/benchmarks/*.json)
+    /// Generate docs/benchmarks.md from the reports in docs/benchmarks
     Benchmarks(benchmarks::Options),
-    /// Write docs/ablation.md, what each optimisation is worth (docs/ablation/*.json), or measure one of its files
+    /// Generate the index of docs/experiments from front matter
+    Experiments(experiments::Options),
+    /// Generate docs/ablation.md from the reports in docs/ablation, or measure a report
     Ablation(ablation::Options),
 }
 
-/// 0 clean, 1 there is something to look at (findings, a diff, a failing test), 2 the command itself failed.
+/// Exits with 0 if clean, 1 on findings (a diff, a failing test), 2 if the command itself failed.
 fn main() -> ExitCode {
     let done = match Options::parse().command {
+        Command::Ci(options) => ci::run(&options),
+        Command::Experiments(options) => experiments::run(&options),
         Command::Tidy(options) => tidy::run(&options),
         Command::Bless(options) => bless::run(&options),
         Command::Conformance(options) => conformance::run(&options),

@@ -1,4 +1,5 @@
-//! What commands share that ask servers of OpenAI's interface: a client, servers that are started, prompts, and what a stream says.
+//! Shared by the commands that load OpenAI-compatible servers: HTTP client, server processes,
+//! prompts and stream events.
 
 pub mod access;
 pub mod clients;

@@ -1,6 +1,8 @@
-//! `xtask soak`: a server of OpenAI's interface, asked for long by clients some of whom hang up.
+//! `xtask soak`: stress test of an OpenAI-compatible server with clients that disconnect.
 //!
-//! What has to hold: nobody is refused or waits for ever, every answer is the one given alone, and once nobody asks, the server holds what it held before: no page of its cache, no connection and no memory more.
+//! Invariants: no request is refused or starves, every answer equals the one given when it runs
+//! alone (batch-invariant decoding), and an idle server has released KV pages, connections and
+//! memory beyond its initial use.
 
 mod cases;
 mod load;
@@ -13,9 +15,9 @@ use crate::serving::access::Access;
 use crate::serving::servers::{Named, Running};
 use crate::{machine, shell};
 use anyhow::{Result, anyhow};
-use cases::Sizes;
-use load::{Asking, Loop, Outcome};
-use report::{Answers, Report, Spread, table};
+use cases::CaseSizes;
+use load::{Loop, Outcome, SoakClient};
+use report::{Answers, LatencySpread, SoakReport, table};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -26,66 +28,74 @@ Examples:
   cargo xtask soak --requests 2000 --fair --start 'four=target/release/gristmill serve demo --port {port} --parallel 4'
   cargo xtask soak --url http://127.0.0.1:8080 --requests 300 --seed 7 -o soak.json
 
-First every prompt is answered alone, one after the other. Then so many clients ask for them at random, each again as soon as it was answered or has hung up: once its request was sent, after some pieces of the
-answer, or after up to 8 s. Half of the answers have temperature 0, half a seed, and all ask for `batch_invariant`: every finished answer has to be the one given alone, with its end
-and number of tokens, and what others had read a beginning of it. Then nobody asks, and `gristmill_cache_pages_used`, `gristmill_cache_pages_leaked`, `gristmill_cache_tokens`, connections and requests of /metrics
-have to be what they were at first, within --idle seconds. Resident memory of a server that was started: its median over the last tenth of the run against that over the second. Nobody else may ask meanwhile.
+First every prompt is answered alone, one after the other. Then --clients concurrent clients send the prompts at random. A
+client that disconnects does so after its request was sent, after some chunks of the answer, or after up to 8 s. Half of
+the answers are greedy, half have a seed, and all set `batch_invariant`: every finished answer must equal the one given
+alone, including finish reason and token count, and every partial answer must be a prefix of it.
 
-With --fair measure on a machine that does nothing else: where other programs take its processor at times, waits differ for that reason. `others` counts who had a first text while one waited, which is the server's doing alone.
+After the load, `gristmill_cache_pages_used`, `gristmill_cache_pages_leaked`, `gristmill_cache_tokens`, connections and
+requests of /metrics must return to their initial values within --idle seconds. For a server of --start, the median of the
+resident memory over the last tenth of the run is compared with the median over the second tenth. No other client may use
+the server meanwhile.
 
-It exits with 1 where something is found. The same --seed has the same prompts, requests and moments.";
+Use --fair on an otherwise idle machine, since other programs delay requests too. `others` counts the requests that got
+their first text while one waited, which depends on the server alone.
 
-/// Most clients, and most requests.
-const MOST: (u32, u32) = (1024, 10_000_000);
-/// How often it says how far it is.
-const PROGRESS: Duration = Duration::from_secs(5);
+Exits with 1 if there are findings. The same --seed yields the same prompts, requests and disconnects.";
+
+/// Maximum number of clients, and of requests.
+const MAX_LOAD: (u32, u32) = (1024, 10_000_000);
+/// Interval between progress messages.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 #[group(id = "server", required = true, args = ["url", "start"])]
 pub struct Options {
-    /// A server that runs: its address, or NAME=ADDRESS; its memory is not looked at
+    /// Running server: its address, or NAME=ADDRESS; its memory is not measured
     #[arg(long, value_name = "URL", value_parser = |text: &str| Ok::<_, String>(Named::url(text)))]
     url: Option<Named>,
-    /// A server to start: NAME=COMMAND, with {port} where the port belongs
+    /// Server to start: NAME=COMMAND, with {port} in place of the port
     #[arg(long, value_name = "NAME=COMMAND", value_parser = |text: &str| Named::command(text).map_err(|error| error.to_string()))]
     start: Option<Named>,
-    /// Requests in all
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=MOST.1 as i64))]
+    /// Total number of requests
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=MAX_LOAD.1 as i64))]
     requests: u32,
-    /// Clients that ask at the same time
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MOST.0 as i64))]
+    /// Number of concurrent clients
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MAX_LOAD.0 as i64))]
     clients: u32,
-    /// The part of the requests whose client hangs up, from 0 to 1
+    /// Share of requests whose client disconnects, from 0 to 1
     #[arg(long, value_name = "PART", default_value_t = 0.33, value_parser = part)]
     hang_up: f64,
-    /// Prompts that differ
+    /// Number of distinct prompts
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     prompts: u32,
-    /// Most tokens of a prompt
+    /// Maximum prompt length in tokens
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     prompt: u32,
-    /// Most tokens of an answer
+    /// Maximum answer length in tokens
     #[arg(long, value_name = "N", default_value_t = 48, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_tokens: u32,
-    /// The longest wait for a first text may be three times the median: for a server that has room for few of the clients, each of whom waits for its turn
+    /// Require that the longest time to first text is at most three times the median, for a server
+    /// with fewer slots than clients
     #[arg(long)]
     fair: bool,
-    /// MiB that resident memory may grow by, or 5 % where that is more. 64 is one heap of an arena of glibc's, which a thread may begin at any time; of 10,000 requests, 8 KiB each
+    /// Allowed growth of resident memory in MiB, or 5 % if that is more. 64 MiB is one arena heap
+    /// of glibc, which any thread may allocate; over 10,000 requests it is about 7 KiB each
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     growth: u32,
-    /// Seconds within which the server has to be idle at the end
+    /// Seconds within which the server must become idle at the end
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     idle: u32,
-    /// Seconds that a request may take: one that takes longer has failed
+    /// Request timeout in seconds; a request that exceeds it has failed
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
-    /// What prompts, requests and moments follow from
+    /// Seed of prompts, requests and disconnects
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
     access: Access,
-    /// Where the report goes, as JSON
+    /// JSON file for the report
     #[arg(short, long, value_name = "FILE.json")]
     output: Option<PathBuf>,
 }
@@ -97,18 +107,18 @@ fn part(text: &str) -> Result<f64, String> {
     }
 }
 
-/// True where nothing was found.
+/// Returns true if there are no findings.
 pub fn run(options: &Options) -> Result<bool> {
     let root = shell::root()?;
-    let mut report = Report {
+    let mut report = SoakReport {
         date: machine::today(),
         command: command(options),
         commit: shell::commit(&root)?,
         machine: Some(machine::describe(machine::cores()?)?),
-        ..Report::default()
+        ..SoakReport::default()
     };
-    // A report that cannot be written is better known now than after an hour.
-    let save = |report: &Report| options.output.as_ref().map_or(Ok(()), |path| shell::save(path, report));
+    // Fail now rather than after an hour if the report cannot be written.
+    let save = |report: &SoakReport| options.output.as_ref().map_or(Ok(()), |path| shell::save(path, report));
     save(&report)?;
     soak(options, &mut report)?;
     save(&report)?;
@@ -123,20 +133,20 @@ fn server(options: &Options) -> Result<&Named> {
     })
 }
 
-/// All of it but for what is said of the circumstances.
-fn soak(options: &Options, report: &mut Report) -> Result<()> {
+/// Runs the test and fills in the report, except for date, commit, command and machine.
+fn soak(options: &Options, report: &mut SoakReport) -> Result<()> {
     let server = server(options)?;
     let (running, model) = options.access.begin(server)?;
     (report.server, report.fair) = (server.name.clone(), options.fair);
     (report.requests, report.clients) = (options.requests as usize, options.clients as usize);
     report.before = watch::at_first(&running.site)?;
-    let sizes = Sizes {
+    let sizes = CaseSizes {
         cases: options.prompts as usize,
         prompt: options.prompt as usize,
         answer: options.max_tokens as usize,
         seed: options.seed,
     };
-    let asking = Asking::new(running.site.clone(), Duration::from_secs(options.timeout.into()));
+    let asking = SoakClient::new(running.site.clone(), Duration::from_secs(options.timeout.into()));
     let cases = cases::cases(&asking.site, &model, &sizes)?;
     eprintln!("soak: {} is ready; {} prompts are answered alone", server.name, cases.len());
     let begun = Instant::now();
@@ -158,9 +168,9 @@ fn soak(options: &Options, report: &mut Report) -> Result<()> {
         _ => None,
     });
     let (waits, others) = finished.unzip();
-    (report.wait, report.others) = (Spread::of(waits), Spread::of(others));
-    report.answers = Answers::of(&outcomes, &cases, &alone);
-    report.memory = watch::Growth::of(&memory, u64::from(options.growth) << 20);
+    (report.wait, report.others) = (LatencySpread::from_samples(waits), LatencySpread::from_samples(others));
+    report.answers = Answers::new(&outcomes, &cases, &alone);
+    report.memory = watch::Growth::fit(&memory, u64::from(options.growth) << 20);
     match watch::until_idle(&running.site, &report.before, Duration::from_secs(options.idle.into())) {
         Ok(after) => report.after = after,
         Err(error) => report.findings.push(format!("the server does not answer any more: {error:#}")),
@@ -169,12 +179,12 @@ fn soak(options: &Options, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The run, with somebody who looks at the server's memory meanwhile and says how far it is.
-fn watched(running: &Running, asking: &Asking, of: &Loop) -> (load::Outcomes, Vec<u64>) {
+/// Runs the load while another thread samples the server's memory and prints progress.
+fn watched(running: &Running, asking: &SoakClient, of: &Loop) -> (load::Outcomes, Vec<u64>) {
     let (done, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (begun, mut said) = (Instant::now(), Instant::now());
     let progress = |now: Option<u64>| {
-        if said.elapsed() < PROGRESS {
+        if said.elapsed() < PROGRESS_INTERVAL {
             return;
         }
         said = Instant::now();
@@ -191,7 +201,7 @@ fn watched(running: &Running, asking: &Asking, of: &Loop) -> (load::Outcomes, Ve
     })
 }
 
-/// The command as it can be repeated elsewhere: the server by its name alone, and without the key.
+/// Formats a command line for the report: the server by name only, without the key.
 fn command(options: &Options) -> String {
     let name = options.start.as_ref().or(options.url.as_ref()).map_or("", |server| &server.name);
     let Options { requests, clients, hang_up, prompts, prompt, max_tokens, seed, .. } = options;

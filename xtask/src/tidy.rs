@@ -1,18 +1,22 @@
-//! `xtask tidy`: the boundaries of the workspace, each stated as what is absent.
+//! `xtask tidy`: checks the boundaries of the workspace, each stated as an absence.
 //!
-//! A check is one function over the [`Tree`] and one line in [`CHECKS`]; its tests show that it can fail.
+//! A check is a function over the [`Tree`] and a row of
+//! [`CHECKS`]; its tests show that it can fail.
 
 mod arrows;
 mod benchmarks;
 mod circles;
 mod circumstances;
 mod cited;
+mod comments;
+mod commits;
 mod dialects;
 mod finding;
 mod folders;
 mod formats;
 mod house;
 mod kernel_text;
+mod language;
 mod lexer;
 mod long_functions;
 mod pure;
@@ -26,25 +30,25 @@ use tree::Tree;
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only list the checks
+    /// List the checks and exit
     #[arg(long)]
     list: bool,
-    /// Run only the checks of these names
+    /// Run only the named checks
     checks: Vec<String>,
 }
 
 struct Check {
     name: &'static str,
-    /// What it says is absent.
+    /// Description of the absence, for --list.
     absent: &'static str,
     run: fn(&Tree) -> Vec<Finding>,
 }
 
 const CHECKS: &[Check] = &[
-    Check { name: "manifests", absent: "a dependency against the arrows", run: arrows::manifests },
-    Check { name: "imports", absent: "a path into a crate above or beside", run: arrows::imports },
-    Check { name: "circles", absent: "a circle of files in a crate", run: circles::circles },
-    Check { name: "folders", absent: "a circle of top-level modules in a crate", run: folders::folders },
+    Check { name: "manifests", absent: "a dependency that the crate table forbids", run: arrows::manifests },
+    Check { name: "imports", absent: "a path into a crate that the crate table forbids", run: arrows::imports },
+    Check { name: "circles", absent: "a dependency cycle between files of a crate", run: circles::circles },
+    Check { name: "folders", absent: "a dependency cycle between top-level modules", run: folders::folders },
     Check {
         name: "libraries",
         absent: "HTTP outside server, device libraries outside backend",
@@ -57,12 +61,12 @@ const CHECKS: &[Check] = &[
     Check { name: "kernel-files", absent: "kernel source files outside renderers", run: kernel_text::kernel_files },
     Check {
         name: "dialects",
-        absent: "a decision, or a default in place of text, in a dialect",
+        absent: "a machine property or a fallback text in a dialect",
         run: dialects::dialects,
     },
     Check {
         name: "vendors",
-        absent: "a vendor of devices, its interface or language in the compiler",
+        absent: "a device vendor, API or kernel language in the compiler",
         run: vendors::vendors,
     },
     Check { name: "globs", absent: "glob imports outside tests, and from the crate root anywhere", run: house::globs },
@@ -76,21 +80,30 @@ const CHECKS: &[Check] = &[
     Check { name: "big-files", absent: "a file of more than 16 MiB", run: house::big_files },
     Check { name: "machine-paths", absent: "an absolute path of one machine", run: house::machine_paths },
     Check { name: "registry-hosts", absent: "a package registry's host", run: house::registry_hosts },
-    Check { name: "pages", absent: "a page whose blocks of code or headings lost their lines", run: house::pages },
-    Check { name: "cited", absent: "a page that names a source file which is not there", run: cited::cited },
+    Check { name: "pages", absent: "an unclosed code block, or a heading right after text", run: house::pages },
+    Check { name: "cited", absent: "a page that cites a missing source file", run: cited::cited },
     Check {
         name: "circumstances",
-        absent: "numbers of issues and sessions, and papers from outside, in pages and comments",
+        absent: "issue and session numbers, and outside documents, in pages and comments",
         run: circumstances::circumstances,
     },
+    Check { name: "experiments", absent: "a citation of an experiment without a file", run: cited::experiments },
+    Check { name: "mannerisms", absent: "a mannerism above its maximum rate", run: language::mannerisms },
+    Check { name: "phrases", absent: "a project-specific phrase for a term of the field", run: language::phrases },
+    Check { name: "terms", absent: "a term of the field that no comment or page uses", run: language::terms },
+    Check { name: "comment-widths", absent: "a comment wider than 100 columns", run: comments::widths },
+    Check { name: "echoes", absent: "a doc comment of three words or fewer", run: comments::echoes },
+    Check { name: "names", absent: "a type name defined twice in a crate, a constructor `of`", run: comments::names },
+    Check { name: "commits", absent: "a commit subject without area and imperative", run: commits::commits },
+    Check { name: "page-sizes", absent: "a page for newcomers above its maximum size", run: comments::page_sizes },
     Check {
         name: "benchmarks",
-        absent: "a page of measurements that is not what its files give",
+        absent: "a generated page that is not current",
         run: benchmarks::benchmarks,
     },
 ];
 
-/// True if nothing was found.
+/// Returns true if there are no findings.
 pub fn run(options: &Options) -> Result<bool> {
     if options.list {
         CHECKS.iter().for_each(|check| println!("{:<15} absent: {}", check.name, check.absent));
@@ -127,7 +140,7 @@ mod tests {
     #[test]
     fn an_empty_tree_is_tidy() {
         for check in CHECKS {
-            assert_eq!((check.run)(&Tree::of(&[])), [], "{}", check.name);
+            assert_eq!((check.run)(&Tree::from_files(&[])), [], "{}", check.name);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The program as it is called. Because this wants it, `cargo test` builds it, and the gate has it for `tidy`.
+//! Tests of the xtask binary. They also make `cargo test`
+//! build it, which the gate needs for `tidy`.
 
 use std::process::{Command, Output};
 

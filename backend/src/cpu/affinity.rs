@@ -1,65 +1,81 @@
-//! Which core a thread is on, which it may be on, and whether cores are short. Systems other than Linux do not say: there nothing here has an effect.
+//! Core of a thread, its affinity mask, and whether cores are contended. Linux
+//! only; elsewhere no effect.
 
 #[cfg(target_os = "linux")]
 use std::{fs::File, sync::OnceLock};
 
-/// The core that this thread runs on at the moment.
+/// Returns the core that this thread currently runs on.
 #[cfg(target_os = "linux")]
 pub fn current_core() -> Option<usize> {
     // SAFETY: no arguments.
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// Keeps this thread on the `index`-th core that the process may use.
+/// Pins this thread to the `index`-th core that the process may use.
 #[cfg(target_os = "linux")]
 pub fn pin_to(index: usize) {
     let Some(allowed) = allowed() else { return };
     let cores: Vec<usize> = members(&allowed).collect();
-    let Some(&core) = cores.get(index % cores.len().max(1)) else { return };
+    let Some(&core) = cores.get(index % cores.len().max(1)) else {
+        return;
+    };
     allow(&set_of([core]));
 }
 
-/// Moves this thread to another core than `taken`, if it may use one, and leaves it free to go wherever it might before.
+/// Moves this thread to a core outside `taken`, if it may use one, and restores its affinity.
 #[cfg(target_os = "linux")]
-pub fn leave(taken: &[usize]) {
+pub fn avoid_cores(taken: &[usize]) {
     let Some(allowed) = allowed() else { return };
     let rest = set_of(members(&allowed).filter(|core| !taken.contains(core)));
-    // The system moves a thread at once that may not stay, and not back when it may.
+    // Linux migrates a thread immediately when its core is excluded, but not back when
+    // it is allowed again.
     if members(&rest).next().is_some() && allow(&rest) {
         allow(&allowed);
     }
 }
 
-/// Are there more threads on the machine that could run at this moment than cores? Yes where the system does not say.
+/// Returns whether the machine has more runnable threads than cores; true if unknown.
 #[cfg(target_os = "linux")]
 pub fn contended() -> bool {
     use std::os::unix::fs::FileExt;
-    // Open for good: it is read by workers that wait for microseconds.
+    // Kept open, since workers that wait for microseconds read it.
     static LOAD: OnceLock<Option<(File, usize)>> = OnceLock::new();
-    let Some((file, online)) = LOAD.get_or_init(|| Some((File::open("/proc/loadavg").ok()?, online()?))) else {
+    let Some((file, online)) =
+        LOAD.get_or_init(|| Some((File::open("/proc/loadavg").ok()?, online()?)))
+    else {
         return true;
     };
     let mut text = [0; 64];
-    let Ok(length) = file.read_at(&mut text, 0) else { return true };
+    let Ok(length) = file.read_at(&mut text, 0) else {
+        return true;
+    };
     runnable(&text[..length]).is_none_or(|threads| threads > *online)
 }
 
-/// Cores of the machine, also those that this process may not use.
+/// Returns the number of online cores, including those that this process may not use.
 #[cfg(target_os = "linux")]
 fn online() -> Option<usize> {
-    // SAFETY: no arguments but a name.
+    // SAFETY: a constant name is the only argument.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).ok()
 }
 
-/// Threads that run or could, of `/proc/loadavg` (proc_loadavg(5)): what stands before the slash of `0.20 0.18 0.12 3/80 11206`.
+/// Parses the runnable threads in `/proc/loadavg` (proc_loadavg(5)): 3 in `0.20 0.18
+/// 0.12 3/80 11206`.
 #[cfg(target_os = "linux")]
 fn runnable(load: &[u8]) -> Option<usize> {
-    std::str::from_utf8(load).ok()?.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
+    std::str::from_utf8(load)
+        .ok()?
+        .split_ascii_whitespace()
+        .nth(3)?
+        .split_once('/')?
+        .0
+        .parse()
+        .ok()
 }
 
 #[cfg(target_os = "linux")]
 fn allowed() -> Option<libc::cpu_set_t> {
-    // SAFETY: a set of bits for which zeros are valid; the call writes it within its size.
+    // SAFETY: a bit set for which zeros are valid; the call writes it within its size.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         (libc::sched_getaffinity(0, size_of_val(&set), &mut set) == 0).then_some(set)
@@ -74,16 +90,18 @@ fn allow(set: &libc::cpu_set_t) -> bool {
 
 #[cfg(target_os = "linux")]
 fn members(set: &libc::cpu_set_t) -> impl Iterator<Item = usize> {
-    // SAFETY: the numbers are within the set.
+    // SAFETY: the indices are within the set.
     (0..libc::CPU_SETSIZE as usize).filter(|&core| unsafe { libc::CPU_ISSET(core, set) })
 }
 
 #[cfg(target_os = "linux")]
 fn set_of(cores: impl IntoIterator<Item = usize>) -> libc::cpu_set_t {
-    // SAFETY: a set of bits for which zeros are valid, and numbers from another such set.
+    // SAFETY: a bit set for which zeros are valid, and indices from another such set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
-        cores.into_iter().for_each(|core| libc::CPU_SET(core, &mut set));
+        cores
+            .into_iter()
+            .for_each(|core| libc::CPU_SET(core, &mut set));
         set
     }
 }
@@ -102,7 +120,7 @@ pub fn contended() -> bool {
 pub fn pin_to(_: usize) {}
 
 #[cfg(not(target_os = "linux"))]
-pub fn leave(_: &[usize]) {}
+pub fn avoid_cores(_: &[usize]) {}
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
@@ -137,15 +155,22 @@ mod tests {
         std::thread::spawn(|| {
             let may: Vec<usize> = members(&allowed().unwrap()).collect();
             for &core in &may {
-                leave(&[core]);
-                assert!(may.len() == 1 || current_core().is_some_and(|now| now != core || may.len() > 2));
+                avoid_cores(&[core]);
+                assert!(
+                    may.len() == 1
+                        || current_core().is_some_and(|now| now != core || may.len() > 2)
+                );
                 assert_eq!(members(&allowed().unwrap()).collect::<Vec<_>>(), may);
             }
-            leave(&may);
+            avoid_cores(&may);
             pin_to(may.len() - 1);
             assert_eq!(current_core(), may.last().copied());
-            leave(&[may[may.len() - 1]]);
-            assert_eq!(members(&allowed().unwrap()).collect::<Vec<_>>(), may[may.len() - 1..], "pinned threads stay");
+            avoid_cores(&[may[may.len() - 1]]);
+            assert_eq!(
+                members(&allowed().unwrap()).collect::<Vec<_>>(),
+                may[may.len() - 1..],
+                "pinned threads stay"
+            );
         })
         .join()
         .unwrap();

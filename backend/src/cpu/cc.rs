@@ -1,4 +1,4 @@
-//! The C compiler of the machine: found, asked for its version, run.
+//! The machine's C compiler: finds it, queries its version and runs it.
 
 use super::child::{MESSAGE_BYTES, run};
 use super::isa::Isa;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// What every kernel is compiled with.
+/// Compiler flags of all kernels.
 ///
-/// `-nostdlib`: kernels use no library. The `memcpy`, `memset` and `sqrtf` that a compiler may put in are the process's own,
-/// found when the library is loaded. No contraction, because `Fma` says where it is wanted; wrapping and no aliasing rules,
-/// because that is what the IR's integers and buffers mean.
+/// `-nostdlib`: kernels use no library. A `memcpy`, `memset` or `sqrtf` that the compiler inserts
+/// is resolved in the process when the library is loaded. No contraction, as `Fma` is explicit in
+/// the IR; wrapping integers and no aliasing rules are the IR's semantics.
 const FLAGS: &[&str] = &[
     "-std=gnu11",
     "-O2",
@@ -28,149 +28,230 @@ const FLAGS: &[&str] = &[
     "-fno-asynchronous-unwind-tables",
     "-w",
 ];
-/// The flag of a compiler that makes kernels in a third of the time of `-O2` (gcc 12, a unit of 390 kB: 1.3 s for 3.9), which take longer to run: for tests of what
-/// stands above kernels.
-pub const QUICK: &str = "-Og";
-/// Part of every key: another way of compiling is another number.
-const FORMAT: &str = "gristmill cpu kernels 1";
-/// Under what the compiler of the latest kernels is noted.
-const REMEMBERED: &str = "compiler 1";
-/// What a machine lacks.
-const NONE: &str = "none of cc, gcc and clang runs on this machine";
-/// The longest that a unit may take. The largest take gcc some ten seconds on a slow core; thirty times that is a compiler that hangs.
+/// Flag that compiles in a third of the time of `-O2` (gcc 12, a unit of 390 kB: 1.3 s instead of
+/// 3.9), with slower kernels, for tests of higher layers.
+pub const QUICK_FLAG: &str = "-Og";
+/// Version of the compilation scheme, part of each key.
+const KEY_VERSION: &str = "gristmill cpu kernels 1";
+/// Store key of the compiler that compiled the latest kernels.
+const COMPILER_KEY: &str = "compiler 1";
+/// Error message without a compiler.
+const NO_COMPILER: &str = "none of cc, gcc and clang runs on this machine";
+/// Timeout of a unit. The largest take gcc some ten seconds on a slow core; 30 times
+/// that is a hang.
 const COMPILE_TIME: Duration = Duration::from_secs(300);
-/// The longest that `--version` may take: some milliseconds, unless the machine is busy or the program lies on a network's disk.
+/// Timeout of `--version`, which takes milliseconds unless the machine is busy or
+/// the file system remote.
 const VERSION_TIME: Duration = Duration::from_secs(30);
 
-/// A C compiler.
+/// A C compiler with its version.
 #[derive(Clone, Debug)]
 pub struct Cc {
-    /// Program and arguments, as they were given: `["gcc", "-O1"]`, `["zig", "cc"]`.
+    /// Program and arguments as given: `["gcc", "-O1"]`, `["zig", "cc"]`.
     command: Vec<String>,
-    /// The program, wherever it is run; none of a compiler that is no longer there, whose kernels still are.
+    /// Absolute path of the program; None for a removed compiler with kernels in the store.
     program: Option<PathBuf>,
-    /// The longest that it may take for a unit.
+    /// Timeout of a unit.
     limit: Duration,
-    /// All that `--version` says.
+    /// Complete output of `--version`.
     version: String,
 }
 
 impl Cc {
-    /// `$CC` if it is set, else the first of `cc`, `gcc` and `clang` that runs.
+    /// Finds `$CC` if it is set, else the first of `cc`, `gcc` and `clang` that runs.
     pub fn find() -> Result<Cc, Error> {
         match std::env::var("CC").ok().filter(|cc| !cc.trim().is_empty()) {
-            Some(cc) => Cc::named(&cc).map_err(|e| Error::NoCompiler(format!("CC is `{cc}`, which {e}"))),
+            Some(cc) => {
+                Cc::named(&cc).map_err(|e| Error::NoCompiler(format!("CC is `{cc}`, which {e}")))
+            }
             None => ["cc", "gcc", "clang"]
                 .iter()
                 .find_map(|name| Cc::named(name).ok())
-                .ok_or_else(|| Error::NoCompiler(NONE.into())),
+                .ok_or_else(|| Error::NoCompiler(NO_COMPILER.into())),
         }
     }
 
-    /// As [`Cc::find`]. Where no compiler is named and none is there, the one whose kernels this store has: what it compiled runs without it.
+    /// Finds a compiler as [`Cc::find`] does, else the one recorded in the store.
+    ///
+    /// Stored kernels run without their compiler. A compiler named by `$CC` is not replaced.
     pub fn find_or_remember(store: &Store) -> Result<Cc, Error> {
         Cc::find().or_else(|error| {
             let named = std::env::var("CC").is_ok_and(|cc| !cc.trim().is_empty());
-            if named { Err(error) } else { Cc::remembered(store).ok_or(error) }
+            if named {
+                Err(error)
+            } else {
+                Cc::remembered(store).ok_or(error)
+            }
         })
     }
 
-    /// What [`Cc::remember`] has noted.
+    /// Returns the compiler that [`Cc::remember`] recorded.
     fn remembered(store: &Store) -> Option<Cc> {
-        let note = String::from_utf8(store.get(&Key::of([REMEMBERED])).ok()??).ok()?;
+        let note = String::from_utf8(store.get(&Key::from_parts([COMPILER_KEY])).ok()??).ok()?;
         let (command, version) = note.split_once('\n')?;
         let command = command.split_whitespace().map(String::from).collect();
-        Some(Cc { command, program: None, version: version.into(), limit: COMPILE_TIME })
+        Some(Cc {
+            command,
+            program: None,
+            version: version.into(),
+            limit: COMPILE_TIME,
+        })
     }
 
-    /// Notes in that store that its latest kernels are this compiler's.
+    /// Records in the store that its latest kernels are this compiler's.
     pub fn remember(&self, store: &Store) {
-        store.keep(&Key::of([REMEMBERED]), format!("{}\n{}", self.command.join(" "), self.version).as_bytes());
+        store.put_or_warn(
+            &Key::from_parts([COMPILER_KEY]),
+            format!("{}\n{}", self.command.join(" "), self.version).as_bytes(),
+        );
     }
 
-    /// The compiler run by these words. The error says what it does instead of telling its version.
+    /// Runs the compiler with this command line; the error describes a failed version query.
     pub fn named(words: &str) -> Result<Cc, String> {
         let command: Vec<String> = words.split_whitespace().map(String::from).collect();
-        let Some((program, arguments)) = command.split_first() else { return Err("is empty".into()) };
+        let Some((program, arguments)) = command.split_first() else {
+            return Err("is empty".into());
+        };
         let program = located(program);
         let mut version = Command::new(&program);
-        version.args(arguments).arg("--version").env("LC_ALL", "C").stdout(Stdio::piped());
+        version
+            .args(arguments)
+            .arg("--version")
+            .env("LC_ALL", "C")
+            .stdout(Stdio::piped());
         let ended = run(version, VERSION_TIME).map_err(|e| format!("does not run: {e}"))?;
         let Some(status) = ended.status else {
-            return Err(format!("does not tell its version within {} s", VERSION_TIME.as_secs()));
+            return Err(format!(
+                "does not tell its version within {} s",
+                VERSION_TIME.as_secs()
+            ));
         };
         let version = String::from_utf8_lossy(&ended.output).trim().to_owned();
         if !status.success() || version.is_empty() {
             return Err(format!("does not tell its version ({status})"));
         }
-        Ok(Cc { command, program: Some(program), version, limit: COMPILE_TIME })
+        Ok(Cc {
+            command,
+            program: Some(program),
+            version,
+            limit: COMPILE_TIME,
+        })
     }
 
-    /// With another limit to the time that a unit may take; five minutes unless said.
+    /// Sets the timeout of a unit, five minutes by default.
     pub fn with_limit(self, limit: Duration) -> Cc {
         Cc { limit, ..self }
     }
 
-    /// With this flag after all others: `-O0` compiles in a quarter of the time of `-O2`, for tests of many texts that run for a moment each.
+    /// Appends a flag: `-O0` compiles in a quarter of the time of `-O2`, for tests with
+    /// many short-lived texts.
     pub fn with_flag(mut self, flag: &str) -> Cc {
         self.command.push(flag.into());
         self
     }
 
-    /// Command and first line of its version, for people.
+    /// Returns the command and the first line of its version, for display.
     pub fn describe(&self) -> String {
-        let gone = if self.program.is_none() { ", no longer here: what it compiled is used" } else { "" };
-        format!("{}: {}{gone}", self.command.join(" "), self.version.lines().next().unwrap_or_default())
+        let gone = if self.program.is_none() {
+            ", no longer here: what it compiled is used"
+        } else {
+            ""
+        };
+        format!(
+            "{}: {}{gone}",
+            self.command.join(" "),
+            self.version.lines().next().unwrap_or_default()
+        )
     }
 
-    /// What is given with the program: words that belong to it, as the `cc` of `zig cc`, and flags, from the first that begins with `-`.
-    fn given(&self) -> (&[String], &[String]) {
+    /// Splits the given arguments at the first flag: subcommands as the `cc` of
+    /// `zig cc`, then flags.
+    fn fixed_arguments(&self) -> (&[String], &[String]) {
         let arguments = &self.command[1..];
-        arguments.split_at(arguments.iter().position(|a| a.starts_with('-')).unwrap_or(arguments.len()))
+        arguments.split_at(
+            arguments
+                .iter()
+                .position(|a| a.starts_with('-'))
+                .unwrap_or(arguments.len()),
+        )
     }
 
-    /// All flags; those that were given come last, and may take one back.
+    /// Returns all flags; the given ones come last and may override others.
     fn flags(&self, isa: Isa) -> Vec<&str> {
-        // On macOS a library may leave symbols to the process only when told so.
-        let platform: &[&str] = if cfg!(target_os = "macos") { &["-undefined", "dynamic_lookup"] } else { &[] };
-        let mut flags: Vec<&str> = FLAGS.iter().chain(isa.flags()).chain(platform).copied().collect();
-        flags.extend(self.given().1.iter().map(String::as_str));
+        // On macOS, undefined symbols in a library must be allowed explicitly.
+        let platform: &[&str] = if cfg!(target_os = "macos") {
+            &["-undefined", "dynamic_lookup"]
+        } else {
+            &[]
+        };
+        let mut flags: Vec<&str> = FLAGS
+            .iter()
+            .chain(isa.flags())
+            .chain(platform)
+            .copied()
+            .collect();
+        flags.extend(self.fixed_arguments().1.iter().map(String::as_str));
         flags
     }
 
-    /// Everything that the compiled form of `source` depends on.
+    /// Returns a key of all inputs that determine the compiled form of `source`.
     pub fn key(&self, source: &str, isa: Isa) -> Key {
         let command = self.command.join(" ");
-        let mut parts: Vec<&str> = vec![FORMAT, isa.name(), &command, &self.version, source];
+        let mut parts: Vec<&str> = vec![KEY_VERSION, isa.name(), &command, &self.version, source];
         for flag in self.flags(isa) {
             parts.push(flag);
         }
-        Key::of(parts)
+        Key::from_parts(parts)
     }
 
-    /// A translation unit as the bytes of a shared library. `what` names it in errors; `place` is for files in between.
-    pub fn compile(&self, what: &str, source: &str, isa: Isa, place: &Temporary) -> Result<Vec<u8>, Error> {
+    /// Compiles a translation unit to the bytes of a shared library.
+    ///
+    /// `what` names it in errors; `place` is for temporary files.
+    pub fn compile(
+        &self,
+        what: &str,
+        source: &str,
+        isa: Isa,
+        place: &Temporary,
+    ) -> Result<Vec<u8>, Error> {
         let Some(program) = &self.program else {
-            return Err(Error::NoCompiler(format!("{NONE}, and {what} has not been compiled before")));
+            return Err(Error::NoCompiler(format!(
+                "{NO_COMPILER}, and {what} has not been compiled before"
+            )));
         };
         let directory = place.path();
         let io = |doing: &str| Error::io(format!("{doing} in {}", directory.display()));
-        std::fs::write(directory.join("unit.c"), source).map_err(io("writing a kernel's source"))?;
+        std::fs::write(directory.join("unit.c"), source)
+            .map_err(io("writing a kernel's source"))?;
         let mut command = Command::new(program);
-        command.args(self.given().0).args(self.flags(isa)).args(["-o", "unit.so", "unit.c"]).current_dir(directory);
-        // The compiler's own files go where they are private and get removed.
-        command.env("TMPDIR", directory).env("LC_ALL", "C").stdout(Stdio::null());
-        let useless = |how: String| Error::NoCompiler(format!("`{}` {how}", self.command.join(" ")));
-        let ended = run(command, self.limit).map_err(|e| useless(format!("does not run any more: {e}")))?;
+        command
+            .args(self.fixed_arguments().0)
+            .args(self.flags(isa))
+            .args(["-o", "unit.so", "unit.c"])
+            .current_dir(directory);
+        // The compiler's temporary files go to a private directory that is removed.
+        command
+            .env("TMPDIR", directory)
+            .env("LC_ALL", "C")
+            .stdout(Stdio::null());
+        let useless =
+            |how: String| Error::NoCompiler(format!("`{}` {how}", self.command.join(" ")));
+        let ended =
+            run(command, self.limit).map_err(|e| useless(format!("does not run any more: {e}")))?;
         match ended.status {
-            Some(status) if status.success() => {
-                std::fs::read(directory.join("unit.so")).map_err(|_| useless("ran, but made no library".into()))
-            }
+            Some(status) if status.success() => std::fs::read(directory.join("unit.so"))
+                .map_err(|_| useless("ran, but made no library".into())),
             Some(status) => {
                 let message = complaint(&ended.errors, status);
                 match self.compiles_anything(program, isa, directory) {
-                    true => Err(Error::Compile { kernel: what.into(), message }),
-                    false => Err(useless(format!("compiles nothing for this processor ({}):\n{message}", isa.name()))),
+                    true => Err(Error::Compile {
+                        kernel: what.into(),
+                        message,
+                    }),
+                    false => Err(useless(format!(
+                        "compiles nothing for this processor ({}):\n{message}",
+                        isa.name()
+                    ))),
                 }
             }
             None => {
@@ -185,19 +266,29 @@ impl Cc {
 }
 
 impl Cc {
-    /// Does it make a library of an empty unit? Where it does not, what it said of a kernel is not the kernel's fault.
+    /// Returns whether an empty unit compiles. If not, an error about a kernel is not
+    /// the kernel's fault.
     fn compiles_anything(&self, program: &Path, isa: Isa, directory: &Path) -> bool {
         let mut command = Command::new(program);
-        command.args(self.given().0).args(self.flags(isa)).args(["-o", "empty.so", "empty.c"]).current_dir(directory);
-        command.env("TMPDIR", directory).env("LC_ALL", "C").stdout(Stdio::null());
+        command
+            .args(self.fixed_arguments().0)
+            .args(self.flags(isa))
+            .args(["-o", "empty.so", "empty.c"])
+            .current_dir(directory);
+        command
+            .env("TMPDIR", directory)
+            .env("LC_ALL", "C")
+            .stdout(Stdio::null());
         let written = std::fs::write(directory.join("empty.c"), "int gristmill_is_here;\n");
         written.is_ok()
-            && run(command, self.limit).is_ok_and(|ended| ended.status.is_some_and(|status| status.success()))
+            && run(command, self.limit)
+                .is_ok_and(|ended| ended.status.is_some_and(|status| status.success()))
     }
 }
 
-/// The program of that name with its whole path: compilers are run in another directory, in which `./cc` or a relative part of `PATH` would be
-/// something else. As it was given where it cannot be found.
+/// Returns the absolute path of a program, or the argument if it is not found.
+///
+/// Compilers run in another directory, where `./cc` or a relative entry of `PATH` would differ.
 fn located(program: &str) -> PathBuf {
     let given = Path::new(program);
     let found = |path: PathBuf| std::path::absolute(path).ok().filter(|path| path.is_file());
@@ -212,7 +303,7 @@ fn located(program: &str) -> PathBuf {
         .unwrap_or_else(|| given.into())
 }
 
-/// What a failed compiler said, or how it died.
+/// Formats the error output of a failed compiler and its exit status.
 fn complaint(errors: &[u8], status: ExitStatus) -> String {
     let said = String::from_utf8_lossy(errors);
     let mut end = said.len().min(MESSAGE_BYTES);
@@ -229,7 +320,11 @@ mod tests {
 
     #[test]
     fn a_missing_compiler_is_named() {
-        assert!(Cc::named("/nonexistent/cc -x").unwrap_err().contains("does not run"));
+        assert!(
+            Cc::named("/nonexistent/cc -x")
+                .unwrap_err()
+                .contains("does not run")
+        );
         assert!(Cc::named("false").unwrap_err().contains("version"));
         assert!(Cc::named("  ").is_err());
     }
@@ -237,10 +332,25 @@ mod tests {
     #[test]
     fn keys_depend_on_compiler_flags_and_text() {
         let (command, program) = (vec!["cc".into()], Some(PathBuf::from("/usr/bin/cc")));
-        let cc = Cc { command, program, version: "1".into(), limit: COMPILE_TIME };
-        let newer = Cc { version: "2".into(), ..cc.clone() };
+        let cc = Cc {
+            command,
+            program,
+            version: "1".into(),
+            limit: COMPILE_TIME,
+        };
+        let newer = Cc {
+            version: "2".into(),
+            ..cc.clone()
+        };
         let key = cc.key("x", Isa::Plain);
         assert_eq!(key, cc.key("x", Isa::Plain));
-        assert!(![newer.key("x", Isa::Plain), cc.key("y", Isa::Plain), cc.key("x", Isa::Avx2)].contains(&key));
+        assert!(
+            ![
+                newer.key("x", Isa::Plain),
+                cc.key("y", Isa::Plain),
+                cc.key("x", Isa::Avx2)
+            ]
+            .contains(&key)
+        );
     }
 }

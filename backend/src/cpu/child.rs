@@ -1,4 +1,4 @@
-//! Programs that are run for so long at most.
+//! Runs child processes with a timeout.
 
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
@@ -8,36 +8,50 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes that are kept of what a program says: a compiler that is unhappy with a vector type can write megabytes.
+/// Maximum bytes kept of a program's output; compiler errors about vector types can be megabytes.
 pub const MESSAGE_BYTES: usize = 8 << 10;
-/// Time passes in pieces so long. Of a time in which everything was stopped (Ctrl-Z, a machine asleep) at most one counts.
-const SLICE: Duration = Duration::from_secs(1);
-/// A program that has ended has written all that it says: what is in its pipes is read in less. Longer they are open only where something
-/// that it left behind has them.
+/// Slice in which a timeout is counted. A period with all processes stopped (Ctrl-Z, suspend)
+/// counts as one slice.
+const WAIT_SLICE: Duration = Duration::from_secs(1);
+/// Time to read the pipes of a program that has ended. They stay open longer only if a process
+/// left behind holds them.
 const READ_TIME: Duration = Duration::from_secs(5);
-/// Looks for descendants of a program that is being ended: what a stopped process had begun to start is there at the next.
-const LOOKS: usize = 100;
+/// Maximum searches for descendants of a killed program; a stopped process may
+/// have forked just before.
+const KILL_ROUNDS: usize = 100;
 
-/// How a program ended, and what it said.
-pub struct Ended {
-    /// None if it took too long, and was killed.
+/// Exit status and output of a program.
+pub struct ChildOutput {
+    /// None after a timeout, when it was killed.
     pub status: Option<ExitStatus>,
-    /// The beginning of what it said.
+    /// Beginning of its standard output.
     pub output: Vec<u8>,
-    /// The beginning of its complaints.
+    /// Beginning of its standard error.
     pub errors: Vec<u8>,
 }
 
-/// Runs a program for at most so long. What it has started goes with it then. It stays in the group of its caller: what ends that (Ctrl-C) ends
-/// it, too.
-pub fn run(mut command: Command, limit: Duration) -> std::io::Result<Ended> {
-    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-    let (output, errors) = (Said::of(child.stdout.take()), Said::of(child.stderr.take()));
+/// Runs a program with a timeout, after which its descendants are killed, too.
+///
+/// It stays in the caller's process group, so Ctrl-C ends both.
+pub fn run(mut command: Command, limit: Duration) -> std::io::Result<ChildOutput> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (output, errors) = (
+        PipeReader::from_pipe(child.stdout.take()),
+        PipeReader::from_pipe(child.stderr.take()),
+    );
     let pid = Pid::from_child(&child);
     let (send, ended) = mpsc::channel();
     std::thread::spawn(move || {
-        // It stays a zombie, so that its number is nobody else's yet when it is killed.
-        let _ = retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT));
+        // It stays a zombie, so its PID is not reused before it may be killed.
+        let _ = retry_on_intr(|| {
+            waitid(
+                WaitId::Pid(pid),
+                WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+            )
+        });
         let _ = send.send(());
     });
     let in_time = within(&ended, limit);
@@ -48,14 +62,18 @@ pub fn run(mut command: Command, limit: Duration) -> std::io::Result<Ended> {
     // It may have ended by itself just before.
     let status = (in_time || status.success()).then_some(status);
     let until = Instant::now() + READ_TIME;
-    Ok(Ended { status, output: output.read(until), errors: errors.read(until) })
+    Ok(ChildOutput {
+        status,
+        output: output.read(until),
+        errors: errors.read(until),
+    })
 }
 
-/// Does it come in that time, counted in slices?
+/// Waits for the end, up to a limit that is counted in slices. Returns whether it came.
 fn within(ended: &Receiver<()>, limit: Duration) -> bool {
     let mut left = limit;
     while !left.is_zero() {
-        let slice = left.min(SLICE);
+        let slice = left.min(WAIT_SLICE);
         match ended.recv_timeout(slice) {
             Err(RecvTimeoutError::Timeout) => left -= slice,
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return true,
@@ -64,13 +82,19 @@ fn within(ended: &Receiver<()>, limit: Duration) -> bool {
     false
 }
 
-/// Ends a child and what descends from it. All are stopped first: one that runs could start another behind our back, and the number of one
-/// that ended could be another's.
+/// Kills a child and its descendants.
+///
+/// All are stopped first: a running one could fork unseen, and the PID of one that
+/// ended could be reused.
 fn end(child: Pid) {
     let mut tree = vec![child];
     let _ = kill_process(child, Signal::STOP);
-    for _ in 0..LOOKS {
-        let found: Vec<Pid> = tree.iter().flat_map(|&pid| children(pid)).filter(|pid| !tree.contains(pid)).collect();
+    for _ in 0..KILL_ROUNDS {
+        let found: Vec<Pid> = tree
+            .iter()
+            .flat_map(|&pid| children(pid))
+            .filter(|pid| !tree.contains(pid))
+            .collect();
         if found.is_empty() {
             break;
         }
@@ -84,13 +108,21 @@ fn end(child: Pid) {
     }
 }
 
-/// The children of a process, of all its threads; none where the system does not list them.
+/// Returns the children of all threads of a process; empty where the system does not list them.
 #[cfg(target_os = "linux")]
 fn children(pid: Pid) -> Vec<Pid> {
-    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
-    let listed = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let threads = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let listed =
+        threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
     listed
-        .flat_map(|list| list.split_whitespace().filter_map(|n| Pid::from_raw(n.parse().ok()?)).collect::<Vec<_>>())
+        .flat_map(|list| {
+            list.split_whitespace()
+                .filter_map(|n| Pid::from_raw(n.parse().ok()?))
+                .collect::<Vec<_>>()
+        })
         .collect()
 }
 #[cfg(not(target_os = "linux"))]
@@ -98,16 +130,16 @@ fn children(_: Pid) -> Vec<Pid> {
     Vec::new()
 }
 
-/// What a program says, which is read to its end beside it.
-struct Said {
-    /// The first bytes: a little more than is shown of them.
+/// Output of a program, read to its end on a separate thread.
+struct PipeReader {
+    /// First bytes, one more than the limit so that truncation is visible.
     bytes: Arc<Mutex<Vec<u8>>>,
-    /// Closed at the end.
+    /// Disconnected at the end of the output.
     ended: Receiver<()>,
 }
 
-impl Said {
-    fn of(pipe: Option<impl Read + Send + 'static>) -> Said {
+impl PipeReader {
+    fn from_pipe(pipe: Option<impl Read + Send + 'static>) -> PipeReader {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (send, ended) = mpsc::channel();
         let kept = bytes.clone();
@@ -127,11 +159,13 @@ impl Said {
                 }
             }
         });
-        Said { bytes, ended }
+        PipeReader { bytes, ended }
     }
-    /// What has been read at its end, or by then, where a process left behind keeps it from ending.
+    /// Returns the output at its end, or at `until` if a process left behind keeps the pipe open.
     fn read(self, until: Instant) -> Vec<u8> {
-        let _ = self.ended.recv_timeout(until.saturating_duration_since(Instant::now()));
+        let _ = self
+            .ended
+            .recv_timeout(until.saturating_duration_since(Instant::now()));
         std::mem::take(&mut self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -149,8 +183,16 @@ mod tests {
     #[test]
     fn what_is_left_behind_with_the_pipes_is_not_waited_for() {
         let begin = Instant::now();
-        let ended = run(shell("sleep 120 & echo said; echo $!"), Duration::from_secs(60)).unwrap();
-        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+        let ended = run(
+            shell("sleep 120 & echo said; echo $!"),
+            Duration::from_secs(60),
+        )
+        .unwrap();
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            begin.elapsed()
+        );
         assert!(ended.status.unwrap().success());
         let said = String::from_utf8(ended.output).unwrap();
         let left = said.strip_prefix("said\n").unwrap().trim().parse().unwrap();
@@ -160,7 +202,11 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_program_is_of_its_callers_group() {
-        let ended = run(shell("cut -d ' ' -f 5 /proc/$$/stat"), Duration::from_secs(60)).unwrap();
+        let ended = run(
+            shell("cut -d ' ' -f 5 /proc/$$/stat"),
+            Duration::from_secs(60),
+        )
+        .unwrap();
         let group = rustix::process::getpgrp().as_raw_nonzero().to_string();
         assert_eq!(String::from_utf8(ended.output).unwrap().trim(), group);
     }

@@ -1,23 +1,25 @@
-//! The CPU as a device.
+//! The [`Device`] implementation for the CPU.
 
-use super::cc::{Cc, QUICK};
+use super::cc::{Cc, QUICK_FLAG};
+use super::code_places::CodePlaces;
 use super::isa::Isa;
 use super::kernel::CpuCode;
 use super::measure;
 use super::memory::{Allocator, huge_pages};
-use super::places::Places;
 use super::processor::machine;
 use super::replay::CpuReplay;
-use super::team::{MOST, Team};
-use super::unit::{Loaded, Unit, partition};
-use crate::measured::Kept;
-use crate::parallel::{cores, each};
-use crate::text::{Libraries, Text};
+use super::team::{MAX_WORKERS, Team};
+use super::unit::{LoadedUnit, Unit, partition};
+use crate::cost_store::CostStore;
+use crate::parallel::{cores, parallel_for};
+use crate::text::{KernelText, Libraries};
 use crate::tuning;
 use gristmill_runtime::lease::{Order, Owner};
-use gristmill_runtime::staging::{self, Piece};
+use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::{Key, Store};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay, memory};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay, memory,
+};
 use gristmill_uop::costs::Costs;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -25,7 +27,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The CPU.
+/// The CPU as a device.
 pub struct CpuDevice {
     owner: Owner,
     isa: Isa,
@@ -35,30 +37,41 @@ pub struct CpuDevice {
     store: Store,
     team: Arc<Team>,
     allocator: Allocator,
-    /// What two schedules share is compiled once even where their units differ.
-    loaded: Libraries<Loaded>,
+    /// Schedules share compiled kernels even if their units differ.
+    loaded: Libraries<LoadedUnit>,
     compiled: AtomicUsize,
 }
 
 impl CpuDevice {
-    /// The CPU with `threads` workers (all that the process may use unless said) and the instruction set `isa` (a name or
-    /// `auto`), with the user's store and C compiler, told [`QUICK`] or not. `GRISTMILL_PIN=1` keeps each worker on a core.
+    /// Opens the CPU with `threads` workers and an instruction set (a name or `auto`).
+    ///
+    /// None means all cores of the process. It uses the user's store and C compiler, with
+    /// [`QUICK_FLAG`] if `quick`. `GRISTMILL_PIN=1` pins workers to cores.
     pub fn new(threads: Option<usize>, isa: &str, quick: bool) -> Result<CpuDevice, Error> {
-        // The cheap checks first.
+        // Cheap checks first.
         let (threads, isa) = (team_size(threads)?, Isa::parse(isa)?);
         let store = Store::user()?;
         let cc = Cc::find_or_remember(&store)?;
-        CpuDevice::with(threads, isa, if quick { cc.with_flag(QUICK) } else { cc }, store)
+        CpuDevice::with(
+            threads,
+            isa,
+            if quick { cc.with_flag(QUICK_FLAG) } else { cc },
+            store,
+        )
     }
 
-    /// The CPU with this compiler and store.
+    /// Opens the CPU with this compiler and store.
     pub fn with(threads: usize, isa: Isa, cc: Cc, store: Store) -> Result<CpuDevice, Error> {
         let pin = std::env::var("GRISTMILL_PIN").is_ok_and(|v| !v.is_empty() && v != "0");
-        let (tuning, plans) = tuning::kept(&store, &machine(isa));
+        let (tuning, plans) = tuning::load(&store, &machine(isa));
         let owner = Owner::new();
         Ok(CpuDevice {
             isa,
-            target: Target { tuning, plans, ..isa.target() },
+            target: Target {
+                tuning,
+                plans,
+                ..isa.target()
+            },
             prelude: super::dialect::prelude(),
             cc,
             store,
@@ -70,44 +83,58 @@ impl CpuDevice {
         })
     }
 
-    /// The units of the store that have some of these texts, by text.
-    fn stored(&self, places: &Places, texts: &[&Text]) -> Result<Vec<(Key, Arc<Loaded>)>, Error> {
+    /// Loads the stored units that contain some of these texts. Returns them by text.
+    fn stored(
+        &self,
+        places: &CodePlaces,
+        texts: &[&KernelText],
+    ) -> Result<Vec<(Key, Arc<LoadedUnit>)>, Error> {
         let units = places.units(texts);
-        let of = |number: usize| units[number].1.iter().map(|&i| texts[i]).collect::<Vec<&Text>>();
-        let load = |number: usize| Ok(Places::load(&self.store, &units[number].0, &of(number)));
+        let of = |number: usize| {
+            units[number]
+                .1
+                .iter()
+                .map(|&i| texts[i])
+                .collect::<Vec<&KernelText>>()
+        };
+        let load = |number: usize| Ok(CodePlaces::load(&self.store, &units[number].0, &of(number)));
         let mut libraries = Vec::new();
-        each(units.len(), cores(), load, |number, library| {
+        parallel_for(units.len(), cores(), load, |number, library| {
             let library = library.map(Arc::new);
-            libraries.extend(of(number).into_iter().filter_map(|text| Some((text.key, library.clone()?))));
+            libraries.extend(
+                of(number)
+                    .into_iter()
+                    .filter_map(|text| Some((text.key, library.clone()?))),
+            );
             Ok(())
         })?;
         Ok(libraries)
     }
 
-    /// With this text before the kernels of every translation unit: the types and helpers that they share.
+    /// Replaces the prelude of each translation unit: types and helper functions.
     pub fn with_prelude(mut self, prelude: impl Into<String>) -> CpuDevice {
         self.prelude = prelude.into();
         self
     }
 
-    /// The instruction set that kernels are compiled for.
+    /// Returns the instruction set that kernels are compiled for.
     pub fn isa(&self) -> Isa {
         self.isa
     }
-    /// Workers, of which the caller of a replay is one.
+    /// Returns the number of workers, including the caller of a replay.
     pub fn threads(&self) -> usize {
         self.team.count()
     }
-    /// The team, for other work that divides well (prepacking at load).
+    /// Returns the team, for other parallel work (prepacking at load).
     pub fn team(&self) -> &Arc<Team> {
         &self.team
     }
-    /// Its costs, as they are kept.
-    fn kept(&self) -> Kept<'_> {
+    /// Returns the entry of measured costs.
+    fn cost_store(&self) -> CostStore<'_> {
         let device = format!("{}, {} threads", machine(self.isa), self.threads());
-        Kept::new(&self.store, &device, "")
+        CostStore::new(&self.store, &device, "")
     }
-    /// Translation units that this device had to compile.
+    /// Returns the number of translation units that this device has compiled.
     pub fn compiled(&self) -> usize {
         self.compiled.load(Ordering::Relaxed)
     }
@@ -116,11 +143,11 @@ impl CpuDevice {
 fn team_size(asked: Option<usize>) -> Result<usize, Error> {
     let there = cores();
     match asked {
-        None => Ok(there.min(MOST)),
-        Some(n) if (1..=MOST).contains(&n) => Ok(n),
+        None => Ok(there.min(MAX_WORKERS)),
+        Some(n) if (1..=MAX_WORKERS).contains(&n) => Ok(n),
         Some(n) => Err(Error::Setting {
             setting: format!("--threads {n}"),
-            message: format!("a team has 1 to {MOST} threads"),
+            message: format!("a team has 1 to {MAX_WORKERS} threads"),
             hint: format!("this process may use {there} cores; without the flag it uses them all"),
         }),
     }
@@ -138,9 +165,13 @@ impl Device for CpuDevice {
     }
     fn describe(&self) -> Vec<String> {
         let sets: Vec<&str> = Isa::all_available().iter().map(|isa| isa.name()).collect();
-        let [costs, measured] = self.kept().describe(&self.target.machine, None);
+        let [costs, measured] = self.cost_store().describe(&self.target.machine, None);
         vec![
-            format!("instruction set: {} (of {})", self.isa.name(), sets.join(", ")),
+            format!(
+                "instruction set: {} (of {})",
+                self.isa.name(),
+                sets.join(", ")
+            ),
             format!("threads: {} of {}", self.threads(), cores()),
             format!("C compiler: {}", self.cc.describe()),
             format!("kernel cache: {}", self.store.describe()),
@@ -155,7 +186,9 @@ impl Device for CpuDevice {
         ]
     }
     fn measure(&self) -> Result<Option<Costs>, Error> {
-        self.kept().renew(|| measure::costs(self.threads())).map(Some)
+        self.cost_store()
+            .renew(|| measure::costs(self.threads()))
+            .map(Some)
     }
     fn tuned_as(&self) -> Option<String> {
         Some(machine(self.isa))
@@ -175,51 +208,101 @@ impl Device for CpuDevice {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         from.copy_out(self.id(), offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
-        staging::in_place(self.id(), to, offset, len)
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+        staging::staged_in_place(self.id(), to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
-        let texts = Text::all(programs)?;
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+        let texts = KernelText::all(programs)?;
         let (mut libraries, missing) = self.loaded.find(&texts);
-        let done = |libraries: &HashMap<Key, Arc<Loaded>>| {
-            progress(texts.iter().filter(|t| libraries.contains_key(&t.key)).count(), texts.len())
+        let done = |libraries: &HashMap<Key, Arc<LoadedUnit>>| {
+            progress(
+                texts
+                    .iter()
+                    .filter(|t| libraries.contains_key(&t.key))
+                    .count(),
+                texts.len(),
+            )
         };
         done(&libraries);
         let before = self.compiled();
-        let mut places = Places::open(&self.store, &self.cc, self.isa, &self.prelude);
+        let mut places = CodePlaces::open(&self.store, &self.cc, self.isa, &self.prelude);
         libraries.extend(self.stored(&places, &missing)?);
-        let missing: Vec<&Text> = missing.into_iter().filter(|t| !libraries.contains_key(&t.key)).collect();
+        let missing: Vec<&KernelText> = missing
+            .into_iter()
+            .filter(|t| !libraries.contains_key(&t.key))
+            .collect();
         let lengths: Vec<usize> = missing.iter().map(|t| t.source.len()).collect();
         let parts = partition(&lengths, cores());
-        let units: Vec<Unit> =
-            parts.iter().map(|p| Unit::new(&self.prelude, p.iter().map(|&i| missing[i]).collect())).collect();
+        let units: Vec<Unit> = parts
+            .iter()
+            .map(|p| Unit::new(&self.prelude, p.iter().map(|&i| missing[i]).collect()))
+            .collect();
         let load = |number: usize| units[number].load(&self.cc, self.isa, &self.store);
-        each(units.len(), cores(), load, |number, (library, was_compiled)| {
-            self.compiled.fetch_add(usize::from(was_compiled), Ordering::Relaxed);
-            let library = Arc::new(library);
-            places.add(parts[number].iter().map(|&i| missing[i]), units[number].key(&self.cc, self.isa));
-            libraries.extend(parts[number].iter().map(|&i| (missing[i].key, library.clone())));
-            done(&libraries);
-            Ok(())
-        })?;
-        places.keep(&self.store);
+        parallel_for(
+            units.len(),
+            cores(),
+            load,
+            |number, (library, was_compiled)| {
+                self.compiled
+                    .fetch_add(usize::from(was_compiled), Ordering::Relaxed);
+                let library = Arc::new(library);
+                places.add(
+                    parts[number].iter().map(|&i| missing[i]),
+                    units[number].key(&self.cc, self.isa),
+                );
+                libraries.extend(
+                    parts[number]
+                        .iter()
+                        .map(|&i| (missing[i].key, library.clone())),
+                );
+                done(&libraries);
+                Ok(())
+            },
+        )?;
+        places.save(&self.store);
 
         if self.compiled() > before {
             self.cc.remember(&self.store);
         }
-        self.loaded.keep(&libraries);
-        let kernel = |(text, program): (&Text, &Program)| -> Result<Arc<dyn Kernel>, Error> {
+        self.loaded.remember(&libraries);
+        let kernel = |(text, program): (&KernelText, &Program)| -> Result<Arc<dyn Kernel>, Error> {
             let library = libraries[&text.key].clone();
             let function = library.function(text)?;
-            Ok(Arc::new(LoadedProgram::new(program.clone(), self.id(), CpuCode { function, _library: library })))
+            Ok(Arc::new(LoadedProgram::new(
+                program.clone(),
+                self.id(),
+                CpuCode {
+                    function,
+                    _library: library,
+                },
+            )))
         };
         texts.iter().zip(programs).map(kernel).collect()
     }
 
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
-        Ok(Box::new(CpuReplay::new(&self.owner, Order::Queued, self.team.clone(), launches)?))
+        Ok(Box::new(CpuReplay::new(
+            &self.owner,
+            Order::Queued,
+            self.team.clone(),
+            launches,
+        )?))
     }
     fn capture_alone(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
-        Ok(Box::new(CpuReplay::new(&self.owner, Order::Alone, Arc::new(Team::new(1, false)?), launches)?))
+        Ok(Box::new(CpuReplay::new(
+            &self.owner,
+            Order::Alone,
+            Arc::new(Team::new(1, false)?),
+            launches,
+        )?))
     }
 }

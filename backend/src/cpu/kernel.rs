@@ -1,11 +1,11 @@
-//! What a program is on the CPU: a function, and the library that has it.
+//! Loaded form of a program on the CPU.
 
-use super::unit::{Function, Loaded};
+use super::unit::{Function, LoadedUnit};
 use std::sync::Arc;
 
-/// The code of a kernel.
+/// A kernel's function.
 pub struct CpuCode {
     pub(super) function: Function,
-    /// Keeps the function.
-    pub(super) _library: Arc<Loaded>,
+    /// Keeps the function loaded.
+    pub(super) _library: Arc<LoadedUnit>,
 }

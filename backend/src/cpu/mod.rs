@@ -5,23 +5,24 @@ mod affinity;
 mod amx;
 mod cc;
 mod child;
+mod code_places;
 mod device;
 pub mod dialect;
 mod isa;
 mod kernel;
 pub mod measure;
 mod memory;
-mod places;
 mod processor;
 mod replay;
 mod team;
 mod unit;
 
-pub use cc::{Cc, QUICK};
+pub use cc::{Cc, QUICK_FLAG};
 pub use device::CpuDevice;
 pub use isa::{Isa, IsaInfo, TABLE as ISAS};
-pub use team::{MOST as MOST_THREADS, Team, Worker};
-// For a device that compiles as this one does and runs elsewhere: the conformance suite's emulated processor.
+pub use team::{MAX_WORKERS as MAX_THREADS, Team, Worker};
+// For devices that compile as this one does but run kernels elsewhere, as the
+// conformance suite's emulator.
 pub use unit::{Unit, partition};
 
 #[cfg(test)]

@@ -1,23 +1,45 @@
-//! The processor in words, as what is measured on it, or tuned for it, is kept by.
+//! Description of the processor, the key of its tuning and measurements.
 
 use super::isa::Isa;
 
-/// The machine, in words: what an answer holds for.
+/// Returns processor model, instruction set and core count as text.
 pub fn machine(isa: Isa) -> String {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    format!("{}, {}, {cores} cores", model(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()), isa.name())
+    format!(
+        "{}, {}, {cores} cores",
+        model(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+        isa.name()
+    )
 }
 
-/// The processor's model, from the system's description of it.
+/// Extracts the processor model from `/proc/cpuinfo`.
 fn model(cpuinfo: &str) -> String {
     let field = |name: &str| {
-        let of = |line: &str| line.split_once(':').map(|(k, v)| (k.trim().to_string(), v.trim().to_string()));
-        cpuinfo.lines().filter_map(of).find(|(k, _)| k == name).map(|x| x.1)
+        let of = |line: &str| {
+            line.split_once(':')
+                .map(|(k, v)| (k.trim().to_string(), v.trim().to_string()))
+        };
+        cpuinfo
+            .lines()
+            .filter_map(of)
+            .find(|(k, _)| k == name)
+            .map(|x| x.1)
     };
-    // An ARM processor has numbers, which differ as names do; models of one name differ in their number too.
-    let names = ["model name", "cpu family", "model", "CPU implementer", "CPU part"];
+    // ARM processors have only numbers. On x86, models with one name may differ in
+    // family and model numbers.
+    let names = [
+        "model name",
+        "cpu family",
+        "model",
+        "CPU implementer",
+        "CPU part",
+    ];
     let all: Vec<String> = names.iter().filter_map(|n| field(n)).collect();
-    if all.is_empty() { std::env::consts::ARCH.into() } else { all.join(" ") }
+    if all.is_empty() {
+        std::env::consts::ARCH.into()
+    } else {
+        all.join(" ")
+    }
 }
 
 #[cfg(test)]
@@ -30,7 +52,10 @@ mod tests {
             model("processor\t: 0\nmodel\t\t: 17\nmodel name\t: Fast CPU @ 3\n\nmodel\t: 18\n"),
             "Fast CPU @ 3 17"
         );
-        assert_eq!(model("CPU implementer\t: 0x41\nCPU part\t: 0xd40\n"), "0x41 0xd40");
+        assert_eq!(
+            model("CPU implementer\t: 0x41\nCPU part\t: 0xd40\n"),
+            "0x41 0xd40"
+        );
         assert_eq!(model(""), std::env::consts::ARCH);
     }
 }

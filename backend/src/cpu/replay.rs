@@ -1,4 +1,4 @@
-//! A captured step: launches bound to addresses, run level by level by the team.
+//! A captured step on the CPU: launches bound to addresses, run level by level by the team.
 
 use super::kernel::CpuCode;
 use super::team::{Team, Worker};
@@ -12,46 +12,47 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// A launch, bound.
+/// A launch bound to its arguments.
 struct Task {
     function: Function,
-    /// Where its addresses begin in `Step::addresses`.
+    /// Index of its first address in `Step::addresses`.
     buffers: usize,
-    /// Its values in `Step::values`.
+    /// Range of its values in `Step::values`.
     vars: Range<usize>,
-    /// Its counts of workgroups in `Step::counts`.
+    /// Its workgroup counts in `Step::counts`.
     groups: Groups,
-    /// Seconds of a workgroup of each body, where it has several.
+    /// Predicted seconds of a workgroup of each body, if there are several.
     seconds: Vec<f64>,
-    /// Its place among the launches that were captured.
+    /// Index among the captured launches.
     number: usize,
-    /// Is it long enough that the ends of the workers' shares are given to whoever comes first?
+    /// Whether it is long enough for work stealing between the workers.
     long: bool,
-    /// How many of these ends were taken.
+    /// Number of stealable pieces taken so far.
     taken: AtomicUsize,
 }
 
-/// A launch of so many bytes is long: some ten microseconds. Where assertions are checked all are, so that tests, whose kernels are small, see pieces.
-const LONG: f64 = if cfg!(debug_assertions) { 0.0 } else { 512e3 };
-/// The part of a worker's share, one in so many, that others may take.
-const LEFT: i64 = 4;
-/// Pieces of it.
-const PIECES: i64 = 2;
+/// Minimum bytes of a launch with work stealing: about ten microseconds. Zero in debug builds, so
+/// that tests with small kernels cover stealing.
+const LONG_LAUNCH_BYTES: f64 = if cfg!(debug_assertions) { 0.0 } else { 512e3 };
+/// Divisor: one in this many workgroups of a share is stealable (docs/experiments/136).
+const STEALABLE_SHARE: i64 = 4;
+/// Stealable pieces of each share.
+const STEALABLE_PIECES: i64 = 2;
 
-/// A captured step.
+/// A captured step on the CPU.
 pub struct CpuReplay {
     team: Arc<Team>,
     scratch: usize,
     variables: Variables,
-    /// For each element of `Step::values`, the variable it is.
+    /// Variable of each element of `Step::values`.
     reads: Vec<usize>,
     step: Step,
     uses: StepUses,
-    /// Keeps memory and libraries.
+    /// Keeps buffers and libraries alive.
     launches: Vec<Launch>,
 }
 
-/// What workers see of a step.
+/// Data of a step that workers read.
 struct Step {
     tasks: Vec<Task>,
     levels: Vec<Level>,
@@ -60,26 +61,46 @@ struct Step {
     counts: Vec<i64>,
 }
 
-/// Launches that do not depend on one another.
+/// Launches that are independent of each other.
 struct Level {
     tasks: Range<usize>,
-    /// Must all workers have ended it before the next begins? Not if both run on worker 0 alone.
+    /// Whether a barrier follows; not needed if this and the next level run on worker 0 alone.
     barrier: bool,
 }
 
-// SAFETY: the addresses are of buffers that `launches` keeps, which belong to no thread. Workers only read a step.
+// SAFETY: the addresses are of buffers that `launches` keeps alive and that belong to no thread.
+// Workers only read a step.
 unsafe impl Send for CpuReplay {}
 // SAFETY: as above.
 unsafe impl Sync for Step {}
 
 impl CpuReplay {
-    /// Binds launches of that device, sorted by level. What is queued runs on a team that all of it shares.
-    pub fn new(owner: &Owner, order: Order, team: Arc<Team>, launches: Vec<Launch>) -> Result<CpuReplay, Error> {
+    /// Binds launches, sorted by level. Queued steps share a team.
+    pub fn new(
+        owner: &Owner,
+        order: Order,
+        team: Arc<Team>,
+        launches: Vec<Launch>,
+    ) -> Result<CpuReplay, Error> {
         launches.iter().try_for_each(|l| l.check(owner.id()))?;
         let uses = StepUses::new(owner, launches.iter().flat_map(Launch::uses), order);
-        let step = Step { tasks: vec![], levels: vec![], addresses: vec![], values: vec![], counts: vec![] };
+        let step = Step {
+            tasks: vec![],
+            levels: vec![],
+            addresses: vec![],
+            values: vec![],
+            counts: vec![],
+        };
         let variables = Variables::default();
-        let mut replay = CpuReplay { team, scratch: 0, variables, reads: vec![], step, uses, launches };
+        let mut replay = CpuReplay {
+            team,
+            scratch: 0,
+            variables,
+            reads: vec![],
+            step,
+            uses,
+            launches,
+        };
         let launches = std::mem::take(&mut replay.launches);
         let mut level = None;
         for number in by_level(&launches) {
@@ -87,10 +108,19 @@ impl CpuReplay {
             if level != Some(launch.level) {
                 level = Some(launch.level);
                 let at = replay.step.tasks.len();
-                replay.step.levels.push(Level { tasks: at..at, barrier: true });
+                replay.step.levels.push(Level {
+                    tasks: at..at,
+                    barrier: true,
+                });
             }
             replay.bind(launch, number)?;
-            replay.step.levels.last_mut().expect("just pushed").tasks.end += 1;
+            replay
+                .step
+                .levels
+                .last_mut()
+                .expect("just pushed")
+                .tasks
+                .end += 1;
         }
         replay.launches = launches;
         replay.step.values = vec![0; replay.reads.len()];
@@ -104,17 +134,29 @@ impl CpuReplay {
         let buffers = self.step.addresses.len();
         for buffer in &launch.buffers {
             let host = buffer.host();
-            let host = host.ok_or_else(|| Error::invalid(&program.name, "a buffer is not in the host's memory"))?;
+            let host = host.ok_or_else(|| {
+                Error::invalid(&program.name, "a buffer is not in the host's memory")
+            })?;
             self.step.addresses.push(host);
         }
         let (groups, slots) = self.variables.bind(launch)?;
         let vars = self.reads.len()..self.reads.len() + slots.len();
         self.reads.extend(slots);
         self.scratch = self.scratch.max(program.scratch);
-        let long = program.estimate.weight_bytes + program.estimate.other_bytes >= LONG;
+        let long =
+            program.estimate.weight_bytes + program.estimate.other_bytes >= LONG_LAUNCH_BYTES;
         let (function, taken) = (kernel.code.function, AtomicUsize::new(0));
         let seconds = program.bodies.iter().map(|body| body.seconds).collect();
-        self.step.tasks.push(Task { function, buffers, vars, groups, seconds, number, long, taken });
+        self.step.tasks.push(Task {
+            function,
+            buffers,
+            vars,
+            groups,
+            seconds,
+            number,
+            long,
+            taken,
+        });
         Ok(())
     }
 
@@ -125,15 +167,25 @@ impl CpuReplay {
         for (value, &variable) in self.step.values.iter_mut().zip(&self.reads) {
             *value = self.variables.values()[variable];
         }
-        self.step.tasks.iter().for_each(|t| t.taken.store(0, Ordering::Relaxed));
-        // One workgroup, or none, needs worker 0 only; between two such levels there is nothing to wait for.
+        self.step
+            .tasks
+            .iter()
+            .for_each(|t| t.taken.store(0, Ordering::Relaxed));
+        // At most one workgroup runs on worker 0 only; two such levels need
+        // no barrier between them.
         let (tasks, counts) = (&self.step.tasks, &self.step.counts);
-        let alone = |level: &Level| tasks[level.tasks.clone()].iter().map(|t| counts[t.groups.all]).sum::<i64>() <= 1;
+        let alone = |level: &Level| {
+            tasks[level.tasks.clone()]
+                .iter()
+                .map(|t| counts[t.groups.all])
+                .sum::<i64>()
+                <= 1
+        };
         let levels = &mut self.step.levels;
         for i in 1..levels.len() {
             levels[i - 1].barrier = !(alone(&levels[i - 1]) && alone(&levels[i]));
         }
-        // The team's own barrier ends the last one.
+        // The team's own barrier ends the last level.
         if let Some(last) = levels.last_mut() {
             last.barrier = false;
         }
@@ -141,25 +193,26 @@ impl CpuReplay {
     }
 }
 
-/// The workgroups of a launch, for the workers to share.
+/// Division of a launch's workgroups among the workers.
 struct Shares<'a> {
     count: i64,
-    /// Workgroups of each body and seconds of one of them, where there are several bodies.
+    /// Workgroups and seconds per workgroup of each body, if there are several.
     bodies: (&'a [i64], &'a [f64]),
-    /// Turns the intervals among the workers, so that the small launches of one level do not all fall to worker 0.
+    /// Rotation of the shares, so that the small launches of a level do not all run on worker 0.
     shift: i64,
     workers: usize,
 }
 
 impl Shares<'_> {
-    /// The workgroups of worker `index`: contiguous, as long as those of the others by the cost model.
-    fn of(&self, index: usize) -> Range<i64> {
+    /// Returns the share of worker `index`: contiguous, and of equal duration by the cost model.
+    fn share(&self, index: usize) -> Range<i64> {
         let workers = self.workers as i64;
         let place = (index as i64 - self.shift).rem_euclid(workers);
-        self.begin(place)..self.begin(place + 1)
+        self.share_begin(place)..self.share_begin(place + 1)
     }
-    /// Where the interval `place` begins. Of one body the first `count % workers` are one longer.
-    fn begin(&self, place: i64) -> i64 {
+    /// Returns the begin of share `place`. With one body, the first `count % workers`
+    /// shares are one longer.
+    fn share_begin(&self, place: i64) -> i64 {
         let (count, workers) = (self.count, self.workers as i64);
         let (counts, seconds) = self.bodies;
         let all: f64 = counts.iter().zip(seconds).map(|(&n, s)| n as f64 * s).sum();
@@ -175,7 +228,7 @@ impl Shares<'_> {
         }
         count
     }
-    /// The body that all of these workgroups are of.
+    /// Returns the body that contains all of these workgroups, if there is one.
     fn body(&self, part: &Range<i64>) -> Option<usize> {
         if self.bodies.0.is_empty() {
             return Some(0);
@@ -189,32 +242,46 @@ impl Shares<'_> {
     }
 }
 
-/// What a worker runs of its share before it takes pieces, and piece `i` of the rest, which has [`PIECES`]. Cores are not equally fast, nor is one
-/// from one moment to the next, least of all where memory decides.
-fn own(share: &Range<i64>) -> Range<i64> {
-    share.start..share.end - (share.end - share.start) / LEFT
+/// Part of a share that its worker runs itself, before the stealable pieces `i` of
+/// [`STEALABLE_PIECES`]. Cores differ in speed, also over time, in particular when memory-bound.
+fn own_part(share: &Range<i64>) -> Range<i64> {
+    share.start..share.end - (share.end - share.start) / STEALABLE_SHARE
 }
-fn piece(share: &Range<i64>, i: i64) -> Range<i64> {
-    let (first, rest) = (own(share).end, (share.end - share.start) / LEFT);
-    first + rest * i / PIECES..first + rest * (i + 1) / PIECES
+fn stealable_piece(share: &Range<i64>, i: i64) -> Range<i64> {
+    let (first, rest) = (
+        own_part(share).end,
+        (share.end - share.start) / STEALABLE_SHARE,
+    );
+    first + rest * i / STEALABLE_PIECES..first + rest * (i + 1) / STEALABLE_PIECES
 }
 
 impl Step {
-    /// One worker's part. `done(task, start)` is called after what it ran of each launch.
+    /// Runs one worker's part of the step. `done(task, start)` is called after its
+    /// part of each launch.
     #[inline]
-    fn run(&self, worker: &Worker, begin: impl Fn() -> Option<Instant>, done: impl Fn(&Task, Option<Instant>)) {
+    fn run(
+        &self,
+        worker: &Worker,
+        begin: impl Fn() -> Option<Instant>,
+        done: impl Fn(&Task, Option<Instant>),
+    ) {
         let workers = worker.count();
         for level in &self.levels {
             let mut shift = 0;
             for task in &self.tasks[level.tasks.clone()] {
                 let count = self.counts[task.groups.all];
                 let bodies = (&self.counts[task.groups.bodies.clone()], &task.seconds[..]);
-                let shares = Shares { count, bodies, shift, workers };
-                let part = shares.of(worker.index);
+                let shares = Shares {
+                    count,
+                    bodies,
+                    shift,
+                    workers,
+                };
+                let part = shares.share(worker.index);
                 if !part.is_empty() {
                     let start = begin();
                     if task.long && workers > 1 {
-                        self.in_pieces(task, &shares, worker);
+                        self.run_with_stealing(task, &shares, worker);
                     } else {
                         self.call(task, part, false, worker);
                     }
@@ -227,11 +294,12 @@ impl Step {
             }
         }
     }
-    /// Most of the worker's share, then pieces of everybody's, which need no stages of their own where the last ones are of the same body.
-    fn in_pieces(&self, task: &Task, shares: &Shares, worker: &Worker) {
+    /// Runs the worker's own part, then stealable pieces of all shares. Stages are kept if the
+    /// previous piece ended in the same body.
+    fn run_with_stealing(&self, task: &Task, shares: &Shares, worker: &Worker) {
         let workers = worker.count();
-        let mut part = own(&shares.of(worker.index));
-        // The body whose stages are in the worker's scratch.
+        let mut part = own_part(&shares.share(worker.index));
+        // Body that the stages in the worker's scratch belong to.
         let mut filled = None;
         loop {
             if !part.is_empty() {
@@ -240,17 +308,22 @@ impl Step {
                 filled = shares.body(&(part.end - 1..part.end));
             }
             let taken = task.taken.fetch_add(1, Ordering::Relaxed);
-            if taken >= workers * PIECES as usize {
+            if taken >= workers * STEALABLE_PIECES as usize {
                 return;
             }
-            part = piece(&shares.of(taken % workers), (taken / workers) as i64);
+            part = stealable_piece(&shares.share(taken % workers), (taken / workers) as i64);
         }
     }
-    /// Runs workgroups of a launch; `staged` says that the worker's last call was of the same launch, and ended with the one body that these are of.
+    /// Runs workgroups of a launch.
+    ///
+    /// `staged` means that the worker's last call was of this launch and ended in the
+    /// body of these workgroups.
     #[inline]
     fn call(&self, task: &Task, part: Range<i64>, staged: bool, worker: &Worker) {
-        // SAFETY: the addresses and values are this launch's, in the order of its parameters; the scratch is large enough and this worker's, and filled where `staged` says so;
-        // launches of one level do not conflict, those of others are apart, and no two parts of one share a workgroup.
+        // SAFETY: the addresses and values are this launch's, in the order of its parameters; the
+        // scratch is large enough and this worker's, and filled if `staged`; launches of one
+        // level do not conflict, those of other levels run at other times, and no two parts of a
+        // launch share a workgroup.
         unsafe {
             (task.function)(
                 self.addresses.as_ptr().add(task.buffers),
@@ -269,7 +342,8 @@ impl Replay for CpuReplay {
         self.prepare(vars)?;
         let _in_flight = self.uses.begin()?;
         let step = &self.step;
-        self.team.run(self.scratch, &|worker| step.run(worker, || None, |_, _| ()))
+        self.team
+            .run(self.scratch, &|worker| step.run(worker, || None, |_, _| ()))
     }
 
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
@@ -287,7 +361,10 @@ impl Replay for CpuReplay {
                 },
             )
         })?;
-        Ok(longest.into_iter().map(|n| n.into_inner() as f64 * 1e-9).collect())
+        Ok(longest
+            .into_iter()
+            .map(|n| n.into_inner() as f64 * 1e-9)
+            .collect())
     }
 
     fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<Vec<Span>, Error> {
@@ -297,7 +374,7 @@ impl Replay for CpuReplay {
         let all = Mutex::new(Vec::new());
         let origin = Instant::now();
         self.team.run(self.scratch, &|worker| {
-            // Shared only when all is done: the clock runs.
+            // Merged only at the end, as the clock is running.
             let mine = RefCell::new(Vec::with_capacity(step.tasks.len()));
             step.run(
                 worker,
@@ -305,10 +382,17 @@ impl Replay for CpuReplay {
                 |task, start| {
                     let end = origin.elapsed().as_secs_f64();
                     let start = start.map_or(end, |s| s.duration_since(origin).as_secs_f64());
-                    mine.borrow_mut().push(Span { launch: task.number, worker: worker.index, start, end });
+                    mine.borrow_mut().push(Span {
+                        launch: task.number,
+                        worker: worker.index,
+                        start,
+                        end,
+                    });
                 },
             );
-            all.lock().unwrap_or_else(PoisonError::into_inner).extend(mine.into_inner());
+            all.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(mine.into_inner());
         })?;
         let mut spans = all.into_inner().unwrap_or_else(PoisonError::into_inner);
         spans.sort_by(|a, b| a.start.total_cmp(&b.start));
@@ -324,12 +408,12 @@ mod tests {
     fn a_share_is_what_its_worker_runs_and_its_pieces() {
         for (start, end) in [(0, 0), (3, 4), (0, 7), (5, 69), (100, 1123)] {
             let share = start..end;
-            let mut at = own(&share).end;
-            for i in 0..PIECES {
-                assert_eq!(piece(&share, i).start, at);
-                at = piece(&share, i).end;
+            let mut at = own_part(&share).end;
+            for i in 0..STEALABLE_PIECES {
+                assert_eq!(stealable_piece(&share, i).start, at);
+                at = stealable_piece(&share, i).end;
             }
-            assert_eq!((own(&share).start, at), (start, end));
+            assert_eq!((own_part(&share).start, at), (start, end));
         }
     }
 
@@ -338,42 +422,82 @@ mod tests {
         for workers in 1..=5 {
             for count in 0..20 {
                 for shift in 0..workers as i64 {
-                    let shares = Shares { count, bodies: (&[], &[]), shift, workers };
-                    let mut parts: Vec<Range<i64>> = (0..workers).map(|i| shares.of(i)).collect();
-                    assert!(parts.iter().all(|p| (count / workers as i64..=count / workers as i64 + 1).contains(&(p.end - p.start))));
+                    let shares = Shares {
+                        count,
+                        bodies: (&[], &[]),
+                        shift,
+                        workers,
+                    };
+                    let mut parts: Vec<Range<i64>> =
+                        (0..workers).map(|i| shares.share(i)).collect();
+                    assert!(parts.iter().all(|p| {
+                        (count / workers as i64..=count / workers as i64 + 1)
+                            .contains(&(p.end - p.start))
+                    }));
                     parts.sort_by_key(|p| (p.start, p.end));
                     assert_eq!((parts[0].start, parts[workers - 1].end), (0, count));
                     assert!(parts.windows(2).all(|w| w[0].end == w[1].start));
                 }
             }
         }
-        let alone = |shift| Shares { count: 1, bodies: (&[], &[]), shift, workers: 2 };
-        assert_eq!((alone(0).of(0), alone(1).of(1)), (0..1, 0..1));
+        let alone = |shift| Shares {
+            count: 1,
+            bodies: (&[], &[]),
+            shift,
+            workers: 2,
+        };
+        assert_eq!((alone(0).share(0), alone(1).share(1)), (0..1, 0..1));
     }
 
     #[test]
     fn pieces_of_one_body_need_no_stages_again() {
-        let one = Shares { count: 8, bodies: (&[], &[]), shift: 0, workers: 2 };
+        let one = Shares {
+            count: 8,
+            bodies: (&[], &[]),
+            shift: 0,
+            workers: 2,
+        };
         assert_eq!(one.body(&(2..8)), Some(0));
-        let several = Shares { count: 11, bodies: (&[3, 0, 8], &[1.0; 3]), shift: 0, workers: 2 };
+        let several = Shares {
+            count: 11,
+            bodies: (&[3, 0, 8], &[1.0; 3]),
+            shift: 0,
+            workers: 2,
+        };
         let bodies = [0..3, 2..4, 3..11, 10..11].map(|part| several.body(&part));
         assert_eq!(bodies, [Some(0), None, Some(2), Some(2)]);
     }
 
     #[test]
     fn shares_of_several_bodies_take_as_long() {
-        // Eight workgroups of a second each behind eight that take next to nothing.
-        let shares = Shares { count: 16, bodies: (&[8, 8], &[1e-3, 1.0]), shift: 0, workers: 2 };
-        assert_eq!([shares.of(0), shares.of(1)], [0..12, 12..16]);
+        // Eight workgroups of one second each, after eight of negligible time.
+        let shares = Shares {
+            count: 16,
+            bodies: (&[8, 8], &[1e-3, 1.0]),
+            shift: 0,
+            workers: 2,
+        };
+        assert_eq!([shares.share(0), shares.share(1)], [0..12, 12..16]);
         for workers in 1..=5 {
-            for (counts, seconds) in [([0, 7, 3], [1.0, 2.0, 0.0]), ([5, 0, 1], [0.5, 1.0, 100.0]), ([0; 3], [1.0; 3])]
-            {
+            for (counts, seconds) in [
+                ([0, 7, 3], [1.0, 2.0, 0.0]),
+                ([5, 0, 1], [0.5, 1.0, 100.0]),
+                ([0; 3], [1.0; 3]),
+            ] {
                 let count = counts.iter().sum();
-                let shares = Shares { count, bodies: (&counts, &seconds), shift: 1, workers };
-                let mut parts: Vec<Range<i64>> = (0..workers).map(|i| shares.of(i)).collect();
+                let shares = Shares {
+                    count,
+                    bodies: (&counts, &seconds),
+                    shift: 1,
+                    workers,
+                };
+                let mut parts: Vec<Range<i64>> = (0..workers).map(|i| shares.share(i)).collect();
                 parts.sort_by_key(|p| (p.start, p.end));
                 assert_eq!((parts[0].start, parts[workers - 1].end), (0, count));
-                assert!(parts.windows(2).all(|w| w[0].end == w[1].start), "{parts:?}");
+                assert!(
+                    parts.windows(2).all(|w| w[0].end == w[1].start),
+                    "{parts:?}"
+                );
             }
         }
     }

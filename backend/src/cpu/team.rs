@@ -1,8 +1,10 @@
 //! A persistent team of threads with a spin barrier.
 //!
-//! A decode step is some hundred dependent levels of 10 to 500 µs. Waking threads by the system costs about 50 µs a level, so the
-//! team spins: a job is handed over, and levels inside it are separated, by shared counters alone. A worker that waits for
-//! longer than a step's own waits take sleeps, so that an idle program uses no CPU and another program gets the core; who arrives last wakes it.
+//! A decode step has some hundred dependent levels of 10 to 500 µs. Waking threads through the
+//! system costs about 50 µs a level, so the team spins: jobs are announced, and levels separated,
+//! by shared counters alone. A worker that waits longer than the usual waits within a step
+//! sleeps, so that an idle process uses no CPU time and other processes get the core; the last
+//! worker to arrive wakes it.
 
 use super::affinity;
 use super::memory::Map;
@@ -14,21 +16,22 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A waiting worker spins so long, then sleeps: longer than what workers wait for one another in a step, and for the choice of a token between two. A core
-/// that is given away comes back when it is free, milliseconds later, and to be woken takes 50 µs. Two cores, an answer of 200 tokens of the demo beside a
-/// program that keeps one of them busy: 852 ms where workers spin for 20 µs, 97 to 116 for 50 to 1,000, 225 for 5,000.
-const SPIN: Duration = Duration::from_micros(500);
-/// At a barrier a worker spins on for so long where nobody waits for a core: who is still at work is waited for, and a virtual machine's core that sleeps
-/// may be gone for a millisecond. Prompts of 512 tokens on two virtual cores of a busy host, asleep after [`SPIN`] against not: 85 to 107 tok/s
-/// (Youtu-LLM-2B), 45 to 58 (DeepSeek-V2-Lite).
-const PATIENCE: Duration = Duration::from_millis(50);
-/// Looks at the shared counter between looks at the clock.
-const LOOKS: u32 = 64;
-/// The largest team: a number above it is a mistake.
-pub const MOST: usize = 1024;
+/// Time that a waiting worker spins before it sleeps: longer than the usual waits within a step and
+/// token sampling between steps. With 20 µs, replies next to a busy process take eight times
+/// as long (docs/experiments/058).
+const SPIN_TIME: Duration = Duration::from_micros(500);
+/// Time that a worker keeps spinning at a barrier while no core is contended: a virtual core that
+/// sleeps may take a millisecond to return. Prefill on two such cores is up to 1.3 times as
+/// fast (docs/experiments/062).
+const SLEEP_AFTER: Duration = Duration::from_millis(50);
+/// Checks of the shared counter between reads of the clock.
+const SPINS_PER_CLOCK_READ: u32 = 64;
+/// Maximum team size; a larger number is assumed to be a mistake.
+pub const MAX_WORKERS: usize = 1024;
 
-/// The cores of this process, of which teams that run take as many as they have workers: two devices do not run side by side on the same ones.
-/// A team of one takes none: it is its caller's thread, which runs anyway.
+/// Cores of the process, which running teams reserve, so that two devices do not share cores.
+///
+/// A team of one reserves none, since it runs on the caller's thread.
 struct Cores {
     state: Mutex<Turns>,
     changed: Condvar,
@@ -36,12 +39,12 @@ struct Cores {
 
 struct Turns {
     free: usize,
-    /// Teams get their cores in the order in which they asked: the number of the next to ask, and of the next to get some.
+    /// FIFO tickets: the next to draw, then the next to be served.
     next: u64,
     serving: u64,
 }
 
-/// Cores that a team has.
+/// Cores reserved by a team.
 struct Taken<'a> {
     from: &'a Cores,
     count: usize,
@@ -49,31 +52,41 @@ struct Taken<'a> {
 
 impl Cores {
     fn new(count: usize) -> Cores {
-        Cores { state: Mutex::new(Turns { free: count, next: 0, serving: 0 }), changed: Condvar::new() }
+        Cores {
+            state: Mutex::new(Turns {
+                free: count,
+                next: 0,
+                serving: 0,
+            }),
+            changed: Condvar::new(),
+        }
     }
-    /// Those of this process.
-    fn all() -> &'static (Cores, usize) {
+    /// Returns the cores of this process and their number.
+    fn process_cores() -> &'static (Cores, usize) {
         static ALL: OnceLock<(Cores, usize)> = OnceLock::new();
         ALL.get_or_init(|| {
             let count = cores();
             (Cores::new(count), count)
         })
     }
-    /// Waits until so many are free.
+    /// Waits until `count` cores are free and reserves them.
     fn take(&self, count: usize) -> Taken<'_> {
         let mut turns = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let number = turns.next;
         turns.next += 1;
         while turns.serving != number || turns.free < count {
-            turns = self.changed.wait(turns).unwrap_or_else(PoisonError::into_inner);
+            turns = self
+                .changed
+                .wait(turns)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         turns.serving += 1;
         turns.free -= count;
-        self.tell(&turns);
+        self.wake_waiting(&turns);
         Taken { from: self, count }
     }
-    /// Wakes those who wait, if any do: a call of the system.
-    fn tell(&self, turns: &Turns) {
+    /// Wakes waiting threads, if any, since it is a system call.
+    fn wake_waiting(&self, turns: &Turns) {
         if turns.serving != turns.next {
             self.changed.notify_all();
         }
@@ -82,64 +95,71 @@ impl Cores {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        let mut turns = self.from.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self
+            .from
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         turns.free += self.count;
-        self.from.tell(&turns);
+        self.from.wake_waiting(&turns);
     }
 }
 
-/// A value alone on its cache lines (two: they are fetched in pairs).
+/// A value on cache lines of its own (two, as they are fetched in pairs).
 #[repr(align(128))]
 #[derive(Default)]
 struct Padded<T>(T);
 
-/// What a worker is called with. The lifetime is erased: `Team::run` returns only when no worker uses it any more.
+/// Function of a job. The lifetime is erased: `Team::run` returns only after the last
+/// use by a worker.
 type Job = *const (dyn Fn(&Worker) + Sync);
 
 struct Shared {
     count: usize,
-    /// How long to spin: not at all in a team larger than the machine, where someone always needs the core.
+    /// Time to spin; zero in a team larger than the machine, where other workers need the core.
     spin: Duration,
-    /// Number of the current job.
+    /// Index of the current job.
     generation: Padded<AtomicU64>,
     /// Workers that have arrived at the barrier.
     arrived: Padded<AtomicUsize>,
-    /// Barriers passed.
+    /// Barriers passed so far.
     passed: Padded<AtomicUsize>,
-    /// Written by the caller of `run` before `generation` moves on, read by workers after.
+    /// Written by the caller of `run` before `generation` advances, read by workers after.
     job: UnsafeCell<Option<(Job, usize)>>,
     stop: AtomicBool,
     asleep: AtomicUsize,
     sleep: Mutex<()>,
     wake: Condvar,
-    /// The core on which each worker last began to wait; [`NOWHERE`] before that.
+    /// Core on which each worker last began to wait; [`NO_CORE`] before that.
     cores: Vec<Padded<AtomicUsize>>,
 }
 
-/// No core.
-const NOWHERE: usize = usize::MAX;
+/// Value of an unknown core.
+const NO_CORE: usize = usize::MAX;
 
-// SAFETY: `job` is written only while every worker waits for `generation`, whose release and acquire order the accesses; the
-// pointer in it is to a `Sync` closure.
+// SAFETY: `job` is written only while all workers wait for `generation`, whose release and acquire
+// order the accesses; its pointer is to a `Sync` closure.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
 
-/// The part of a job that runs on one thread.
+/// A worker of a running job.
 pub struct Worker<'a> {
-    /// Number of this worker: 0 is the thread that called [`Team::run`].
+    /// Index of this worker: 0 is the thread that called [`Team::run`].
     pub index: usize,
-    /// As many bytes as the job asked for, 64-byte aligned, this worker's alone.
+    /// Scratch memory of this worker: the requested bytes, 64-byte aligned.
     pub scratch: *mut u8,
     shared: &'a Shared,
 }
 
 impl Worker<'_> {
-    /// Workers of the team.
+    /// Returns the number of workers of the team.
     pub fn count(&self) -> usize {
         self.shared.count
     }
-    /// Waits for all workers; what they wrote before is then visible. Every worker must call it equally often.
+    /// Waits for all workers; their earlier writes are then visible.
+    ///
+    /// All workers must call it equally often.
     pub fn barrier(&self) {
         self.shared.barrier(self.index);
     }
@@ -153,36 +173,51 @@ impl Shared {
         let passed = self.passed.0.load(Ordering::Relaxed);
         if self.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == self.count {
             self.arrived.0.store(0, Ordering::Relaxed);
-            self.passed.0.store(passed.wrapping_add(1), Ordering::SeqCst);
+            self.passed
+                .0
+                .store(passed.wrapping_add(1), Ordering::SeqCst);
             self.wake_all();
         } else {
-            self.wait(index, PATIENCE, || self.passed.0.load(Ordering::SeqCst) != passed);
+            self.wait(index, SLEEP_AFTER, || {
+                self.passed.0.load(Ordering::SeqCst) != passed
+            });
         }
     }
 
-    /// Waits for a job other than `seen`; returns its number.
+    /// Waits for a job other than `seen`. Returns its index.
     fn next_job(&self, index: usize, seen: u64) -> u64 {
-        self.wait(index, Duration::ZERO, || self.generation.0.load(Ordering::SeqCst) != seen);
+        self.wait(index, Duration::ZERO, || {
+            self.generation.0.load(Ordering::SeqCst) != seen
+        });
         self.generation.0.load(Ordering::SeqCst)
     }
 
-    /// Returns when `done`, which whoever makes it true tells by [`Shared::wake_all`]: spins, `patience` longer where nobody waits for a core, then sleeps.
+    /// Waits until `done`, which the thread that makes it true signals by [`Shared::wake_all`].
+    ///
+    /// It spins, up to `patience` longer while no core is contended, and then sleeps.
     #[inline]
     fn wait(&self, index: usize, patience: Duration, done: impl Fn() -> bool) {
-        self.cores[index].0.store(affinity::current_core().unwrap_or(NOWHERE), Ordering::Relaxed);
+        self.cores[index].0.store(
+            affinity::current_core().unwrap_or(NO_CORE),
+            Ordering::Relaxed,
+        );
         if spun(&done, self.spin) || !self.spin.is_zero() && self.waited(index, patience, &done) {
             return;
         }
         let mut guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
-        // Either `wake_all` sees this count and wakes us, or we see what it tells: both are sequentially consistent.
+        // Either `wake_all` sees this count, or this thread sees `done`:
+        // both are sequentially consistent.
         self.asleep.fetch_add(1, Ordering::SeqCst);
         while !done() {
-            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            guard = self
+                .wake
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         self.asleep.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// After a spin in vain: is it `done` before the core should be given away?
+    /// Continues spinning where that is worthwhile. Returns whether `done` came.
     #[cold]
     fn waited(&self, index: usize, patience: Duration, done: impl Fn() -> bool) -> bool {
         if self.move_apart(index) && spun(&done, self.spin) {
@@ -197,21 +232,25 @@ impl Shared {
         false
     }
 
-    /// Leaves the core where another worker of the team is: each would wait there for the other, a spin and a slice of the scheduler at every barrier. Where
-    /// programs keep all cores busy, the system puts two workers on one and leaves them there. Two cores beside a template, damaged files and slow
-    /// connections all at once, an answer of 111 tokens: 68 to 900 ms in the middle and 3,800 at worst where workers stay, 46 and 99 where they leave.
+    /// Moves away from a core that another worker of the team uses. Returns whether it moved.
+    ///
+    /// On one core, each worker would wait for the other at each barrier, for a spin and a time slice.
+    /// When other processes keep all cores busy, the system leaves both workers there, and some replies
+    /// take seconds (docs/experiments/059).
     fn move_apart(&self, index: usize) -> bool {
         let others = self.cores.iter().enumerate().filter(|&(i, _)| i != index);
-        let taken: Vec<usize> = others.map(|(_, core)| core.0.load(Ordering::Relaxed)).collect();
+        let taken: Vec<usize> = others
+            .map(|(_, core)| core.0.load(Ordering::Relaxed))
+            .collect();
         let together = || affinity::current_core().is_some_and(|core| taken.contains(&core));
         if !together() {
             return false;
         }
-        affinity::leave(&taken);
+        affinity::avoid_cores(&taken);
         !together()
     }
 
-    /// Wakes those that sleep, if any do: a call of the system.
+    /// Wakes sleeping workers, if any, since it is a system call.
     fn wake_all(&self) {
         if self.asleep.load(Ordering::SeqCst) > 0 {
             let _guard = self.sleep.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,9 +258,9 @@ impl Shared {
         }
     }
 
-    /// Hands `job` to all workers but the caller.
+    /// Announces a job to all workers but the caller.
     fn announce(&self, job: Option<(Job, usize)>) {
-        // SAFETY: every worker waits in `next_job`; see the impl of `Sync`.
+        // SAFETY: all workers wait in `next_job`; see the impl of `Sync`.
         unsafe { *self.job.get() = job };
         self.generation.0.fetch_add(1, Ordering::SeqCst);
         self.wake_all();
@@ -234,20 +273,25 @@ impl Shared {
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            // SAFETY: `generation` has moved, so the job is set and stays until this worker has passed `run`'s last barrier.
+            // SAFETY: `generation` has advanced, so the job is set and stays until this worker has
+            // passed the last barrier of `run`.
             let (job, scratch) = unsafe { (*self.job.get()).expect("a job was announced") };
             // SAFETY: the closure lives until then, too.
             self.part(unsafe { &*job }, index, scratch);
         }
     }
 
-    /// One worker's part of a job. `scratch` is an array of the workers' scratch addresses.
+    /// Runs one worker's part of a job. `scratch` is the address of the array of scratch pointers.
     fn part(&self, job: &(dyn Fn(&Worker) + Sync), index: usize, scratch: usize) {
-        // The others would wait for ever for a worker that unwinds.
+        // If a worker unwound, the others would wait forever.
         let abort = AbortOnUnwind;
         // SAFETY: `run` passes the address of an array of `count` pointers that outlives the job.
         let scratch = unsafe { *(scratch as *const *mut u8).add(index) };
-        job(&Worker { index, scratch, shared: self });
+        job(&Worker {
+            index,
+            scratch,
+            shared: self,
+        });
         self.barrier(index);
         std::mem::forget(abort);
     }
@@ -262,12 +306,12 @@ impl Drop for AbortOnUnwind {
     }
 }
 
-/// Looks for so long whether it is `done`.
+/// Spins until `done` or the time is over. Returns whether it is done.
 #[inline]
 fn spun(done: impl Fn() -> bool, spin: Duration) -> bool {
     let start = Instant::now();
     loop {
-        for _ in 0..LOOKS {
+        for _ in 0..SPINS_PER_CLOCK_READ {
             if done() {
                 return true;
             }
@@ -279,7 +323,7 @@ fn spun(done: impl Fn() -> bool, spin: Duration) -> bool {
     }
 }
 
-/// Each worker's scratch, grown to the largest that any job asked for.
+/// Scratch memory of all workers, grown to the largest request.
 #[derive(Default)]
 struct Scratch {
     maps: Vec<Map>,
@@ -289,34 +333,38 @@ struct Scratch {
 impl Scratch {
     fn reserve(&mut self, workers: usize, bytes: usize) -> Result<(), Error> {
         if self.maps.is_empty() || bytes > self.bytes {
-            self.maps = (0..workers).map(|_| Map::new(bytes, Memory::Scratch)).collect::<Result<_, _>>()?;
+            self.maps = (0..workers)
+                .map(|_| Map::new(bytes, Memory::Scratch))
+                .collect::<Result<_, _>>()?;
             self.bytes = bytes;
         }
         Ok(())
     }
 }
 
-/// Threads that run jobs together with the thread that asks for them.
+/// A team of threads that runs jobs together with the calling thread.
 pub struct Team {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// The one turn that there is: callers get it in the order in which they asked. A lock alone goes to whoever lets go of it, who runs and can ask
-    /// again before another has woken up.
+    /// Queue of callers, a FIFO of one slot. A mutex alone is unfair: the thread that releases it
+    /// could take it again before a waiting one has woken up.
     turns: Cores,
-    /// Held while a job runs: the team does one at a time.
+    /// Held while a job runs: the team runs one at a time.
     turn: Mutex<Scratch>,
 }
 
 impl Team {
-    /// A team of `count` workers, of which the caller of [`Team::run`] is one. With `pin`, each other worker stays on one of the
-    /// process's cores.
+    /// Creates a team of `count` workers, including the caller of [`Team::run`].
+    ///
+    /// With `pin`, each other worker is pinned to one of the process's cores.
     pub fn new(count: usize, pin: bool) -> Result<Team, Error> {
-        assert!((1..=MOST).contains(&count), "a team of {count}");
-        // Not asked for a team of one, of which loading makes many: the system answers from several files.
+        assert!((1..=MAX_WORKERS).contains(&count), "a team of {count}");
+        // Not queried for a team of one, which loading creates often: the system reads
+        // several files for it.
         let crowded = count > 1 && count > cores();
         let shared = Arc::new(Shared {
             count,
-            spin: if crowded { Duration::ZERO } else { SPIN },
+            spin: if crowded { Duration::ZERO } else { SPIN_TIME },
             generation: Padded::default(),
             arrived: Padded::default(),
             passed: Padded::default(),
@@ -325,10 +373,17 @@ impl Team {
             asleep: AtomicUsize::new(0),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
-            cores: (0..count).map(|_| Padded(AtomicUsize::new(NOWHERE))).collect(),
+            cores: (0..count)
+                .map(|_| Padded(AtomicUsize::new(NO_CORE)))
+                .collect(),
         });
-        // A team that could not be completed is dropped like any other, which ends the threads that were started.
-        let mut team = Team { shared, threads: Vec::new(), turns: Cores::new(1), turn: Mutex::default() };
+        // Dropping an incomplete team ends the threads that were started.
+        let mut team = Team {
+            shared,
+            threads: Vec::new(),
+            turns: Cores::new(1),
+            turn: Mutex::default(),
+        };
         for index in 1..count {
             let shared = team.shared.clone();
             let run = move || {
@@ -338,35 +393,44 @@ impl Team {
                 shared.work(index)
             };
             let name = format!("gristmill-{index}");
-            let thread = std::thread::Builder::new().name(name).spawn(run).map_err(Error::io("starting a thread"))?;
+            let thread = std::thread::Builder::new()
+                .name(name)
+                .spawn(run)
+                .map_err(Error::io("starting a thread"))?;
             team.threads.push(thread);
         }
         Ok(team)
     }
 
-    /// Workers, the caller included.
+    /// Returns the number of workers, including the caller.
     pub fn count(&self) -> usize {
         self.shared.count
     }
 
-    /// Allocates so much scratch for each worker now rather than in the first job.
+    /// Allocates scratch memory for all workers now rather than in the first job.
     pub fn reserve(&self, scratch: usize) -> Result<(), Error> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner).reserve(self.count(), scratch)
+        self.turn
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .reserve(self.count(), scratch)
     }
 
-    /// Runs `job` once on every worker, each with `scratch` bytes, and returns when all have ended. Calls from several threads
-    /// take turns, and so do teams; a job must not call `run` of any team, which would wait for the job's own cores. A job that panics aborts the process.
+    /// Runs `job` once on each worker, with `scratch` bytes each, and returns when all have ended.
+    ///
+    /// Calls from several threads and teams are served in turn. A job must not call `run` of any
+    /// team, which would wait for the job's own cores. A job that panics aborts the process.
     pub fn run(&self, scratch: usize, job: &(dyn Fn(&Worker) + Sync)) -> Result<(), Error> {
         let _turn = self.turns.take(1);
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         turn.reserve(self.count(), scratch)?;
         let scratch: Vec<*mut u8> = turn.maps.iter().map(Map::base).collect();
-        // The cast erases the lifetime: the last barrier of `part` is passed only when every worker is done with `job`.
-        // SAFETY: only the lifetime changes.
-        let erased: Job =
-            unsafe { std::mem::transmute::<&(dyn Fn(&Worker) + Sync), &'static (dyn Fn(&Worker) + Sync)>(job) };
+        // The cast erases the lifetime: the last barrier of `part` is passed only when all workers
+        // are done with `job`. SAFETY: only the lifetime changes.
+        let erased: Job = unsafe {
+            std::mem::transmute::<&(dyn Fn(&Worker) + Sync), &'static (dyn Fn(&Worker) + Sync)>(job)
+        };
         let address = scratch.as_ptr() as usize;
-        let (all, most) = Cores::all();
+        let (all, most) = Cores::process_cores();
         let _cores = (self.count() > 1).then(|| all.take(self.count().min(*most)));
         if self.count() > 1 {
             self.shared.announce(Some((erased, address)));
@@ -398,7 +462,8 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ended.load(Ordering::SeqCst) {
-                    team.run(0, &|_| std::thread::sleep(Duration::from_micros(200))).unwrap();
+                    team.run(0, &|_| std::thread::sleep(Duration::from_micros(200)))
+                        .unwrap();
                     busy.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -410,7 +475,7 @@ mod tests {
                 team.run(0, &|_| ()).unwrap();
                 busy.load(Ordering::SeqCst) - before
             });
-            // The job under way ends, and one more may have been asked for before this one was.
+            // The running job ends, and one more may have been queued before this one.
             let mut waits: Vec<usize> = most.collect();
             ended.store(true, Ordering::SeqCst);
             waits.sort_unstable();
@@ -429,7 +494,11 @@ mod tests {
                     for level in 1..=3 {
                         cells[w.index].fetch_add(1, Ordering::Relaxed);
                         w.barrier();
-                        assert!(cells.iter().all(|c| c.load(Ordering::Relaxed) == job * 3 + level));
+                        assert!(
+                            cells
+                                .iter()
+                                .all(|c| c.load(Ordering::Relaxed) == job * 3 + level)
+                        );
                         w.barrier();
                     }
                 })
@@ -444,7 +513,7 @@ mod tests {
         for bytes in [0, 100, 70_000, 64] {
             let seen = Mutex::new(vec![]);
             team.run(bytes, &|w| {
-                // SAFETY: the bytes that were asked for.
+                // SAFETY: the requested bytes.
                 unsafe { w.scratch.write_bytes(w.index as u8, bytes) };
                 w.barrier();
                 // SAFETY: as above.
@@ -471,7 +540,7 @@ mod tests {
                         })
                         .unwrap();
                         if i % 10 == 0 {
-                            std::thread::sleep(SPIN * 8);
+                            std::thread::sleep(SPIN_TIME * 8);
                         }
                     }
                 });
@@ -493,7 +562,10 @@ mod tests {
                     for _ in 0..50 {
                         team.run(0, &|w| {
                             if w.index == 0 {
-                                most.fetch_max(at_work.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                                most.fetch_max(
+                                    at_work.fetch_add(1, Ordering::SeqCst) + 1,
+                                    Ordering::SeqCst,
+                                );
                             }
                             w.barrier();
                             if w.index == 0 {
@@ -517,7 +589,7 @@ mod tests {
             while cores.state.lock().unwrap().next < 3 {
                 std::thread::yield_now();
             }
-            // One core would do for this one, but not before its turn.
+            // One core would suffice for this one, but not before its turn.
             let fourth = scope.spawn(|| drop(cores.take(1)));
             while cores.state.lock().unwrap().next < 4 {
                 std::thread::yield_now();
@@ -529,12 +601,15 @@ mod tests {
         assert_eq!(cores.state.lock().unwrap().free, 4);
     }
 
-    /// Waits until so many of the team sleep.
+    /// Waits until `count` workers of the team sleep.
     fn until_asleep(team: &Team, count: usize) {
         let start = Instant::now();
         while team.shared.asleep.load(Ordering::SeqCst) < count {
-            assert!(start.elapsed() < Duration::from_secs(20), "a busy machine, or workers that never sleep");
-            std::thread::sleep(SPIN);
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "a busy machine, or workers that never sleep"
+            );
+            std::thread::sleep(SPIN_TIME);
         }
     }
 
@@ -566,12 +641,14 @@ mod tests {
         let team = Team::new(2, false).unwrap();
         let shared = &team.shared;
         let here = affinity::current_core().unwrap();
-        shared.cores[1].0.store(NOWHERE, Ordering::Relaxed);
+        shared.cores[1].0.store(NO_CORE, Ordering::Relaxed);
         assert!(!shared.move_apart(0), "nobody is here");
         if cores() > 1 {
             // The scheduler may move this thread at any time.
             let moved = (0..1000).any(|_| {
-                shared.cores[1].0.store(affinity::current_core().unwrap(), Ordering::Relaxed);
+                shared.cores[1]
+                    .0
+                    .store(affinity::current_core().unwrap(), Ordering::Relaxed);
                 shared.move_apart(0)
             });
             assert!(moved, "stays on {here}");

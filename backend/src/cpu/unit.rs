@@ -1,31 +1,38 @@
-//! Programs to translation units to functions in this process.
+//! Compiles programs in translation units and loads them as functions.
 
 use super::cc::Cc;
 use super::isa::Isa;
-use crate::text::Text;
+use crate::text::KernelText;
 use gristmill_runtime::Error;
 use gristmill_runtime::image::Image;
 use gristmill_runtime::store::{Key, Store};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::error::Error as _;
 
-/// A kernel's function: `buffers`, `vars`, `first`, `end`, `scratch`, `staged`, as `Program` says.
+/// A kernel's function: `buffers`, `vars`, `first`, `end`, `scratch`,
+/// `staged`, as `Program` specifies.
 pub type Function = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8, bool);
 
-/// Kernels in a unit at most: gcc takes 35 ms for one, so that progress is seen about once a second.
+/// Maximum kernels of a unit. gcc takes 35 ms for one, so progress is reported about once a second.
 const UNIT_KERNELS: usize = 24;
-/// Bytes of source in a unit at most (one kernel may be longer): bounds the memory of the C compiler.
+/// Maximum bytes of a unit's source, unless a single kernel is longer; bounds
+/// the compiler's memory.
 const UNIT_BYTES: usize = 400 << 10;
 
-/// Divides kernels of these lengths among at least `least` units of about equal length: the numbers of the kernels in each.
+/// Divides kernels of these lengths among at least `least` units of about equal length.
+///
+/// Returns the indices of the kernels in each unit.
 pub fn partition(lengths: &[usize], least: usize) -> Vec<Vec<usize>> {
     let bytes: usize = lengths.iter().sum();
-    let count = least.max(lengths.len().div_ceil(UNIT_KERNELS)).max(bytes.div_ceil(UNIT_BYTES)).min(lengths.len());
+    let count = least
+        .max(lengths.len().div_ceil(UNIT_KERNELS))
+        .max(bytes.div_ceil(UNIT_BYTES))
+        .min(lengths.len());
     let mut units: Vec<(usize, Vec<usize>)> = vec![(0, vec![]); count];
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lengths[i]), i));
     for i in order {
-        // `count` units of UNIT_KERNELS hold them all, so one has room.
+        // `count` units of UNIT_KERNELS hold all kernels, so one has room.
         let room = units.iter_mut().filter(|u| u.1.len() < UNIT_KERNELS);
         let unit = room.min_by_key(|u| u.0).expect("a unit with room");
         unit.0 += lengths[i];
@@ -34,19 +41,20 @@ pub fn partition(lengths: &[usize], least: usize) -> Vec<Vec<usize>> {
     units.into_iter().map(|u| u.1).collect()
 }
 
-/// A translation unit.
+/// A translation unit of several kernels.
 pub struct Unit<'a> {
-    texts: Vec<&'a Text>,
+    texts: Vec<&'a KernelText>,
     source: String,
 }
 
 impl<'a> Unit<'a> {
-    /// The texts in the order of their keys, so that the unit's own key does not depend on the order of a schedule.
-    pub fn new(prelude: &str, mut texts: Vec<&'a Text>) -> Unit<'a> {
+    /// Creates a unit of these texts, sorted by key so that its own key does not
+    /// depend on their order.
+    pub fn new(prelude: &str, mut texts: Vec<&'a KernelText>) -> Unit<'a> {
         texts.sort_by_key(|t| t.key);
         let mut source = format!("{prelude}\n");
         for text in &texts {
-            // Errors then point at a kernel and its line.
+            // So that errors refer to a kernel and its line.
             source += &format!("#line 1 \"{}\"\n{}\n", text.symbol, text.source);
         }
         Unit { texts, source }
@@ -60,45 +68,70 @@ impl<'a> Unit<'a> {
         }
     }
 
-    /// Name of its library in a store.
+    /// Returns the store's key of the compiled library.
     pub fn key(&self, cc: &Cc, isa: Isa) -> Key {
         cc.key(&self.source, isa)
     }
 
-    /// The bytes of its library, from the compiler.
+    /// Compiles the unit and returns the bytes of the library.
     pub fn compile(&self, cc: &Cc, isa: Isa, store: &Store) -> Result<Vec<u8>, Error> {
         let place = store.temporary()?;
-        cc.compile(&self.describe(), &self.source, isa, &place).map_err(|e| self.with_names(e))
+        cc.compile(&self.describe(), &self.source, isa, &place)
+            .map_err(|e| self.with_names(e))
     }
 
-    /// The unit as a loaded library, from the store or from the compiler; whether it was compiled.
-    pub(super) fn load(&self, cc: &Cc, isa: Isa, store: &Store) -> Result<(Loaded, bool), Error> {
+    /// Loads the library, from the store or compiled. Returns whether it was compiled.
+    pub(super) fn load(
+        &self,
+        cc: &Cc,
+        isa: Isa,
+        store: &Store,
+    ) -> Result<(LoadedUnit, bool), Error> {
         let key = self.key(cc, isa);
         if let Some(bytes) = store.get(&key)? {
-            // An entry that does not load (symbols of another system's library) is compiled again.
-            if let Ok(loaded) = Loaded::new(&bytes, store) {
+            // An entry that does not load (another system's symbols) is compiled again.
+            if let Ok(loaded) = LoadedUnit::new(&bytes, store) {
                 return Ok((loaded, false));
             }
             store.remove(&key);
         }
         let bytes = self.compile(cc, isa, store)?;
-        let loaded = Loaded::new(&bytes, store).map_err(|message| match message.contains("ELF") {
-            // The compiler's target is not this machine: `CC="gcc -m32"`, or a cross compiler.
-            true => {
-                Error::NoCompiler(format!("{} makes libraries that cannot be loaded here: {message}", cc.describe()))
-            }
-            false => Error::Compile { kernel: self.describe(), message },
-        })?;
-        store.keep(&key, &bytes);
+        let loaded =
+            LoadedUnit::new(&bytes, store).map_err(|message| match message.contains("ELF") {
+                // The compiler's target is not this machine: `CC="gcc -m32"`, or a cross compiler.
+                true => Error::NoCompiler(format!(
+                    "{} makes libraries that cannot be loaded here: {message}",
+                    cc.describe()
+                )),
+                false => Error::Compile {
+                    kernel: self.describe(),
+                    message,
+                },
+            })?;
+        store.put_or_warn(&key, &bytes);
         Ok((loaded, true))
     }
 
-    /// What the compiler said, with the kernels' names for their symbols.
+    /// Replaces symbols in a compiler's message by the kernels' names.
     fn with_names(&self, error: Error) -> Error {
-        let Error::Compile { kernel, mut message } = error else { return error };
-        let blamed: Vec<&str> =
-            self.texts.iter().filter(|t| message.contains(&t.symbol)).map(|t| t.name.as_str()).collect();
-        let kernel = if blamed.is_empty() { kernel } else { blamed.join(", ") };
+        let Error::Compile {
+            kernel,
+            mut message,
+        } = error
+        else {
+            return error;
+        };
+        let blamed: Vec<&str> = self
+            .texts
+            .iter()
+            .filter(|t| message.contains(&t.symbol))
+            .map(|t| t.name.as_str())
+            .collect();
+        let kernel = if blamed.is_empty() {
+            kernel
+        } else {
+            blamed.join(", ")
+        };
         for text in &self.texts {
             message = message.replace(&text.symbol, &text.name);
         }
@@ -106,32 +139,41 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// A library in this process.
-pub struct Loaded {
-    // Before the image: it must be closed first.
+/// A compiled unit loaded into this process.
+pub struct LoadedUnit {
+    // Before the image, so that it is closed first.
     library: Library,
     _image: Image,
 }
 
-impl Loaded {
-    /// Of the bytes that a compiler made.
-    pub(super) fn new(bytes: &[u8], store: &Store) -> Result<Loaded, String> {
+impl LoadedUnit {
+    /// Loads the bytes of a compiled library.
+    pub(super) fn new(bytes: &[u8], store: &Store) -> Result<LoadedUnit, String> {
         let image = Image::new(bytes, store).map_err(|e| e.to_string())?;
-        // With RTLD_NOW a missing symbol is an error here rather than a crash at the first call.
-        // SAFETY: the bytes were compiled from our text, by this process or by one of this user that could write to the
-        // private store, and have no constructors.
+        // RTLD_NOW makes a missing symbol an error here instead of a crash at the first call.
+        // SAFETY: the bytes were compiled from our text, by this process or another of this user
+        // that can write to the private store, and have no constructors.
         let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) }
-            // What the loader said is the cause of libloading's error.
-            .map_err(|e| e.source().map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}")))?;
-        Ok(Loaded { library, _image: image })
+            // The loader's message is the source of libloading's error.
+            .map_err(|e| {
+                e.source()
+                    .map_or_else(|| e.to_string(), |cause| format!("{e}: {cause}"))
+            })?;
+        Ok(LoadedUnit {
+            library,
+            _image: image,
+        })
     }
 
-    /// A kernel's function. It may be called for as long as this library lives.
-    pub fn function(&self, text: &Text) -> Result<Function, Error> {
-        // SAFETY: every kernel's text defines a function of this type under its name.
-        unsafe { self.library.get::<Function>(text.symbol.as_bytes()) }.map(|symbol| *symbol).map_err(|e| {
-            Error::Compile { kernel: text.name.clone(), message: format!("its text does not define it: {e}") }
-        })
+    /// Returns a kernel's function, valid while this library lives.
+    pub fn function(&self, text: &KernelText) -> Result<Function, Error> {
+        // SAFETY: each kernel's text defines a function of this type under its symbol.
+        unsafe { self.library.get::<Function>(text.symbol.as_bytes()) }
+            .map(|symbol| *symbol)
+            .map_err(|e| Error::Compile {
+                kernel: text.name.clone(),
+                message: format!("its text does not define it: {e}"),
+            })
     }
 }
 
@@ -154,10 +196,17 @@ mod tests {
             let mut all: Vec<usize> = parts.concat();
             all.sort();
             assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
-            assert!(parts.iter().all(|p| !p.is_empty() && p.len() <= UNIT_KERNELS));
+            assert!(
+                parts
+                    .iter()
+                    .all(|p| !p.is_empty() && p.len() <= UNIT_KERNELS)
+            );
         }
         let parts = partition(&[60, 10, 20, 30, 50, 40], 2);
-        let sums: Vec<usize> = parts.iter().map(|p| p.iter().map(|&i| [60, 10, 20, 30, 50, 40][i]).sum()).collect();
+        let sums: Vec<usize> = parts
+            .iter()
+            .map(|p| p.iter().map(|&i| [60, 10, 20, 30, 50, 40][i]).sum())
+            .collect();
         assert!(sums.iter().all(|&s| (90..=120).contains(&s)), "{sums:?}");
     }
 }

@@ -1,64 +1,65 @@
-//! Copies between the host and a device, beside the steps that run on it.
+//! Copies between host and device that overlap with the steps.
 
 use super::context::Current;
 use super::handle::{Event, Stream, event, stream};
 use super::memory::{PinnedMemory, alloc, pinned};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use gristmill_runtime::lease::Lease;
-use gristmill_runtime::staging::Piece;
+use gristmill_runtime::staging::StagedWrite;
 use gristmill_runtime::{Buffer, Error, Memory};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// Bytes of one piece of pinned memory.
-pub const PINNED: usize = 4 << 20;
-/// Pieces of pinned memory: as many as threads read a file, and some on their way.
-const PIECES: usize = 12;
-/// Pieces that are kept when nothing has been sent for a while.
-const KEPT: usize = 1;
-/// How long pinned memory is kept unless said: after so long without a piece sent a model is loaded. With less, a load that waits for its disk or runs
-/// steps of its own would allocate it again and again.
-const KEPT_FOR: Duration = Duration::from_secs(10);
-/// Bytes of variables of a usual step, at most.
-const SPARE: usize = 1 << 10;
+/// Bytes of one pinned staging buffer.
+pub const PINNED_BYTES: usize = 4 << 20;
+/// Maximum number of staging buffers: the threads that read a file, and some for copies in flight.
+const MAX_PINNED_BUFFERS: usize = 12;
+/// Staging buffers to keep after a period without copies.
+const MIN_PINNED_BUFFERS: usize = 1;
+/// Default period without a staged copy after which pinned memory is freed, as the model is loaded.
+///
+/// With less, a load that waits for its disk or runs steps would allocate it repeatedly.
+const PINNED_KEEP_TIME: Duration = Duration::from_secs(10);
+/// Maximum bytes of variables of a usual step.
+const VARIABLE_BYTES: usize = 1 << 10;
 
-/// Pinned memory, and a mark behind the copy that was last made from it.
+/// A staging buffer and the event of the last copy from it.
 struct Pinned {
     memory: PinnedMemory,
     copied: Event,
 }
 
-/// The pieces of pinned memory.
+/// The pool of staging buffers.
 struct Pool {
-    /// Free ones, that which was sent first in front.
+    /// Free buffers, the one used longest ago first.
     free: VecDeque<Pinned>,
-    /// How many there are, and may be: fewer than [`PIECES`] where the system refuses more.
+    /// Number of buffers, then their maximum, reduced where the system refuses more.
     made: usize,
     most: usize,
-    /// The thread of each piece that is not free.
+    /// Threads that hold a buffer, one entry for each.
     holders: Vec<ThreadId>,
 }
 
-/// What steps have to know of the pieces that are sent.
+/// State that orders steps after staged copies.
 struct Fence {
     mark: Event,
-    /// Were pieces sent that steps do not wait for yet?
+    /// Whether copies were queued that steps do not wait for yet.
     behind: bool,
-    /// When a piece was sent last; none when the pool has been trimmed since.
+    /// Time of the last staged copy; None after the pool was trimmed.
     sent: Option<Instant>,
-    /// How long after that the pool is left as it is.
+    /// Period after `sent` before the pool is trimmed.
     kept_for: Duration,
 }
 
-/// The stream that everything is copied in, and the pinned memory for what is large.
-pub struct Copies {
+/// The copy stream and the pool of pinned staging buffers.
+pub struct PinnedCopies {
     stream: Arc<Stream>,
     pool: Mutex<Pool>,
     returned: Condvar,
     fence: Mutex<Fence>,
-    /// Memory of the device for variables that nobody uses now: to free it would wait for all that runs.
+    /// Unused device buffers for variables; freeing one would wait for all running work.
     spare: Mutex<Vec<Buffer>>,
 }
 
@@ -66,62 +67,78 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Copies {
-    /// For a device.
-    pub fn new(current: &Current) -> Result<Copies, Error> {
-        let pool = Pool { free: VecDeque::new(), made: 0, most: PIECES, holders: Vec::new() };
-        Ok(Copies {
+impl PinnedCopies {
+    /// Creates the stream and an empty pool.
+    pub fn new(current: &Current) -> Result<PinnedCopies, Error> {
+        let pool = Pool {
+            free: VecDeque::new(),
+            made: 0,
+            most: MAX_PINNED_BUFFERS,
+            holders: Vec::new(),
+        };
+        Ok(PinnedCopies {
             stream: Arc::new(stream(current)?),
             pool: Mutex::new(pool),
             returned: Condvar::new(),
-            fence: Mutex::new(Fence { mark: event(current)?, behind: false, sent: None, kept_for: KEPT_FOR }),
+            fence: Mutex::new(Fence {
+                mark: event(current)?,
+                behind: false,
+                sent: None,
+                kept_for: PINNED_KEEP_TIME,
+            }),
             spare: Mutex::default(),
         })
     }
-    /// The stream.
+    /// Returns the copy stream.
     pub fn stream(&self) -> &Arc<Stream> {
         &self.stream
     }
 
-    /// Sets how long after the last piece was sent a step frees most of the pinned memory.
+    /// Sets the period without staged copies after which a step frees most pinned memory.
     pub fn keep_for(&self, time: Duration) {
         locked(&self.fence).kept_for = time;
     }
 
-    /// Memory of the device for variables; anything may be in it.
+    /// Returns device memory for variables, with undefined contents.
     pub fn variables(&self, bytes: usize) -> Result<Buffer, Error> {
-        match Some(bytes).filter(|&n| n <= SPARE).and_then(|_| locked(&self.spare).pop()) {
+        match Some(bytes)
+            .filter(|&n| n <= VARIABLE_BYTES)
+            .and_then(|_| locked(&self.spare).pop())
+        {
             Some(buffer) => Ok(buffer),
-            None => alloc(&self.stream, bytes.max(SPARE), Memory::Weights),
+            None => alloc(&self.stream, bytes.max(VARIABLE_BYTES), Memory::Weights),
         }
     }
-    /// Takes such memory back when nothing that runs uses it.
-    pub fn give_back(&self, variables: Buffer) {
-        if variables.len() == SPARE {
+    /// Takes back such memory when no running work uses it.
+    pub fn recycle(&self, variables: Buffer) {
+        if variables.len() == VARIABLE_BYTES {
             locked(&self.spare).push(variables);
         }
     }
 
-    /// Makes what is queued in `steps` from now on wait for every piece that was sent.
-    pub fn before(&self, current: &Current, steps: &Stream) -> Result<(), Error> {
+    /// Makes work queued in `steps` from now on wait for all staged copies.
+    pub fn wait_before(&self, current: &Current, steps: &Stream) -> Result<(), Error> {
         let mut fence = locked(&self.fence);
         if fence.behind {
             self.stream.mark(current, &fence.mark)?;
-            steps.follow(current, &fence.mark)?;
+            steps.wait_for(current, &fence.mark)?;
             fence.behind = false;
         }
-        if fence.sent.is_some_and(|sent| sent.elapsed() >= fence.kept_for) {
+        if fence
+            .sent
+            .is_some_and(|sent| sent.elapsed() >= fence.kept_for)
+        {
             fence.sent = None;
             drop(fence);
-            self.trim(KEPT);
+            self.trim(MIN_PINNED_BUFFERS);
         }
         Ok(())
     }
 
-    /// Frees pinned memory that nobody holds and no copy reads, down to so many pieces.
+    /// Frees staging buffers that are neither held nor read by a copy, down to `kept`.
     fn trim(&self, kept: usize) {
         let mut pool = locked(&self.pool);
-        pool.most = PIECES;
+        pool.most = MAX_PINNED_BUFFERS;
         while pool.made > kept
             && let Some(pinned) = pool.free.pop_front()
         {
@@ -132,17 +149,34 @@ impl Copies {
         }
     }
 
-    /// A piece of memory that lies at `at`, which `lease` gives the right to: at most [`PINNED`] bytes. None where there is no pinned memory for it, and none to be waited for.
-    pub fn stage(&self, lease: Lease, at: CUdeviceptr, len: usize) -> Result<Option<Box<dyn Piece + '_>>, Error> {
-        let Some(pinned) = self.take()? else { return Ok(None) };
-        // The copy from it that was made before must have ended.
-        let piece = StagedPiece { copies: self, pinned: Some(pinned), at, len, _lease: lease };
+    /// Returns a staging buffer for `len` bytes at address `at`, at most [`PINNED_BYTES`].
+    ///
+    /// `lease` is the right to write there. None if there is no pinned memory and waiting
+    /// for it could deadlock.
+    pub fn stage(
+        &self,
+        lease: Lease,
+        at: CUdeviceptr,
+        len: usize,
+    ) -> Result<Option<Box<dyn StagedWrite + '_>>, Error> {
+        let Some(pinned) = self.take()? else {
+            return Ok(None);
+        };
+        // The previous copy from the buffer must have ended.
+        let piece = StagedPiece {
+            copies: self,
+            pinned: Some(pinned),
+            at,
+            len,
+            _lease: lease,
+        };
         piece.pinned.iter().try_for_each(|p| p.copied.wait())?;
         Ok(Some(Box::new(piece)))
     }
 
-    /// Pinned memory: new while there is little, else that which was sent longest ago, once somebody returns it. A thread that holds a piece itself
-    /// does not wait, since it may be the one that all wait for.
+    /// Takes a staging buffer: a new one, else the free one used longest ago, else waits for one.
+    ///
+    /// A thread that already holds a buffer does not wait, since all others may wait for it.
     fn take(&self) -> Result<Option<Pinned>, Error> {
         let thread = std::thread::current().id();
         let mut pool = locked(&self.pool);
@@ -156,7 +190,7 @@ impl Copies {
                     }
                     Err(error) if error.is_lost() => return Err(error),
                     Err(_) if pool.made == 0 => return Ok(None),
-                    // There is too little of it: those there are will do.
+                    // The system has too little; the existing buffers suffice.
                     Err(_) => pool.most = pool.made,
                 }
             }
@@ -167,52 +201,69 @@ impl Copies {
             if pool.holders.contains(&thread) {
                 return Ok(None);
             }
-            pool = self.returned.wait(pool).unwrap_or_else(PoisonError::into_inner);
+            pool = self
+                .returned
+                .wait(pool)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
     fn allocate(&self) -> Result<Pinned, Error> {
         let current = self.stream.context().enter()?;
-        Ok(Pinned { memory: pinned(&self.stream, PINNED)?, copied: event(&current)? })
+        Ok(Pinned {
+            memory: pinned(&self.stream, PINNED_BYTES)?,
+            copied: event(&current)?,
+        })
     }
 }
 
-impl Drop for Copies {
-    /// Pinned memory may not go while it is read.
+impl Drop for PinnedCopies {
+    /// Pinned memory must not be freed while a copy reads it.
     fn drop(&mut self) {
-        let _ = self.stream.settle(); // if it fails the device is lost, and knows what may be freed
+        // on failure the device is lost, and `is_stuck` decides about freeing
+        let _ = self.stream.settle();
     }
 }
 
 struct StagedPiece<'a> {
-    copies: &'a Copies,
-    /// Until it is dropped.
+    copies: &'a PinnedCopies,
+    /// None once it is dropped.
     pinned: Option<Pinned>,
     at: CUdeviceptr,
     len: usize,
     _lease: Lease,
 }
 
-impl Piece for StagedPiece<'_> {
+impl StagedWrite for StagedPiece<'_> {
     fn bytes(&mut self) -> &mut [u8] {
         match &self.pinned {
-            // SAFETY: pinned memory is initialised by the system and long enough; nobody else has it, and no copy reads it.
-            Some(pinned) => unsafe { std::slice::from_raw_parts_mut(pinned.memory.raw().cast(), self.len) },
+            // SAFETY: pinned memory is initialised by the system and long enough; this is its only
+            // user, and no copy reads it.
+            Some(pinned) => unsafe {
+                std::slice::from_raw_parts_mut(pinned.memory.raw().cast(), self.len)
+            },
             None => &mut [],
         }
     }
     fn send(self: Box<Self>) -> Result<(), Error> {
-        let Some(pinned) = &self.pinned else { return Ok(()) };
+        let Some(pinned) = &self.pinned else {
+            return Ok(());
+        };
         let stream = self.copies.stream();
         let current = stream.context().enter()?;
-        // SAFETY: inside the buffer; the pinned bytes are left alone until the mark behind the copy is passed.
-        let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(self.at, pinned.memory.raw(), self.len, stream.raw()) };
+        // SAFETY: inside the buffer; the pinned bytes are not reused until the
+        // event after the copy.
+        let queued = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(self.at, pinned.memory.raw(), self.len, stream.raw())
+        };
         current.check("cuMemcpyHtoDAsync", queued)?;
         {
             let mut fence = locked(&self.copies.fence);
             (fence.behind, fence.sent) = (true, Some(Instant::now()));
         }
-        // Without a mark nobody would know when the bytes may be used again.
-        stream.mark(&current, &pinned.copied).inspect_err(|_| drop(stream.settle()))
+        // Without the event it would be unknown when the bytes may be reused.
+        stream
+            .mark(&current, &pinned.copied)
+            .inspect_err(|_| drop(stream.settle()))
     }
 }
 
@@ -220,7 +271,7 @@ impl Drop for StagedPiece<'_> {
     fn drop(&mut self) {
         let mut pool = locked(&self.copies.pool);
         pool.free.extend(self.pinned.take());
-        // Pieces stay with the thread that took them: they are not `Send`.
+        // Pieces are not `Send`, so they are dropped by the thread that took them.
         let thread = std::thread::current().id();
         if let Some(held) = pool.holders.iter().position(|&holder| holder == thread) {
             pool.holders.swap_remove(held);

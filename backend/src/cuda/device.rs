@@ -1,24 +1,26 @@
-//! A CUDA GPU as a device.
+//! The [`Device`] implementation for CUDA GPUs.
 
-use super::context::{Context, Current};
-use super::copies::{Copies, PINNED};
+use super::context::{CudaContext, Current};
+use super::copies::{PINNED_BYTES, PinnedCopies};
 use super::dialect;
 use super::driver::lacking;
 use super::handle::{Stream, stream};
 use super::measure;
 use super::memory::{address, alloc};
-use super::modules::{Loaded, Maker, Module};
-use super::nvrtc::{Compiler, architecture};
+use super::modules::{LoadedModule, Module, ModuleLoader};
+use super::nvrtc::{Nvrtc, architecture};
 use super::replay::CudaReplay;
-use crate::measured::Kept;
-use crate::parallel::{cores, each};
-use crate::text::{Libraries, Text};
+use crate::cost_store::CostStore;
+use crate::parallel::{cores, parallel_for};
+use crate::text::{KernelText, Libraries};
 use crate::tuning;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
 use gristmill_runtime::lease::Use;
-use gristmill_runtime::staging::{self, Piece};
+use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::Store;
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay,
+};
 use gristmill_uop::costs::Costs;
 use gristmill_uop::machine::{Attributes, Machine};
 use gristmill_uop::program::Program;
@@ -26,89 +28,123 @@ use gristmill_uop::target::Target;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The oldest architecture that kernels are written for.
-const OLDEST: u32 = 75;
-/// Shared bytes that a kernel may have without asking.
-const SHARED: usize = 48 << 10;
-/// A kernel that computes nothing.
-const IDLE: &str = "idle";
+/// Oldest supported compute capability.
+const MIN_ARCHITECTURE: u32 = 75;
+/// Shared bytes that a kernel may use without an opt-in attribute.
+const DEFAULT_SHARED_BYTES: usize = 48 << 10;
+/// Name of the kernel that computes nothing.
+const IDLE_KERNEL: &str = "idle";
 
-/// A GPU.
+/// An NVIDIA GPU as a device.
 pub struct CudaDevice {
     name: String,
-    context: Arc<Context>,
+    context: Arc<CudaContext>,
     target: Target,
-    maker: Maker,
+    maker: ModuleLoader,
     prelude: String,
-    /// Where steps run, and where everything else is copied meanwhile.
+    /// Stream of the steps, and the stream of all copies.
     steps: Arc<Stream>,
-    copies: Arc<Copies>,
-    /// A kernel that computes nothing.
-    idle: Loaded,
+    copies: Arc<PinnedCopies>,
+    /// Kernel that computes nothing, for the end of timed steps.
+    idle: LoadedModule,
     loaded: Libraries<Module>,
 }
 
 impl CudaDevice {
-    /// The GPU of that number, with the user's store.
+    /// Opens the GPU of that index, with the user's store.
     pub fn new(number: usize) -> Result<CudaDevice, Error> {
         CudaDevice::with(number, Store::user()?)
     }
 
-    /// The GPU of that number with this store.
+    /// Opens the GPU of that index with this store.
     pub fn with(number: usize, store: Store) -> Result<CudaDevice, Error> {
-        let context = Context::open(number)?;
-        if context.sm < OLDEST {
+        let context = CudaContext::open(number)?;
+        if context.sm < MIN_ARCHITECTURE {
             let message = format!("{} is an sm_{}", context.model, context.sm);
-            return Err(lacking(message, format!("a GPU of sm_{OLDEST} (Turing) or later is needed")));
+            return Err(lacking(
+                message,
+                format!("a GPU of sm_{MIN_ARCHITECTURE} (Turing) or later is needed"),
+            ));
         }
-        let compiler = Compiler::find()?;
+        let compiler = Nvrtc::find()?;
         compiler.check(context.sm)?;
         let prelude = dialect::prelude();
-        let maker = Maker { context: context.clone(), compiler, store };
-        let source = format!("{prelude}{}", dialect::idle(IDLE));
-        let code = maker.code(IDLE, &source)?;
+        let maker = ModuleLoader {
+            context: context.clone(),
+            compiler,
+            store,
+        };
+        let source = format!("{prelude}{}", dialect::idle(IDLE_KERNEL));
+        let code = maker.code(IDLE_KERNEL, &source)?;
         let current = context.enter()?;
-        let idle = Loaded::new(&current, Arc::new(maker.module(&current, IDLE, &source, code)?), IDLE)?;
+        let idle = LoadedModule::new(
+            &current,
+            Arc::new(maker.module(&current, IDLE_KERNEL, &source, code)?),
+            IDLE_KERNEL,
+        )?;
         let device = CudaDevice {
-            name: if number == 0 { "cuda".into() } else { format!("cuda:{number}") },
+            name: if number == 0 {
+                "cuda".into()
+            } else {
+                format!("cuda:{number}")
+            },
             target: Target::new(machine(&context)?),
             maker,
             prelude,
             idle,
             steps: Arc::new(stream(&current)?),
-            copies: Arc::new(Copies::new(&current)?),
+            copies: Arc::new(PinnedCopies::new(&current)?),
             loaded: Libraries::default(),
             context: context.clone(),
         };
-        let machine = device.kept().plan(device.target.machine.clone(), || measure::costs(&device))?;
-        let (_, plans) = tuning::kept(&device.maker.store, &device.words());
-        Ok(CudaDevice { target: Target { plans, ..Target::new(machine) }, ..device })
+        let machine = device
+            .cost_store()
+            .plan(device.target.machine.clone(), || measure::costs(&device))?;
+        let (_, plans) = tuning::load(&device.maker.store, &device.description());
+        Ok(CudaDevice {
+            target: Target {
+                plans,
+                ..Target::new(machine)
+            },
+            ..device
+        })
     }
 
-    /// What tells it from other GPUs.
-    fn words(&self) -> String {
-        let Context { model, sm, .. } = &*self.context;
-        format!("{model}, {}, {} multiprocessors", architecture(*sm), self.target.machine.units)
+    /// Returns the text that identifies the GPU for tuning and costs.
+    fn description(&self) -> String {
+        let CudaContext { model, sm, .. } = &*self.context;
+        format!(
+            "{model}, {}, {} multiprocessors",
+            architecture(*sm),
+            self.target.machine.units
+        )
     }
-    /// Its costs, as they are kept.
-    fn kept(&self) -> Kept<'_> {
-        Kept::new(&self.maker.store, &self.words(), &format!("CUDA {}", self.context.driver))
+    /// Returns the entry of measured costs.
+    fn cost_store(&self) -> CostStore<'_> {
+        CostStore::new(
+            &self.maker.store,
+            &self.description(),
+            &format!("CUDA {}", self.context.driver),
+        )
     }
 
-    /// A wait for a step or a copy that takes longer than this (two minutes unless said) makes the device [lost](Error::Lost); with none it waits for
-    /// ever.
+    /// Sets the timeout of waits for steps and copies, two minutes by default.
+    ///
+    /// After a timeout the device is [lost](Error::Lost). None waits forever.
     pub fn with_wait_limit(self, limit: Option<Duration>) -> CudaDevice {
         self.context.limit_waits(limit);
         self
     }
 
-    /// The first step that starts so long after the last piece was staged (ten seconds unless said) frees most of the pinned memory that pieces take.
+    /// Sets the period after the last staged copy, ten seconds by default.
+    ///
+    /// The first step after it frees most of the pinned staging memory.
     pub fn with_staging_kept_for(self, time: Duration) -> CudaDevice {
         self.copies.keep_for(time);
         self
     }
 
-    /// With this text before every kernel: the types and helpers that they share.
+    /// Replaces the prelude before each kernel: its types and helper functions.
     pub fn with_prelude(mut self, prelude: impl Into<String>) -> CudaDevice {
         self.prelude = prelude.into();
         self
@@ -117,47 +153,63 @@ impl CudaDevice {
     fn kernel(
         &self,
         current: &Current,
-        text: &Text,
+        text: &KernelText,
         program: &Program,
         module: Arc<Module>,
-    ) -> Result<LoadedProgram<Loaded>, Error> {
+    ) -> Result<LoadedProgram<LoadedModule>, Error> {
         let invalid = |message: String| Err(Error::invalid(&program.name, message));
-        let loaded = Loaded::new(current, module, &text.symbol)?;
+        let loaded = LoadedModule::new(current, module, &text.symbol)?;
         let function = loaded.function;
         let of = |attribute| {
-            // SAFETY: a function that lives; writes a number.
-            unsafe { current.get("cuFuncGetAttribute", |out| sys::cuFuncGetAttribute(out, attribute, function)) }
+            // SAFETY: a live function; writes a number.
+            unsafe {
+                current.get("cuFuncGetAttribute", |out| {
+                    sys::cuFuncGetAttribute(out, attribute, function)
+                })
+            }
         };
         let threads = of(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
         if program.threads == 0 || program.threads > threads.max(0) as usize {
-            return invalid(format!("has workgroups of {} threads, compiled for {threads}", program.threads));
+            return invalid(format!(
+                "has workgroups of {} threads, compiled for {threads}",
+                program.threads
+            ));
         }
         let fixed = of(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
-        if program.scratch + fixed.max(0) as usize > SHARED {
+        if program.scratch + fixed.max(0) as usize > DEFAULT_SHARED_BYTES {
             let most = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
             let most = self.context.attribute(most)? - fixed;
             if program.scratch > most.max(0) as usize {
-                return invalid(format!("wants {} shared bytes, and {most} are left", program.scratch));
+                return invalid(format!(
+                    "wants {} shared bytes, and {most} are left",
+                    program.scratch
+                ));
             }
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            // Programs of one text may differ in it, so all there is. SAFETY: a function that lives.
-            current.check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, attribute, most) })?;
+            // All that is left, since programs with one text may differ in it.
+            // SAFETY: a live function.
+            current.check("cuFuncSetAttribute", unsafe {
+                sys::cuFuncSetAttribute(function, attribute, most)
+            })?;
         }
         if let Some(percent) = program.context.plan.shared {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-            // A wish, which a driver may pass over. SAFETY: a function that lives.
-            let set = unsafe { sys::cuFuncSetAttribute(function, attribute, percent.clamp(1, 100) as i32) };
+            let attribute =
+                CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            // A hint that the driver may ignore. SAFETY: a live function.
+            let set = unsafe {
+                sys::cuFuncSetAttribute(function, attribute, percent.clamp(1, 100) as i32)
+            };
             current.check("cuFuncSetAttribute", set)?;
         }
         Ok(LoadedProgram::new(program.clone(), self.id(), loaded))
     }
 }
 
-/// The facts of the GPU.
-fn machine(context: &Context) -> Result<Machine, Error> {
+/// Returns the machine description from the device's attributes.
+fn machine(context: &CudaContext) -> Result<Machine, Error> {
     use CUdevice_attribute as Attribute;
     let number = |attribute| Ok::<_, Error>(context.attribute(attribute)?.max(0) as usize);
-    // Hertz, of kilohertz.
+    // Attributes are in kHz; the result is in Hz.
     let clock = |attribute| Ok::<_, Error>(number(attribute)? as f64 * 1e3);
     let attributes = Attributes {
         sm: context.sm,
@@ -165,8 +217,12 @@ fn machine(context: &Context) -> Result<Machine, Error> {
         subgroup: number(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE)? as i64,
         threads_per_unit: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
         registers: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
-        shared_per_unit: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
-        shared_per_workgroup: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        shared_per_unit: number(
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+        )?,
+        shared_per_workgroup: number(
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        )?,
         cache: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
         clock: clock(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         memory_clock: clock(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
@@ -190,28 +246,35 @@ impl Device for CudaDevice {
     }
     fn describe(&self) -> Vec<String> {
         let context = &self.context;
-        let memory = context.memory().map_or("memory: the driver does not say".into(), |(free, total)| {
-            format!("memory: {} of {} MB free", free / 1_000_000, total / 1_000_000)
-        });
+        let memory =
+            context
+                .memory()
+                .map_or("memory: the driver does not say".into(), |(free, total)| {
+                    format!(
+                        "memory: {} of {} MB free",
+                        free / 1_000_000,
+                        total / 1_000_000
+                    )
+                });
         let driver = context.driver;
         let machine = &self.target.machine;
         let unknown = Costs::can_plan(machine).then_some(["as measured", "by its clocks"]);
-        let [costs, measured] = self.kept().describe(machine, unknown);
+        let [costs, measured] = self.cost_store().describe(machine, unknown);
         vec![
             format!("{}, {}", context.model, architecture(context.sm)),
             memory,
             format!("driver: CUDA {}.{}", driver / 1000, driver % 1000 / 10),
             format!("compiler: {}", self.maker.compiler.describe()),
-            tuning::describe(&self.maker.store, &self.words(), &self.target.plans),
+            tuning::describe(&self.maker.store, &self.description(), &self.target.plans),
             costs,
             measured,
         ]
     }
     fn measure(&self) -> Result<Option<Costs>, Error> {
-        self.kept().renew(|| measure::costs(self)).map(Some)
+        self.cost_store().renew(|| measure::costs(self)).map(Some)
     }
     fn tuned_as(&self) -> Option<String> {
-        Some(self.words())
+        Some(self.description())
     }
     fn store(&self) -> Option<&Store> {
         Some(&self.maker.store)
@@ -232,8 +295,10 @@ impl Device for CudaDevice {
             return Ok(());
         }
         let (current, copies) = (self.context.enter()?, self.copies.stream());
-        // SAFETY: inside the buffer; the bytes are there until the copy has ended.
-        let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(at, data.as_ptr().cast(), data.len(), copies.raw()) };
+        // SAFETY: inside the buffer; the bytes live until the copy has ended.
+        let queued = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(at, data.as_ptr().cast(), data.len(), copies.raw())
+        };
         current.check("cuMemcpyHtoDAsync", queued)?;
         copies.wait_for_copies(&current)
     }
@@ -241,7 +306,8 @@ impl Device for CudaDevice {
         let _lease = from.lease("read", offset, data.len(), Use::Read)?;
         self.read_settled(from, offset, data)
     }
-    /// The device's memory is no place of a race: copies and kernels that meet mix old bytes and new ones.
+    /// A concurrent copy and kernel are no data race in device memory: the result mixes
+    /// old and new bytes.
     fn read_settled(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         let at = address(&self.context, "read", from, offset, data.len())?;
         if data.is_empty() {
@@ -249,13 +315,20 @@ impl Device for CudaDevice {
         }
         let (current, copies) = (self.context.enter()?, self.copies.stream());
         // SAFETY: as in `write`.
-        let queued = unsafe { sys::cuMemcpyDtoHAsync_v2(data.as_mut_ptr().cast(), at, data.len(), copies.raw()) };
+        let queued = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(data.as_mut_ptr().cast(), at, data.len(), copies.raw())
+        };
         current.check("cuMemcpyDtoHAsync", queued)?;
         copies.wait_for_copies(&current)
     }
 
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
-        if len <= PINNED {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+        if len <= PINNED_BYTES {
             let at = address(&self.context, "staging", to, offset, len)?;
             let lease = to.lease("staging", offset, len, Use::Write)?;
             if let Some(piece) = self.copies.stage(lease, at, len)? {
@@ -265,35 +338,53 @@ impl Device for CudaDevice {
         staging::through(self, to, offset, len)
     }
 
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
-        let texts = Text::all(programs)?;
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+        let texts = KernelText::all(programs)?;
         let (mut modules, missing) = self.loaded.find(&texts);
         let mut done = modules.len();
         let total = done + missing.len();
         progress(done, total);
-        // Errors then point at a line of the kernel.
-        let source = |text: &Text| format!("{}\n#line 1\n{}", self.prelude, text.source);
+        // So that errors refer to lines of the kernel.
+        let source = |text: &KernelText| format!("{}\n#line 1\n{}", self.prelude, text.source);
         let code = |i: usize| {
-            let text: &Text = missing[i];
-            self.maker.code(&text.symbol, &source(text)).map_err(|e| text.with_name(e))
+            let text: &KernelText = missing[i];
+            self.maker
+                .code(&text.symbol, &source(text))
+                .map_err(|e| text.with_name(e))
         };
         let current = self.context.enter()?;
-        each(missing.len(), cores(), code, |i, code| {
+        parallel_for(missing.len(), cores(), code, |i, code| {
             let text = missing[i];
-            let module = self.maker.module(&current, &text.symbol, &source(text), code);
+            let module = self
+                .maker
+                .module(&current, &text.symbol, &source(text), code);
             modules.insert(text.key, Arc::new(module.map_err(|e| text.with_name(e))?));
             done += 1;
             progress(done, total);
             Ok(())
         })?;
-        self.loaded.keep(&modules);
-        let kernel = |(text, program): (&Text, &Program)| -> Result<Arc<dyn Kernel>, Error> {
-            Ok(Arc::new(self.kernel(&current, text, program, modules[&text.key].clone())?))
+        self.loaded.remember(&modules);
+        let kernel = |(text, program): (&KernelText, &Program)| -> Result<Arc<dyn Kernel>, Error> {
+            Ok(Arc::new(self.kernel(
+                &current,
+                text,
+                program,
+                modules[&text.key].clone(),
+            )?))
         };
         texts.iter().zip(programs).map(kernel).collect()
     }
 
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
-        Ok(Box::new(CudaReplay::new(self.steps.clone(), self.copies.clone(), self.idle.clone(), launches)?))
+        Ok(Box::new(CudaReplay::new(
+            self.steps.clone(),
+            self.copies.clone(),
+            self.idle.clone(),
+            launches,
+        )?))
     }
 }

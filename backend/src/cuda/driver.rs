@@ -1,24 +1,26 @@
-//! The CUDA driver through `cudarc`'s raw functions: is it there, and its errors in our words.
+//! Availability of the CUDA driver and conversion of its errors, on `cudarc`'s raw functions.
 
 use cudarc::driver::sys::{self, CUresult};
 use gristmill_runtime::Error;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
-/// The oldest driver that has every function used here, as `cuDriverGetVersion` counts: CUDA 12.8.
-const OLDEST: i32 = 12080;
+/// Oldest driver with all functions used here, as `cuDriverGetVersion` counts: CUDA 12.8.
+const MIN_DRIVER_VERSION: i32 = 12080;
 
-const BUG: &str =
-    "this is a bug in gristmill: please report it with the command that led here; --device cpu works without the GPU";
-const BROKEN: &str =
-    "does `nvidia-smi` list the GPU, and has it memory and no other program's errors? --device cpu works without it";
+const BUG_HINT: &str = "this is a bug in gristmill: please report it with the command that led here; --device cpu works without the GPU";
+const BROKEN_HINT: &str = "does `nvidia-smi` list the GPU, and has it memory and no other program's errors? --device cpu works without it";
 
-/// A device that lacks something.
+/// Returns the error of a device that lacks something.
 pub fn lacking(message: impl Into<String>, hint: impl Into<String>) -> Error {
-    Error::Lacking { device: "cuda".into(), message: message.into(), hint: hint.into() }
+    Error::Lacking {
+        device: "cuda".into(),
+        message: message.into(),
+        hint: hint.into(),
+    }
 }
 
-/// Says this result that nothing in its context works any more, whatever is called next?
+/// Returns whether a result means that the context is unusable from now on.
 pub fn is_fatal(result: CUresult) -> bool {
     matches!(
         result,
@@ -45,7 +47,7 @@ pub fn is_fatal(result: CUresult) -> bool {
     )
 }
 
-/// What to do about a result.
+/// Returns advice for a result.
 pub fn hint(result: CUresult) -> &'static str {
     match result {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => "try a smaller --ctx, or a smaller model",
@@ -58,82 +60,107 @@ pub fn hint(result: CUresult) -> &'static str {
         | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
         | CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION
         | CUresult::CUDA_ERROR_INVALID_VALUE
-        | CUresult::CUDA_ERROR_LAUNCH_FAILED => BUG,
-        _ => BROKEN,
+        | CUresult::CUDA_ERROR_LAUNCH_FAILED => BUG_HINT,
+        _ => BROKEN_HINT,
     }
 }
 
-/// The driver's refusal of `what`, on that device.
+/// Returns the error of a failed call `what` on a device.
 pub fn refused(device: &str, what: &str, result: CUresult) -> Error {
     let (device, what) = (device.into(), what.into());
-    Error::Driver { device, what, message: message(result), hint: hint(result).into() }
+    Error::Driver {
+        device,
+        what,
+        message: message(result),
+        hint: hint(result).into(),
+    }
 }
 
-/// `CUDA_ERROR_NAME (what it means)`.
+/// Formats a result: `CUDA_ERROR_NAME (meaning)`.
 pub fn message(result: CUresult) -> String {
     let text = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
         let mut text = std::ptr::null();
-        // SAFETY: writes the address of a text that is never freed, or null.
+        // SAFETY: writes the address of a static text, or null.
         let found = unsafe { get(result, &mut text) } == CUresult::CUDA_SUCCESS && !text.is_null();
         // SAFETY: NUL-terminated.
-        found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        found.then(|| {
+            unsafe { CStr::from_ptr(text) }
+                .to_string_lossy()
+                .into_owned()
+        })
     };
     let name = text(sys::cuGetErrorName).unwrap_or_else(|| format!("error {}", result as u32));
     text(sys::cuGetErrorString).map_or(name.clone(), |meaning| format!("{name} ({meaning})"))
 }
 
-/// A value that a function of the driver writes.
+/// Calls a driver function and returns the value that it writes.
 ///
 /// # Safety
-/// `call` has written a valid `T` to the address it is given whenever it answers success.
+/// When `call` returns success, it has written a valid `T` to its argument.
 pub unsafe fn written<T>(call: impl FnOnce(*mut T) -> CUresult) -> Result<T, CUresult> {
     let mut value = MaybeUninit::uninit();
     match call(value.as_mut_ptr()) {
-        // SAFETY: it was written, as the caller says.
+        // SAFETY: written, as the caller guarantees.
         CUresult::CUDA_SUCCESS => Ok(unsafe { value.assume_init() }),
         result => Err(result),
     }
 }
 
-/// As [`written`], as an error of no device in particular: before one is open.
+/// Calls [`written`] before a device is open; errors name no device.
 ///
 /// # Safety
-/// As of [`written`].
+/// The same as for [`written`].
 pub unsafe fn get<T>(what: &str, call: impl FnOnce(*mut T) -> CUresult) -> Result<T, Error> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { written(call) }.map_err(|result| refused("cuda", what, result))
 }
 
-/// The driver, ready: its version, and how many devices it has.
+/// Initialises the driver. Returns its version and the number of devices.
 pub fn start() -> Result<(i32, i32), Error> {
-    // SAFETY: looks for a library.
+    // SAFETY: only looks for a library.
     if !unsafe { sys::is_culib_present() } {
         return Err(lacking(
             "there is no NVIDIA driver (libcuda)",
             "install NVIDIA's driver; in a container, start it with the GPU (for example docker run --gpus all)",
         ));
     }
-    // SAFETY: functions of the driver without conditions; what they write lives as long as the call.
+    // SAFETY: functions without preconditions; their outputs live during the call.
     let (version, count) = unsafe {
-        let version = get("cuDriverGetVersion", |out: *mut i32| sys::cuDriverGetVersion(out))?;
-        if version < OLDEST {
-            let have = format!("the driver is for CUDA {}.{}", version / 1000, version % 1000 / 10);
-            let need = format!("update it: CUDA {}.{} or later is needed", OLDEST / 1000, OLDEST % 1000 / 10);
+        let version = get("cuDriverGetVersion", |out: *mut i32| {
+            sys::cuDriverGetVersion(out)
+        })?;
+        if version < MIN_DRIVER_VERSION {
+            let have = format!(
+                "the driver is for CUDA {}.{}",
+                version / 1000,
+                version % 1000 / 10
+            );
+            let need = format!(
+                "update it: CUDA {}.{} or later is needed",
+                MIN_DRIVER_VERSION / 1000,
+                MIN_DRIVER_VERSION % 1000 / 10
+            );
             return Err(lacking(have, need));
         }
         match sys::cuInit(0) {
             CUresult::CUDA_ERROR_NO_DEVICE => (version, 0),
-            CUresult::CUDA_SUCCESS => (version, get("cuDeviceGetCount", |out| sys::cuDeviceGetCount(out))?),
+            CUresult::CUDA_SUCCESS => (
+                version,
+                get("cuDeviceGetCount", |out| sys::cuDeviceGetCount(out))?,
+            ),
             result => return Err(refused("cuda", "cuInit", result)),
         }
     };
     match count {
-        0 => Err(lacking("the driver finds no GPU", "does `nvidia-smi` list one? CUDA_VISIBLE_DEVICES may hide it")),
+        0 => Err(lacking(
+            "the driver finds no GPU",
+            "does `nvidia-smi` list one? CUDA_VISIBLE_DEVICES may hide it",
+        )),
         _ => Ok((version, count)),
     }
 }
 
-/// Is there a GPU, whether or not it can be used?
+/// Returns whether the driver finds a GPU, usable or not.
 pub fn present() -> bool {
     start().is_ok()
 }

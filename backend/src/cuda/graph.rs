@@ -1,4 +1,4 @@
-//! A step as a graph of the driver's: one kernel after the other.
+//! A step as a CUDA graph: a chain of kernels.
 
 use super::context::Current;
 use super::handle::{Handle, Stream};
@@ -6,25 +6,27 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use gristmill_runtime::Error;
 use std::ffi::c_void;
 
-/// A kernel of a step, but for its number of workgroups.
+/// A kernel of a step, without its workgroup count.
 #[derive(Clone)]
-pub struct Node {
-    /// What runs.
+pub struct KernelNode {
     pub function: sys::CUfunction,
-    /// Addresses of its buffers, then that of its variables and of its clock, which may be null.
+    /// Addresses of its buffers, then of its variables and its clock; the last two may be null.
     pub arguments: Vec<CUdeviceptr>,
     /// Threads of a workgroup.
     pub threads: u32,
-    /// Bytes that they share.
+    /// Bytes of dynamic shared memory.
     pub shared: u32,
 }
 
-impl Node {
+impl KernelNode {
     /// Calls `with` with the parameters of its launch.
     fn launch<T>(&self, groups: u32, with: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> T) -> T {
-        // The driver copies the arguments during the call and writes to none of them.
-        let mut arguments: Vec<*mut c_void> =
-            self.arguments.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+        // The driver copies the arguments during the call and writes none of them.
+        let mut arguments: Vec<*mut c_void> = self
+            .arguments
+            .iter()
+            .map(|a| std::ptr::from_ref(a).cast_mut().cast())
+            .collect();
         with(&sys::CUDA_KERNEL_NODE_PARAMS {
             func: self.function,
             gridDimX: groups,
@@ -42,45 +44,63 @@ impl Node {
     }
 }
 
-/// How one kernel follows another.
+/// Dependency between consecutive kernels.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Follow {
-    /// When it has ended.
+    /// A kernel starts after its predecessor has ended.
     Plainly,
-    /// It may start early, and waits itself for the end of the other before it reads what may change or writes anything
-    /// (programmatic dependent launch, from sm_90 on).
+    /// Programmatic dependent launch (PDL), from sm_90 on.
+    ///
+    /// A kernel may start early; it waits for its predecessor before it reads data that may
+    /// change or writes anything.
     Early,
 }
 
-/// A graph, ready to be launched.
+/// An instantiated graph of kernels.
 pub struct Graph {
-    // Before the graph that it was made of, whose nodes are its too.
+    // Destroyed before the graph that it was instantiated from, which shares its nodes.
     exec: Handle<sys::CUgraphExec>,
     _graph: Handle<sys::CUgraph>,
     nodes: Vec<sys::CUgraphNode>,
-    /// Workgroups of each.
+    /// Current workgroup count of each kernel.
     groups: Vec<u32>,
 }
 
-// SAFETY: nodes are handles into the graph, which belongs to no thread; whoever changes or launches it has it to himself.
+// SAFETY: nodes are handles into the graph, which belongs to no thread; changes
+// and launches take `&mut`.
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Of these kernels in this order, with so many workgroups each.
-    pub fn new(current: &Current, kernels: &[Node], groups: Vec<u32>, follow: Follow) -> Result<Graph, Error> {
+    /// Instantiates a chain of kernels with these workgroup counts.
+    pub fn new(
+        current: &Current,
+        kernels: &[KernelNode],
+        groups: Vec<u32>,
+        follow: Follow,
+    ) -> Result<Graph, Error> {
         // SAFETY: writes a new graph.
-        let graph =
-            unsafe { Handle::new(current, "cuGraphCreate", sys::cuGraphDestroy, |out| sys::cuGraphCreate(out, 0)) }?;
+        let graph = unsafe {
+            Handle::new(current, "cuGraphCreate", sys::cuGraphDestroy, |out| {
+                sys::cuGraphCreate(out, 0)
+            })
+        }?;
         let mut last: Vec<sys::CUgraphNode> = Vec::new();
         let mut nodes = Vec::with_capacity(kernels.len());
         let early = follow == Follow::Early;
         for (kernel, &groups) in kernels.iter().zip(&groups) {
             let after: &[sys::CUgraphNode] = if early { &[] } else { &last };
             let node = kernel.launch(groups, |params| {
-                // SAFETY: a loaded function with the arguments it takes, behind nodes of this graph; writes a node.
+                // SAFETY: a loaded function with its arguments, after nodes of this
+                // graph; writes a node.
                 unsafe {
                     current.get("cuGraphAddKernelNode", |out| {
-                        sys::cuGraphAddKernelNode_v2(out, graph.raw(), after.as_ptr(), after.len(), params)
+                        sys::cuGraphAddKernelNode_v2(
+                            out,
+                            graph.raw(),
+                            after.as_ptr(),
+                            after.len(),
+                            params,
+                        )
                     })
                 }
             })?;
@@ -92,29 +112,43 @@ impl Graph {
                     reserved: [0; 5],
                 };
                 // SAFETY: two kernels of this graph, one edge.
-                let added = unsafe { sys::cuGraphAddDependencies_v2(graph.raw(), before, &node, &edge, 1) };
+                let added =
+                    unsafe { sys::cuGraphAddDependencies_v2(graph.raw(), before, &node, &edge, 1) };
                 current.check("cuGraphAddDependencies", added)?;
             }
             nodes.push(node);
             last = vec![node];
         }
-        // SAFETY: a whole graph; writes what it becomes.
+        // SAFETY: a complete graph; writes its instance.
         let exec = unsafe {
-            Handle::new(current, "cuGraphInstantiate", sys::cuGraphExecDestroy, |out| {
-                sys::cuGraphInstantiateWithFlags(out, graph.raw(), 0)
-            })
+            Handle::new(
+                current,
+                "cuGraphInstantiate",
+                sys::cuGraphExecDestroy,
+                |out| sys::cuGraphInstantiateWithFlags(out, graph.raw(), 0),
+            )
         }?;
-        Ok(Graph { exec, _graph: graph, nodes, groups })
+        Ok(Graph {
+            exec,
+            _graph: graph,
+            nodes,
+            groups,
+        })
     }
 
-    /// Changes numbers of workgroups, for launches from now on. `kernels` are those it was made of.
-    pub fn resize(&mut self, current: &Current, kernels: &[Node], groups: &[u32]) -> Result<(), Error> {
+    /// Updates the workgroup counts; `kernels` are those of [`Graph::new`].
+    pub fn resize(
+        &mut self,
+        current: &Current,
+        kernels: &[KernelNode],
+        groups: &[u32],
+    ) -> Result<(), Error> {
         for (i, &wanted) in groups.iter().enumerate() {
             if self.groups[i] == wanted {
                 continue;
             }
             kernels[i].launch(wanted, |params| {
-                // SAFETY: a node of the graph that this was made of, with the function and arguments that it had.
+                // SAFETY: a node of the original graph, with its function and arguments.
                 current.check("cuGraphExecKernelNodeSetParams", unsafe {
                     sys::cuGraphExecKernelNodeSetParams_v2(self.exec.raw(), self.nodes[i], params)
                 })
@@ -124,9 +158,12 @@ impl Graph {
         Ok(())
     }
 
-    /// Queues it. Nobody else changes it meanwhile: `&mut`.
+    /// Queues the graph; `&mut` excludes concurrent changes.
     pub fn launch(&mut self, current: &Current, stream: &Stream) -> Result<(), Error> {
-        // SAFETY: both live; buffers that its kernels use live as long as the replay that owns it.
-        current.check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.exec.raw(), stream.raw()) })
+        // SAFETY: both are live; the buffers of its kernels live as long as the
+        // replay that owns it.
+        current.check("cuGraphLaunch", unsafe {
+            sys::cuGraphLaunch(self.exec.raw(), stream.raw())
+        })
     }
 }

@@ -1,6 +1,6 @@
-//! Memory of a device.
+//! Memory of a device, and pinned memory of the host.
 
-use super::context::Context;
+use super::context::CudaContext;
 use super::handle::{Handle, Stream};
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use gristmill_runtime::lease::Uses;
@@ -8,19 +8,20 @@ use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// An allocation.
+/// An allocation on the device.
 pub struct DeviceMemory {
     handle: Handle<CUdeviceptr>,
     len: usize,
     uses: Uses,
-    /// Where pieces of it may be on their way to it.
+    /// Stream in which staged copies to it may be queued.
     copies: Arc<Stream>,
 }
 
 impl Drop for DeviceMemory {
-    /// Steps keep what they use; copies do not.
+    /// Waits for staged copies; steps keep their buffers alive, copies do not.
     fn drop(&mut self) {
-        let _ = self.copies.settle(); // if it fails the device is lost, and knows whether this may be freed
+        // on failure the device is lost, and `is_stuck` decides about freeing
+        let _ = self.copies.settle();
     }
 }
 
@@ -34,12 +35,12 @@ unsafe impl RawBuffer for DeviceMemory {
     }
 }
 
-/// A buffer of `bytes`; all but weights start as zeros.
+/// Allocates a buffer of `bytes`, filled with zeros except for weights.
 pub fn alloc(copies: &Arc<Stream>, bytes: usize, memory: Memory) -> Result<Buffer, Error> {
     let context = copies.context();
     let current = context.enter()?;
     let mut refused = false;
-    // SAFETY: writes the address of a new allocation, if it says success; none has no bytes.
+    // SAFETY: writes the address of a new allocation on success; no allocation has zero bytes.
     let made = unsafe {
         Handle::new(&current, "cuMemAlloc", sys::cuMemFree_v2, |out| {
             let result = sys::cuMemAlloc_v2(out, bytes.max(1));
@@ -49,16 +50,21 @@ pub fn alloc(copies: &Arc<Stream>, bytes: usize, memory: Memory) -> Result<Buffe
     };
     let handle = made.map_err(|error| match refused {
         true => Error::OutOfMemory {
-            what: memory.what().into(),
+            what: memory.describe().into(),
             wanted: bytes,
             free: context.memory().ok().map(|m| m.0 as u64),
             device: context.title(),
         },
         false => error,
     })?;
-    let made = DeviceMemory { handle, len: bytes, uses: Uses::new(&context.owner), copies: copies.clone() };
+    let made = DeviceMemory {
+        handle,
+        len: bytes,
+        uses: Uses::new(&context.owner),
+        copies: copies.clone(),
+    };
     if memory != Memory::Weights && bytes > 0 {
-        // SAFETY: inside the allocation; nobody has its address yet.
+        // SAFETY: inside the allocation; its address is not shared yet.
         let queued = unsafe { sys::cuMemsetD8Async(made.handle.raw(), 0, bytes, copies.raw()) };
         current.check("cuMemsetD8Async", queued)?;
         copies.wait()?;
@@ -66,9 +72,9 @@ pub fn alloc(copies: &Arc<Stream>, bytes: usize, memory: Memory) -> Result<Buffe
     Ok(Buffer::whole(Arc::new(made)))
 }
 
-/// Address of `len` bytes at `offset` of a buffer, as an error if they are not there or not this device's.
+/// Returns the address of `len` bytes at `offset` after checking the range and the device.
 pub fn address(
-    context: &Arc<Context>,
+    context: &Arc<CudaContext>,
     what: &str,
     buffer: &Buffer,
     offset: usize,
@@ -76,17 +82,22 @@ pub fn address(
 ) -> Result<CUdeviceptr, Error> {
     buffer.check(what, offset, len)?;
     buffer.check_device(what, context.owner.id())?;
-    let memory =
-        buffer.raw::<DeviceMemory>().ok_or_else(|| Error::invalid(what, "the buffer is no memory of a GPU"))?;
+    let memory = buffer
+        .raw::<DeviceMemory>()
+        .ok_or_else(|| Error::invalid(what, "the buffer is no memory of a GPU"))?;
     Ok(memory.handle.raw() + (buffer.offset() + offset) as CUdeviceptr)
 }
 
-/// Memory of the host that the device copies from and to by itself.
+/// Page-locked host memory, which the device reads and writes by DMA.
 pub type PinnedMemory = Handle<*mut c_void>;
 
-/// So many bytes of it, with anything in them.
+/// Allocates pinned memory with undefined contents.
 pub fn pinned(copies: &Stream, bytes: usize) -> Result<PinnedMemory, Error> {
     let current = copies.context().enter()?;
     // SAFETY: writes the address of a new allocation.
-    unsafe { Handle::new(&current, "cuMemHostAlloc", sys::cuMemFreeHost, |out| sys::cuMemHostAlloc(out, bytes, 0)) }
+    unsafe {
+        Handle::new(&current, "cuMemHostAlloc", sys::cuMemFreeHost, |out| {
+            sys::cuMemHostAlloc(out, bytes, 0)
+        })
+    }
 }

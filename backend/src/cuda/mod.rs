@@ -1,12 +1,14 @@
-//! NVIDIA GPUs: CUDA C kernels compiled by NVRTC, a step as one graph of the driver's.
+//! NVIDIA GPUs: CUDA C kernels compiled by NVRTC; a step is one CUDA graph.
 //!
-//! The driver and NVRTC are looked for at run time: without them the program runs, and says what is missing.
+//! The driver and NVRTC are loaded at run time; without them, opening the device returns an error
+//! that says which is missing.
 //!
-//! A kernel's text is one `extern "C" __global__` function `NAME(T0 *p0, T1 *p1, …, const i64 *v)`: a pointer for each of
-//! `Program::params`, then one to its variables in device memory, in the order of `Program::vars`. It is launched with
-//! `Program::threads` threads, `Program::scratch` bytes of dynamic shared memory, and at least as many workgroups as
-//! `Program::groups` says; those beyond return at once. From sm_90 on it may start before its predecessor has ended: every workgroup
-//! executes `griddepcontrol.wait` before it reads what may have changed, writes anything, or returns.
+//! A kernel's text is one `extern "C" __global__` function `NAME(T0 *p0, T1 *p1, …, const i64 *v)`:
+//! a pointer for each of `Program::params`, then one to its variables in device memory, in the
+//! order of `Program::vars`. It is launched with `Program::threads` threads, `Program::scratch`
+//! bytes of dynamic shared memory, and at least `Program::groups` workgroups; surplus ones return
+//! at once. From sm_90 on it may start before its predecessor has ended: each workgroup executes
+//! `griddepcontrol.wait` before it reads data that may have changed, writes anything, or returns.
 
 mod clocks;
 mod context;
@@ -28,4 +30,4 @@ mod tests;
 
 pub use device::CudaDevice;
 pub use driver::present;
-pub use nvrtc::{Compiled, Compiler};
+pub use nvrtc::{Cubin, Nvrtc};

@@ -1,69 +1,70 @@
-//! A captured step: its launches as one graph, with the variables in device memory.
+//! A captured step on CUDA: one graph, with its variables in device memory.
 
 use super::clocks::Clocks;
-use super::context::{Context, Current};
-use super::copies::Copies;
+use super::context::{CudaContext, Current};
+use super::copies::PinnedCopies;
 use super::dialect::IDLE;
-use super::graph::{Follow, Graph, Node};
+use super::graph::{Follow, Graph, KernelNode};
 use super::handle::{Event, Stream, event};
 use super::memory::address;
-use super::modules::Loaded;
+use super::modules::LoadedModule;
 use super::step::{Regions, bucket};
 use crate::variables::{Variables, by_level};
 use cudarc::driver::sys::{self, CUdeviceptr};
-use gristmill_runtime::lease::{InFlight, Order, StepUses};
+use gristmill_runtime::lease::{Order, StepGuard, StepUses};
 use gristmill_runtime::{Buffer, Error, Kernel, Launch, Replay};
 use gristmill_uop::machine::EARLY_LAUNCH_SINCE;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a start of a step takes for itself, until it has ended.
+/// Resources of one started step until it has ended.
 struct Slot {
-    /// Behind the step.
+    /// Event at the end of the step.
     end: Event,
-    /// What is written to the variables before it: the copy may read it for as long as that step has not ended.
+    /// Values of the variables to upload; the copy may read them until the step has ended.
     words: Vec<i64>,
 }
 
-/// A captured step.
+/// A captured step on CUDA.
 pub struct CudaReplay {
-    context: Arc<Context>,
+    context: Arc<CudaContext>,
     stream: Arc<Stream>,
-    copies: Arc<Copies>,
+    copies: Arc<PinnedCopies>,
     variables: Variables,
-    /// Workgroups of every count of `variables`: now, and at most.
+    /// Evaluated workgroup counts of `variables`, then their maxima.
     counts: Vec<i64>,
     most: Vec<Option<i64>>,
-    /// The variables on the device: an address and a variable for each eight bytes.
+    /// Variables on the device: address and variable of each eight bytes.
     cells: Vec<(CUdeviceptr, usize)>,
     values: Buffer,
-    kernels: Vec<Node>,
-    /// Of every kernel, its count and its place among the launches that were captured.
+    kernels: Vec<KernelNode>,
+    /// Count index and launch index of each kernel.
     order: Vec<(usize, usize)>,
-    /// Workgroups to launch, of every kernel.
+    /// Workgroups to launch for each kernel.
     groups: Vec<u32>,
     follow: Follow,
     graph: Graph,
     clocks: Option<Clocks>,
-    /// A kernel that computes nothing.
-    idle: Loaded,
-    /// Of what was started and not waited for, and to use again.
-    started: VecDeque<(Slot, InFlight)>,
+    /// Kernel that computes nothing.
+    idle: LoadedModule,
+    /// Slots of started steps, then slots to reuse.
+    started: VecDeque<(Slot, StepGuard)>,
     spare: Vec<Slot>,
     uses: StepUses,
-    /// Keeps memory and modules.
+    /// Keeps buffers and modules alive.
     launches: Vec<Launch>,
 }
 
-// SAFETY: functions and addresses belong to the context, not to a thread; `launches` keeps them.
+// SAFETY: functions and addresses belong to the context, not to a thread;
+// `launches` keeps them alive.
 unsafe impl Send for CudaReplay {}
 
 impl CudaReplay {
     /// Binds launches, sorted by level, into a graph.
     pub fn new(
         stream: Arc<Stream>,
-        copies: Arc<Copies>,
-        idle: Loaded,
+        copies: Arc<PinnedCopies>,
+        idle: LoadedModule,
         launches: Vec<Launch>,
     ) -> Result<CudaReplay, Error> {
         let context = stream.context().clone();
@@ -74,15 +75,23 @@ impl CudaReplay {
         for number in by_level(&launches) {
             let launch = &launches[number];
             launch.check(context.owner.id())?;
-            let kernel = launch.loaded::<Loaded>()?;
+            let kernel = launch.loaded::<LoadedModule>()?;
             let program = kernel.program();
-            let arguments: Result<Vec<CUdeviceptr>, Error> =
-                launch.buffers.iter().map(|b| address(&context, &program.name, b, 0, b.len())).collect();
+            let arguments: Result<Vec<CUdeviceptr>, Error> = launch
+                .buffers
+                .iter()
+                .map(|b| address(&context, &program.name, b, 0, b.len()))
+                .collect();
             let (groups, slots) = variables.bind(launch)?;
             places.push(regions.place(&slots));
             order.push((groups.all, number));
             let (threads, shared) = (program.threads as u32, program.scratch as u32);
-            kernels.push(Node { function: kernel.code.function, arguments: arguments?, threads, shared });
+            kernels.push(KernelNode {
+                function: kernel.code.function,
+                arguments: arguments?,
+                threads,
+                shared,
+            });
         }
         let bytes = regions.cells().len() * 8;
         let values = copies.variables(bytes)?;
@@ -90,13 +99,26 @@ impl CudaReplay {
         for (kernel, place) in kernels.iter_mut().zip(places) {
             kernel.arguments.extend([base + place as CUdeviceptr, 0]);
         }
-        let cells = regions.cells().iter().enumerate().map(|(i, &slot)| (base + 8 * i as CUdeviceptr, slot)).collect();
+        let cells = regions
+            .cells()
+            .iter()
+            .enumerate()
+            .map(|(i, &slot)| (base + 8 * i as CUdeviceptr, slot))
+            .collect();
         let most = variables.most();
-        // Numbers of workgroups that depend on variables are set before the first launch.
+        // Counts that depend on variables are set before the first launch.
         let groups = vec![1; kernels.len()];
-        let follow = if context.sm >= EARLY_LAUNCH_SINCE { Follow::Early } else { Follow::Plainly };
+        let follow = if context.sm >= EARLY_LAUNCH_SINCE {
+            Follow::Early
+        } else {
+            Follow::Plainly
+        };
         let graph = Graph::new(&current, &kernels, groups.clone(), follow)?;
-        let uses = StepUses::new(&context.owner, launches.iter().flat_map(Launch::uses), Order::Queued);
+        let uses = StepUses::new(
+            &context.owner,
+            launches.iter().flat_map(Launch::uses),
+            Order::Queued,
+        );
         drop(current);
         Ok(CudaReplay {
             uses,
@@ -121,7 +143,7 @@ impl CudaReplay {
         })
     }
 
-    /// Takes values of the variables and works out the workgroups of every kernel.
+    /// Sets the variables and computes the workgroups of each kernel.
     fn prepare(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.variables.set(vars)?;
         self.variables.count(&mut self.counts)?;
@@ -135,37 +157,46 @@ impl CudaReplay {
         Ok(())
     }
 
-    /// A slot with what the variables are now.
+    /// Returns a slot with the current values of the variables.
     fn slot(&mut self, current: &Current) -> Result<Slot, Error> {
         let mut slot = match self.spare.pop() {
             Some(slot) => slot,
-            None => Slot { end: event(current)?, words: Vec::with_capacity(self.cells.len()) },
+            None => Slot {
+                end: event(current)?,
+                words: Vec::with_capacity(self.cells.len()),
+            },
         };
         let values = self.variables.values();
         slot.words.clear();
-        slot.words.extend(self.cells.iter().map(|&(_, variable)| values[variable]));
+        slot.words
+            .extend(self.cells.iter().map(|&(_, variable)| values[variable]));
         Ok(slot)
     }
 
-    /// Queues a write of the variables, behind what steps wait for. From memory that is not pinned, so little of it usually travels with the command;
+    /// Queues the upload of the variables, after the staged copies that steps wait for.
+    ///
+    /// The source is not pinned: the driver usually embeds this few bytes in the command, but
     /// nothing relies on that.
     fn write_variables(&self, current: &Current, slot: &Slot) -> Result<(), Error> {
-        self.copies.before(current, &self.stream)?;
-        let Some(&(first, _)) = self.cells.first() else { return Ok(()) };
+        self.copies.wait_before(current, &self.stream)?;
+        let Some(&(first, _)) = self.cells.first() else {
+            return Ok(());
+        };
         let (words, bytes) = (slot.words.as_ptr().cast(), slot.words.len() * 8);
-        // SAFETY: cells lie one after the other in `values`; the words are left alone until the step has ended.
+        // SAFETY: cells are contiguous in `values`; the words are not modified until
+        // the step has ended.
         let queued = unsafe { sys::cuMemcpyHtoDAsync_v2(first, words, bytes, self.stream.raw()) };
         current.check("cuMemcpyHtoDAsync", queued)
     }
 
-    /// Queues a step, with its mark.
+    /// Queues a step and its event.
     fn queue(&mut self, current: &Current, slot: &Slot) -> Result<(), Error> {
         self.write_variables(current, slot)?;
         self.graph.launch(current, &self.stream)?;
         self.stream.mark(current, &slot.end)
     }
 
-    /// Runs the step that is timed; the seconds of its kernels.
+    /// Runs a timed step. Returns the seconds of its kernels.
     fn run_timed(&mut self, current: &Current, slot: &Slot) -> Result<Vec<f64>, Error> {
         self.write_variables(current, slot)?;
         match &mut self.clocks {
@@ -174,10 +205,10 @@ impl CudaReplay {
         }
     }
 
-    /// Waits for what was queued if that failed midway: no mark is behind it.
+    /// Waits for the queued work after an error, since no event follows it.
     fn end<T>(&self, queued: Result<T, Error>) -> Result<T, Error> {
         if queued.is_err() {
-            let _ = self.stream.settle(); // the first error is what is said
+            let _ = self.stream.settle(); // the first error is reported
         }
         queued
     }
@@ -201,23 +232,36 @@ impl Replay for CudaReplay {
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        let Some((slot, _in_flight)) = self.started.pop_front() else { return Ok(()) };
+        let Some((slot, _in_flight)) = self.started.pop_front() else {
+            return Ok(());
+        };
         let ended = self.end(slot.end.wait());
         self.spare.push(slot);
         ended
     }
 
-    /// The step runs as it always does, and its kernels note the time. The time of a launch is from the end of those before to its own, as the one
-    /// behind it sees it; what it did before that is theirs.
+    /// Runs the usual step with clocks. The time of a launch is from the end of its predecessors to
+    /// its own end, as its successor observes it; earlier work overlaps with theirs.
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         let context = self.context.clone();
         let current = context.enter()?;
         self.prepare(vars)?;
         let _in_flight = self.uses.begin()?;
         if self.clocks.is_none() {
-            // Its variables, none of which it reads, and its clock.
-            let end = Node { function: self.idle.function, arguments: vec![0, 0], threads: IDLE, shared: 0 };
-            self.clocks = Some(Clocks::new(&current, self.copies.stream(), &self.kernels, end, self.follow)?);
+            // Null pointers for the variables, which it does not read, and the clock.
+            let end = KernelNode {
+                function: self.idle.function,
+                arguments: vec![0, 0],
+                threads: IDLE,
+                shared: 0,
+            };
+            self.clocks = Some(Clocks::new(
+                &current,
+                self.copies.stream(),
+                &self.kernels,
+                end,
+                self.follow,
+            )?);
         }
         let slot = self.slot(&current)?;
         let seconds = self.run_timed(&current, &slot);
@@ -232,15 +276,18 @@ impl Replay for CudaReplay {
 }
 
 impl Drop for CudaReplay {
-    /// What was started uses the buffers that go with this.
+    /// Waits for started steps, which use the buffers owned here.
     fn drop(&mut self) {
         if !self.started.is_empty() {
-            let _ = self.stream.settle(); // whoever did not wait does not want to know
+            let _ = self.stream.settle(); // the result is not needed
         }
         if self.context.is_stuck() {
-            // Words that a copy may read still.
-            std::mem::forget((std::mem::take(&mut self.started), std::mem::take(&mut self.spare)));
+            // A copy may still read these words.
+            std::mem::forget((
+                std::mem::take(&mut self.started),
+                std::mem::take(&mut self.spare),
+            ));
         }
-        self.copies.give_back(self.values.clone());
+        self.copies.recycle(self.values.clone());
     }
 }

@@ -1,19 +1,21 @@
-//! What a step is before there is a graph of it: where its variables lie on the device, and how many workgroups are launched. Pure
-//! functions.
+//! Pure parts of building a step: the layout of its variables and the launched workgroup counts.
 
-/// Where the variables of a step lie on the device: each list of variables that a kernel reads, once.
+/// Layout of a step's variables on the device; equal lists of variables share a place.
 #[derive(Default)]
 pub struct Regions {
-    /// The variable of every eight bytes.
+    /// Variable of each eight bytes.
     cells: Vec<usize>,
-    /// Lists that have a place: where, and how many.
+    /// Start and length of each list, in cells.
     lists: Vec<(usize, usize)>,
 }
 
 impl Regions {
-    /// The offset in bytes of a list of variables; a new place if it has none.
+    /// Returns the offset of a list in bytes, appending it if it is new.
     pub fn place(&mut self, list: &[usize]) -> usize {
-        let found = self.lists.iter().find(|(at, len)| self.cells[*at..at + len] == *list);
+        let found = self
+            .lists
+            .iter()
+            .find(|(at, len)| self.cells[*at..at + len] == *list);
         let at = found.map_or(self.cells.len(), |l| l.0);
         if found.is_none() {
             self.cells.extend(list);
@@ -21,21 +23,22 @@ impl Regions {
         }
         at * 8
     }
-    /// The variable of every eight bytes.
+    /// Returns the variable of each eight bytes.
     pub fn cells(&self) -> &[usize] {
         &self.cells
     }
 }
 
-/// Where a growing count changes the number of workgroups: 64 times until it has doubled.
-const STEPS: u64 = 128;
+/// Constant of the rounding of counts: a growing count changes 64 times until it has doubled.
+const STEPS_PER_DOUBLING: u64 = 128;
 
-/// Workgroups that are launched where `count` are wanted and at most `most` ever will be. A few more than that, so that a large count does not
-/// change the graph with every step; kernels return at once in those beyond their count, but each waits for a multiprocessor with room,
-/// and the kernel that follows for all of them.
+/// Rounds a workgroup count up, so that a large count rarely changes the graph.
+///
+/// `most` bounds the result. Surplus workgroups return at once, but each waits for a free
+/// multiprocessor, and the next kernel waits for all of them.
 pub fn bucket(count: i64, most: Option<i64>) -> u64 {
     let count = count.max(1) as u64;
-    let unit = (count.checked_next_power_of_two().unwrap_or(count) / STEPS).max(1);
+    let unit = (count.checked_next_power_of_two().unwrap_or(count) / STEPS_PER_DOUBLING).max(1);
     let wide = count.checked_next_multiple_of(unit).unwrap_or(count);
     match most {
         Some(most) if most > 0 => wide.min(most as u64).max(count),
@@ -50,8 +53,10 @@ mod tests {
     #[test]
     fn a_list_has_one_place() {
         let mut regions = Regions::default();
-        let places: Vec<usize> =
-            [&[0][..], &[1, 0], &[], &[0], &[1], &[0, 1], &[1, 0]].iter().map(|list| regions.place(list)).collect();
+        let places: Vec<usize> = [&[0][..], &[1, 0], &[], &[0], &[1], &[0, 1], &[1, 0]]
+            .iter()
+            .map(|list| regions.place(list))
+            .collect();
         assert_eq!(places, [0, 8, 24, 0, 24, 32, 8]);
         assert_eq!(regions.cells(), [0, 1, 0, 1, 0, 1]);
     }
@@ -63,10 +68,21 @@ mod tests {
             let near = |n: u64, b: u64| b >= n.max(1) && b <= most as u64 && b - n.max(1) <= n / 64;
             assert!(buckets.iter().enumerate().all(|(n, &b)| near(n as u64, b)));
             let changes = buckets.windows(2).filter(|w| w[0] != w[1]).count();
-            assert!(changes <= 64 * (most as f64).log2().ceil() as usize, "{changes} of {most}");
+            assert!(
+                changes <= 64 * (most as f64).log2().ceil() as usize,
+                "{changes} of {most}"
+            );
         }
-        // A bound that is none: more than it says.
-        assert_eq!((bucket(9, Some(3)), bucket(9, None), bucket(0, Some(0)), bucket(-1, None)), (9, 9, 1, 1));
+        // A wrong bound, smaller than the count.
+        assert_eq!(
+            (
+                bucket(9, Some(3)),
+                bucket(9, None),
+                bucket(0, Some(0)),
+                bucket(-1, None)
+            ),
+            (9, 9, 1, 1)
+        );
         assert_eq!(bucket(i64::MAX, None), 1 << 63);
     }
 }

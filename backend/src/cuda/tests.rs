@@ -1,18 +1,24 @@
-//! NVRTC is tested where it is found, and must be where `GRISTMILL_REQUIRE_NVRTC` is set. The rest needs a GPU: the feature `cuda-tests`.
+//! Tests of NVRTC and CUDA.
+//!
+//! NVRTC is tested if it is found; it must be found if `GRISTMILL_REQUIRE_NVRTC` is set. Other
+//! tests need a GPU and the feature `cuda-tests`.
 
 use super::dialect;
 use super::dialect::measuring::{BARRIERS, CHASE, LINK, READ};
-use super::nvrtc::Compiler;
+use super::nvrtc::Nvrtc;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::Store;
 use std::path::PathBuf;
 
-/// The dialect's words, and what every kernel here begins with.
+/// The dialect's prelude with macros for the test kernels.
 fn prelude() -> String {
     let begin = "const int thread = THREAD_INDEX; DEPENDENTS_MAY_START; PREDECESSORS_ENDED";
-    format!("{}#define KERNEL extern \"C\" __global__ void\n#define BEGIN {begin}\n", dialect::prelude())
+    format!(
+        "{}#define KERNEL extern \"C\" __global__ void\n#define BEGIN {begin}\n",
+        dialect::prelude()
+    )
 }
-/// `out[i] = x[i] + y[i] / 3`, eight elements a workgroup.
+/// `out[i] = x[i] + y[i] / 3`, eight elements per workgroup.
 const ADD: &str = "KERNEL NAME(f32 *out, const f32 *x, const f32 *y, const i64 *v CLOCK) {
     BEGIN;
     if (blockIdx.x >= v[0]) return;
@@ -20,21 +26,21 @@ const ADD: &str = "KERNEL NAME(f32 *out, const f32 *x, const f32 *y, const i64 *
     out[i] = x[i] + y[i] / 3.0f;
 }";
 
-/// `out = sum over n of x`, one thread; reads what the level before wrote.
+/// `out = sum over n of x`, one thread; reads the output of the level before.
 const SUM: &str = "KERNEL NAME(f32 *out, const f32 *x, const i64 *v CLOCK) {
     BEGIN;
     f32 s = 0;
     for (i64 i = 0; i < v[0] * 8; i++) s += x[i];
     out[0] = s;
 }";
-/// Carries `n` on: any order but the right one shows.
+/// Updates `x` with `n`; the result depends on the order of steps.
 const CARRY: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) { BEGIN; x[0] = x[0] * 3 + v[0]; }";
-/// Every workgroup reads its neighbour's cell of the other buffer.
+/// Each workgroup reads its neighbour's cell of the other buffer.
 const TURN: &str = "KERNEL NAME(i64 *to, const i64 *from, const i64 *v CLOCK) {
     BEGIN;
     to[blockIdx.x * 32 + threadIdx.x] = from[((blockIdx.x + 1) % 256) * 32 + threadIdx.x] + 1;
 }";
-/// Reverses 24 Ki floats by way of shared memory.
+/// Reverses 24 Ki floats through shared memory.
 const REVERSE: &str = "KERNEL NAME(f32 *x, const i64 *v CLOCK) {
     extern __shared__ f32 s[];
     BEGIN;
@@ -42,7 +48,7 @@ const REVERSE: &str = "KERNEL NAME(f32 *x, const i64 *v CLOCK) {
     __syncthreads();
     for (int i = threadIdx.x; i < 24576; i += 256) x[i] = s[24575 - i];
 }";
-/// Takes its time.
+/// Busy-waits for a million cycles.
 const SLOW: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
     BEGIN;
     i64 t = clock64();
@@ -50,7 +56,7 @@ const SLOW: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
     x[0] = 1;
 }";
 
-/// Takes seconds.
+/// Busy-waits for several seconds.
 const LONG: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
     BEGIN;
     i64 t = clock64();
@@ -58,9 +64,11 @@ const LONG: &str = "KERNEL NAME(i64 *x, const i64 *v CLOCK) {
     x[0] = 1;
 }";
 
-const KERNELS: &[&str] = &[ADD, SUM, CARRY, TURN, REVERSE, SLOW, LONG, READ, LINK, BARRIERS, CHASE];
+const KERNELS: &[&str] = &[
+    ADD, SUM, CARRY, TURN, REVERSE, SLOW, LONG, READ, LINK, BARRIERS, CHASE,
+];
 
-/// A store of one test's own, removed at its end.
+/// A store for one test, removed at its end.
 struct Place(PathBuf);
 
 impl Place {
@@ -78,9 +86,9 @@ impl Drop for Place {
     }
 }
 
-/// NVRTC; none where it need not be there.
-fn nvrtc() -> Option<Compiler> {
-    match Compiler::find() {
+/// Finds NVRTC; None where it is missing and optional.
+fn nvrtc() -> Option<Nvrtc> {
+    match Nvrtc::find() {
         Ok(compiler) => Some(compiler),
         Err(error) => {
             assert!(
@@ -99,40 +107,75 @@ fn kernels_compile_for_every_architecture_and_are_kept() {
     let Some(compiler) = nvrtc() else { return };
     let place = Place::new("nvrtc");
     let store = place.store();
-    let all: String = (0..).zip(KERNELS).map(|(i, text)| text.replace("NAME", &format!("e_test_{i}"))).collect();
+    let all: String = (0..)
+        .zip(KERNELS)
+        .map(|(i, text)| text.replace("NAME", &format!("e_test_{i}")))
+        .collect();
     let source = format!("{}{all}", prelude());
     let mut keys = Vec::new();
     for sm in [75, 80, 86, 89, 90, 100, 120] {
         compiler.check(sm).unwrap();
         let (cubin, compiled) = compiler.load("NAME", &source, sm, &store).unwrap();
         assert!(compiled && cubin.starts_with(b"\x7fELF"), "sm_{sm}");
-        assert_eq!(compiler.load("NAME", &source, sm, &store).unwrap(), (cubin, false));
+        assert_eq!(
+            compiler.load("NAME", &source, sm, &store).unwrap(),
+            (cubin, false)
+        );
         keys.push(compiler.key(&source, sm));
     }
     keys.push(compiler.key(&format!("{source} "), 90));
     let distinct: std::collections::HashSet<_> = keys.iter().collect();
     assert_eq!(distinct.len(), keys.len());
-    assert!(compiler.check(20).unwrap_err().to_string().contains("sm_20"));
+    assert!(
+        compiler
+            .check(20)
+            .unwrap_err()
+            .to_string()
+            .contains("sm_20")
+    );
 }
 
 #[test]
 fn a_kernel_that_does_not_compile_is_named_with_its_line() {
     let Some(compiler) = nvrtc() else { return };
-    let error = compiler.compile("e_bad_1", "extern \"C\" __global__ void e_bad_1() {\n  none();\n}", 90, &[]);
-    let Err(Error::Compile { kernel, message }) = error.map(|c| c.log) else { panic!("it compiles") };
-    assert!(kernel == "e_bad_1" && message.contains("e_bad_1.cu(2)") && message.contains("none"), "{message}");
-    assert!(matches!(compiler.compile("e_bad_2", "\0", 90, &[]), Err(Error::Compile { .. })));
+    let error = compiler.compile(
+        "e_bad_1",
+        "extern \"C\" __global__ void e_bad_1() {\n  none();\n}",
+        90,
+        &[],
+    );
+    let Err(Error::Compile { kernel, message }) = error.map(|c| c.log) else {
+        panic!("it compiles")
+    };
+    assert!(
+        kernel == "e_bad_1" && message.contains("e_bad_1.cu(2)") && message.contains("none"),
+        "{message}"
+    );
+    assert!(matches!(
+        compiler.compile("e_bad_2", "\0", 90, &[]),
+        Err(Error::Compile { .. })
+    ));
 }
 
 #[test]
 fn the_assembler_says_what_a_kernel_takes() {
     let Some(compiler) = nvrtc() else { return };
-    let compiled = compiler.compile("NAME", &format!("{}{ADD}", prelude()), 90, &["--ptxas-options=-v"]).unwrap();
+    let compiled = compiler
+        .compile(
+            "NAME",
+            &format!("{}{ADD}", prelude()),
+            90,
+            &["--ptxas-options=-v"],
+        )
+        .unwrap();
     assert!(compiled.log.contains("registers"), "{}", compiled.log);
 }
 
-/// What is held between two bounds, the lower one first as kernels have it, is not taken for its upper bound where it is what was held. In the other order NVRTC 13.0 makes the
-/// same code of both comparisons for sm_90, of loops that it unrolls too.
+/// A clamped value must not be compared with its bound where it is compared
+/// with the original value.
+///
+/// The lower bound is applied first, as in kernels. In the other order NVRTC 13.0 generates the
+/// same code for both comparisons on sm_90, also in unrolled loops.
 #[test]
 fn a_bound_that_is_reached_is_told_from_a_value_that_is_kept() {
     let Some(compiler) = nvrtc() else { return };
@@ -145,18 +188,25 @@ fn a_bound_that_is_reached_is_told_from_a_value_that_is_kept() {
     };
     let apart = |a: &str, b: &str| code(a).iter().zip(&code(b)).all(|(a, b)| a != b);
     assert!(apart("y[1] = held == 6;", "y[1] = held == x;"));
-    let each = |of: &str| format!("_Pragma(\"unroll\") for (int i = 0; i < 7; i++) y[i + 1] = {of};");
+    let each =
+        |of: &str| format!("_Pragma(\"unroll\") for (int i = 0; i < 7; i++) y[i + 1] = {of};");
     assert!(apart(&each("held == i"), &each("held == (i < 6 ? i : x)")));
 }
 
 #[test]
 #[cfg(not(feature = "cuda-tests"))]
 fn what_is_missing_is_said_with_a_way_out() {
-    // Without a GPU an error, with one none; never a panic.
+    // Without a GPU the result is an error with a hint, never a panic.
     if let Err(error) = super::CudaDevice::new(0) {
-        assert!(matches!(error, Error::Lacking { .. } | Error::Driver { .. }), "{error}");
+        assert!(
+            matches!(error, Error::Lacking { .. } | Error::Driver { .. }),
+            "{error}"
+        );
         assert!(error.hint().is_some());
-        assert!(!super::present() || Compiler::find().is_err() || matches!(error, Error::Driver { .. }), "{error}");
+        assert!(
+            !super::present() || Nvrtc::find().is_err() || matches!(error, Error::Driver { .. }),
+            "{error}"
+        );
     }
 }
 

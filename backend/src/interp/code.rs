@@ -1,27 +1,25 @@
-//! What a kernel is compiled to: per nest a tree of loops with flat, typed instructions.
+//! Compiled form of a kernel: for each nest, a tree of loops with flat, typed instructions.
 
 use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::op::{Op, ReduceOp};
 use std::sync::Arc;
 
-/// Number of a register.
 pub(super) type Reg = u32;
 
-/// How a register holds its lanes.
+/// Representation of a register's lanes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bank {
     /// Integers and booleans, as i64 within the range of their type.
     Int,
     /// f32, and f16 and bf16 as the f32 of the same value.
     F32,
-    /// f64.
     F64,
 }
 
 impl Bank {
-    /// The bank of a type.
-    pub(super) fn of(s: Scalar) -> Bank {
+    /// Returns the bank of a type.
+    pub(super) fn from_scalar(s: Scalar) -> Bank {
         match s {
             Scalar::F64 => Bank::F64,
             Scalar::F32 | Scalar::F16 | Scalar::BF16 => Bank::F32,
@@ -30,59 +28,60 @@ impl Bank {
     }
 }
 
-/// One buffer as an instruction sees it.
+/// A buffer as an instruction addresses it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// Position among the kernel's buffers: parameters first, then locals.
+pub(super) struct BufferSlot {
+    /// Index among the kernel's buffers: parameters first, then locals.
     pub buffer: u32,
     /// Bytes of one unit of the offset.
     pub unit: usize,
 }
 
-/// What an instruction does with its lanes.
+/// Operation of an instruction.
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
-    /// An elementwise op on operands of that bank.
+pub(super) enum InstrKind {
+    /// Elementwise op on operands of that bank.
     Apply(Op, Bank),
-    /// From one type to another.
+    /// Conversion from that type.
     Cast(Scalar),
-    /// The bits of one type read as another.
+    /// Reinterpretation of the bits of that type.
     Bitcast(Scalar),
-    /// Entry of a table.
+    /// Lookup of a table's entry.
     Table(Arc<[i32]>),
-    /// Entries of a table at the four bytes of a word.
+    /// Lookup of a table's entries by the four bytes of a word.
     Table4(Arc<[i32]>),
-    /// Source 0 is the offset.
-    Load(Place),
-    /// Source 0 is the offset, 1 the value; `dtype` is that of the value.
-    Store(Place),
-    /// The same, added to what is there.
-    Add(Place),
-    /// `out` is set to what a reduction starts with.
+    /// Load; source 0 is the offset.
+    Load(BufferSlot),
+    /// Store; source 0 is the offset, 1 the value of type `dtype`.
+    Store(BufferSlot),
+    /// Addition to memory, with the sources of `Store`.
+    Add(BufferSlot),
+    /// Sets `out` to the identity of a reduction.
     Start(ReduceOp),
-    /// The lanes of source 0, in order, are combined into lane 0 of `out`.
+    /// Combines the lanes of source 0, in order, into lane 0 of `out`.
     Accumulate(ReduceOp),
 }
 
-/// One instruction. `dtype` is the type of its result; `safe` says that bounds have shown an integer result to fit it and
-/// the operands to be valid.
+/// A typed instruction of a loop.
+///
+/// `dtype` is the type of its result. `safe` means that bounds prove an integer result to fit it
+/// and the operands to be valid.
 #[derive(Clone, Debug)]
 pub(super) struct Instr {
-    pub kind: Kind,
+    pub kind: InstrKind,
     pub safe: bool,
     pub dtype: Scalar,
     pub out: Reg,
     pub src: [Reg; 3],
 }
 
-/// An instruction or a loop.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum CodeStep {
     Do(Instr),
     Loop(Loop),
 }
 
-/// How often a loop runs.
+/// Iteration count of a loop.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Bound {
     Const(i64),
@@ -94,46 +93,43 @@ pub(super) enum Bound {
 pub(super) struct Index {
     pub reg: Reg,
     pub stride: i64,
-    /// 0: no modulo.
+    /// 0 means no modulo.
     pub size: i64,
 }
 
-/// A loop. One without a loop inside runs in strips of many lanes; the others one iteration at a time, in lane 0.
+/// A loop. An innermost one runs in strips of many lanes, others one iteration at a time in lane 0.
 #[derive(Clone, Debug)]
 pub(super) struct Loop {
     pub bound: Bound,
     pub indices: Vec<Index>,
-    /// Registers set outside, whose lane 0 is copied to all lanes before strips are run.
+    /// Registers set outside the loop; lane 0 is broadcast before strips run.
     pub splats: Vec<(Reg, Bank)>,
-    pub body: Vec<Step>,
+    pub body: Vec<CodeStep>,
     pub strips: bool,
 }
 
-/// A body: its share of the launch and its nests.
+/// A body: its part of the launch and its nests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BodyCode {
-    /// Index register and bound of every range over workgroups, in the order of their numbers.
+    /// Index register and bound of each range over workgroups, ordered by number.
     pub globals: Vec<(Reg, Id)>,
-    /// The nests, in order.
-    pub nests: Vec<Vec<Step>>,
-    /// How many of the first nests are run for the first workgroup only.
+    pub nests: Vec<Vec<CodeStep>>,
+    /// Number of leading nests that run only for the first workgroup.
     pub once: usize,
-    /// Its locals among those of the kernel.
+    /// Range of its locals among those of the kernel.
     pub locals: std::ops::Range<usize>,
-    /// Those that are kept from workgroup to workgroup.
+    /// Locals with contents that persist from workgroup to workgroup.
     pub staged: Vec<usize>,
 }
 
-/// A compiled kernel.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Code {
     pub bodies: Vec<BodyCode>,
-    /// Registers that hold one value throughout, in every lane.
+    /// Registers with a constant value in all lanes; then those of variables.
     pub ints: Vec<(Reg, i64)>,
     pub floats: Vec<(Reg, Scalar, f64)>,
     pub vars: Vec<(Reg, Arc<str>)>,
-    /// Number of registers.
     pub registers: u32,
-    /// Bytes of each local, by its position after the parameters.
+    /// Bytes of each local, in the order of their slots after the parameters.
     pub locals: Vec<usize>,
 }

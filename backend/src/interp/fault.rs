@@ -1,41 +1,41 @@
-//! What can go wrong while a kernel is compiled or run. Every one of them is a bug of the kernel's maker.
+//! Faults while a kernel is compiled or run, each a bug in the compiler.
 
 use gristmill_runtime::Error;
 
-/// A kernel that does what no device could do.
+/// An operation of a kernel that is invalid on any device.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
-    /// A node that has no meaning at the kernel level.
+    /// A node without a meaning at the kernel level.
     #[error("not at the kernel level: {0}")]
     Graph(String),
     /// A load or a store outside its buffer.
     #[error("{what} of {size} bytes at byte {at} of buffer {buffer}, which has {len}")]
     OutOfBounds {
-        /// `load` or `store`.
+        /// Kind of access: `load`, `store` or `prefetch`.
         what: &'static str,
-        /// Bytes accessed.
+        /// Bytes of the access.
         size: usize,
-        /// First of them.
+        /// Offset of the first of them.
         at: i128,
-        /// Which buffer: position in `Program::params`, then locals.
+        /// Index of the buffer: parameters of `Program::params`, then locals.
         buffer: usize,
         /// Its length in bytes.
         len: usize,
     },
-    /// Threads that do not wait for one another, or for what is under way.
+    /// A missing barrier between threads, or a missing wait for a copy.
     #[error("{what}, byte {at} of a stage")]
     Race {
-        /// What a thread does that it had to wait with.
+        /// Access that needed synchronisation.
         what: &'static str,
-        /// Which byte.
+        /// Offset of the byte in the stage.
         at: usize,
     },
-    /// An operand for which an op is not defined.
+    /// An operand for which an op is undefined.
     #[error("{op} by {value}")]
     Operand {
         /// Name of the op.
         op: &'static str,
-        /// The operand.
+        /// Value of the operand.
         value: i64,
     },
     /// The launch does not fit the kernel.
@@ -44,11 +44,17 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// As an error of the runtime, which names the kernel.
-    pub(super) fn of(self, kernel: &str) -> Error {
+    /// Converts to an error of the runtime that names the kernel.
+    pub(super) fn into_error(self, kernel: &str) -> Error {
         match self {
-            Fault::Graph(message) => Error::Compile { kernel: kernel.into(), message },
-            _ => Error::Io { context: format!("kernel {kernel}"), source: std::io::Error::other(self) },
+            Fault::Graph(message) => Error::Compile {
+                kernel: kernel.into(),
+                message,
+            },
+            _ => Error::Io {
+                context: format!("kernel {kernel}"),
+                source: std::io::Error::other(self),
+            },
         }
     }
 }

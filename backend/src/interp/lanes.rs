@@ -1,84 +1,121 @@
-//! The register file: every register is a strip of lanes, so that one dispatch does many elements.
+//! The register file: each register is a strip of lanes, so that one
+//! dispatch processes many elements.
 
 use super::code::{Bank, Reg};
 
-/// Lanes of a register: 512 bytes, so the registers of an inner loop stay in the first cache.
+/// Lanes of a register: 512 bytes, so that the registers of an inner loop stay in the L1 cache.
 pub(super) const LANES: usize = 64;
 
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 struct Slot([u64; LANES]);
 
-/// A number that a register can hold.
+/// A number type that a register can hold.
 ///
 /// # Safety
-/// Any bits are a value of the type, and it has at most 8 bytes.
+/// All bit patterns are valid values of the type, and it has at most 8 bytes.
 pub(super) unsafe trait Lane: Copy + Default {}
 // SAFETY: plain numbers of 4 and 8 bytes.
 unsafe impl Lane for i64 {}
 unsafe impl Lane for f32 {}
 unsafe impl Lane for f64 {}
 
-/// Registers.
 #[derive(Default)]
 pub(super) struct File {
     slots: Vec<Slot>,
 }
 
 impl File {
-    /// Makes room for that many registers.
+    /// Grows the file to that many registers.
     pub(super) fn reserve(&mut self, registers: u32) {
         let wanted = self.slots.len().max(registers as usize);
         self.slots.resize(wanted, Slot([0; LANES]));
     }
 
-    /// The first `n` lanes.
+    /// Returns the first `n` lanes.
     pub(super) fn get<T: Lane>(&self, reg: Reg, n: usize) -> &[T] {
         assert!(n <= LANES && (reg as usize) < self.slots.len());
-        // SAFETY: just checked; setting needs a mutable borrow.
+        // SAFETY: checked above; writes need a mutable borrow.
         unsafe { lanes(self.slots.as_ptr(), reg, n) }
     }
 
-    /// The first `n` lanes, to be set.
+    /// Returns the first `n` lanes for writing.
     pub(super) fn get_mut<T: Lane>(&mut self, reg: Reg, n: usize) -> &mut [T] {
-        let start = self.apart(reg, &[], n);
-        // SAFETY: just checked; the borrow is exclusive.
+        let start = self.separate_output(reg, &[], n);
+        // SAFETY: checked above; the borrow is exclusive.
         unsafe { set(start, reg, n) }
     }
 
-    /// The start of the registers, for one to be set from others: `out` is among them and none of `src`.
-    fn apart(&mut self, out: Reg, src: &[Reg], n: usize) -> *mut Slot {
+    /// Returns the start of the registers after checking that `out` exists and is none of `src`.
+    fn separate_output(&mut self, out: Reg, src: &[Reg], n: usize) -> *mut Slot {
         let known = |r: &Reg| (*r as usize) < self.slots.len();
-        assert!(n <= LANES && known(&out) && src.iter().all(|s| known(s) && *s != out), "a register set from itself");
+        assert!(
+            n <= LANES && known(&out) && src.iter().all(|s| known(s) && *s != out),
+            "a register set from itself"
+        );
         self.slots.as_mut_ptr()
     }
 
-    /// `out = f(a)`, lane by lane.
-    pub(super) fn map1<A: Lane, T: Lane>(&mut self, out: Reg, a: Reg, n: usize, f: impl Fn(A) -> T) {
-        let start = self.apart(out, &[a], n);
-        // SAFETY: these are registers, and `out` is not `a`.
+    /// Computes `out = f(a)`, lane by lane.
+    pub(super) fn map1<A: Lane, T: Lane>(
+        &mut self,
+        out: Reg,
+        a: Reg,
+        n: usize,
+        f: impl Fn(A) -> T,
+    ) {
+        let start = self.separate_output(out, &[a], n);
+        // SAFETY: these registers exist, and `out` is not `a`.
         unsafe { each1(set(start, out, n), lanes(start, a, n), f) }
     }
-    /// `out = f(a, b)`.
-    pub(super) fn map2<A: Lane, T: Lane>(&mut self, out: Reg, a: Reg, b: Reg, n: usize, f: impl Fn(A, A) -> T) {
-        let start = self.apart(out, &[a, b], n);
+    /// Computes `out = f(a, b)`, lane by lane.
+    pub(super) fn map2<A: Lane, T: Lane>(
+        &mut self,
+        out: Reg,
+        a: Reg,
+        b: Reg,
+        n: usize,
+        f: impl Fn(A, A) -> T,
+    ) {
+        let start = self.separate_output(out, &[a, b], n);
         // SAFETY: as in `map1`.
-        unsafe { each2(set(start, out, n), lanes(start, a, n), lanes(start, b, n), f) }
+        unsafe {
+            each2(
+                set(start, out, n),
+                lanes(start, a, n),
+                lanes(start, b, n),
+                f,
+            )
+        }
     }
-    /// `out = f(a, b, c)`.
-    pub(super) fn map3<A: Lane, T: Lane>(&mut self, out: Reg, src: [Reg; 3], n: usize, f: impl Fn(A, T, T) -> T) {
-        let start = self.apart(out, &src, n);
+    /// Computes `out = f(a, b, c)`, lane by lane.
+    pub(super) fn map3<A: Lane, T: Lane>(
+        &mut self,
+        out: Reg,
+        src: [Reg; 3],
+        n: usize,
+        f: impl Fn(A, T, T) -> T,
+    ) {
+        let start = self.separate_output(out, &src, n);
         let [a, b, c] = src;
         // SAFETY: as in `map1`.
-        unsafe { each3(set(start, out, n), lanes(start, a, n), lanes(start, b, n), lanes(start, c, n), f) }
+        unsafe {
+            each3(
+                set(start, out, n),
+                lanes(start, a, n),
+                lanes(start, b, n),
+                lanes(start, c, n),
+                f,
+            )
+        }
     }
-    /// `out = f(out)`.
+    /// Computes `out = f(out)`, lane by lane.
     pub(super) fn update<T: Lane>(&mut self, out: Reg, n: usize, f: impl Fn(T) -> T) {
         for o in self.get_mut(out, n) {
             *o = f(*o);
         }
     }
-    /// Lane 0 copied to the first `n` lanes.
+    /// Copies lane 0 to the first `n` lanes.
     pub(super) fn splat(&mut self, reg: Reg, bank: Bank, n: usize) {
         fn fill<T: Lane>(lanes: &mut [T]) {
             let Some(&first) = lanes.first() else { return };
@@ -92,25 +129,26 @@ impl File {
     }
 }
 
-/// The first `n` lanes of a register.
+/// Returns the first `n` lanes of a register.
 ///
 /// # Safety
-/// `start` is that of a file with that register, n <= LANES, and nobody sets the register while the slice is in use.
+/// `start` is that of a file with that register, n <= LANES, and the register is not written while
+/// the slice is in use.
 unsafe fn lanes<'a, T: Lane>(start: *const Slot, reg: Reg, n: usize) -> &'a [T] {
-    // SAFETY: a slot has room for LANES numbers of 8 bytes, aligned; any bits are a value.
+    // SAFETY: a slot holds LANES numbers of 8 bytes, aligned; all bit patterns are valid.
     unsafe { std::slice::from_raw_parts(start.add(reg as usize).cast(), n) }
 }
 
-/// As `lanes`, to be set.
+/// Returns the first `n` lanes of a register for writing.
 ///
 /// # Safety
-/// As for `lanes`, and nobody reads the register meanwhile.
+/// As for `lanes`, and the register is not read meanwhile.
 unsafe fn set<'a, T: Lane>(start: *mut Slot, reg: Reg, n: usize) -> &'a mut [T] {
     // SAFETY: as in `lanes`.
     unsafe { std::slice::from_raw_parts_mut(start.add(reg as usize).cast(), n) }
 }
 
-// Functions of their own, so that the compiler knows from the references that the lanes do not overlap.
+// Separate functions, so that the compiler infers from the references that lanes do not overlap.
 #[inline]
 fn each1<A: Lane, T: Lane>(o: &mut [T], a: &[A], f: impl Fn(A) -> T) {
     for (o, &a) in o.iter_mut().zip(a) {

@@ -1,11 +1,11 @@
-//! Buffers of the host, zeroed lazily by the system.
+//! Host buffers, zeroed lazily by the operating system.
 
 use gristmill_runtime::RawBuffer;
 use gristmill_runtime::lease::{Owner, Uses};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-/// A zeroed piece of memory, 16-byte aligned.
+/// A zeroed allocation, aligned to 16 bytes.
 pub(super) struct HostMemory {
     start: NonNull<u8>,
     layout: Layout,
@@ -15,16 +15,21 @@ pub(super) struct HostMemory {
 
 // SAFETY: the allocation belongs to no thread.
 unsafe impl Send for HostMemory {}
-// SAFETY: as above; its bytes are reached by their address alone, under the rules of `RawBuffer`.
+// SAFETY: as above; its bytes are accessed only by address, under the rules of `RawBuffer`.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// `None` where the system has no such piece.
+    /// Allocates zeroed memory; `None` if the system has too little.
     pub(super) fn new(owner: &Owner, bytes: usize) -> Option<HostMemory> {
         let layout = Layout::from_size_align(bytes.max(1), 16).ok()?;
         // SAFETY: the size is not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(HostMemory { start, layout, len: bytes, uses: Uses::new(owner) })
+        Some(HostMemory {
+            start,
+            layout,
+            len: bytes,
+            uses: Uses::new(owner),
+        })
     }
 }
 
@@ -35,7 +40,8 @@ impl Drop for HostMemory {
     }
 }
 
-// SAFETY: at least `len` zeros were allocated; they stay where they are until this is dropped, and their address goes nowhere else.
+// SAFETY: at least `len` zeros were allocated; they do not move until this is dropped, and no other
+// code knows their address.
 unsafe impl RawBuffer for HostMemory {
     fn len(&self) -> usize {
         self.len

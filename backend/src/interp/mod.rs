@@ -1,18 +1,21 @@
-//! The device `interp`: runs kernel-level graphs in plain Rust. Slow, needs nothing, and the oracle that the other devices
-//! are held against.
+//! The device `interp`: interprets kernel-level graphs in plain Rust. Slow, without dependencies.
 //!
-//! What a kernel means: its workgroups are divided among its bodies in order, each taking the product of the bounds of
-//! its `Global` ranges (row-major in the order of their numbers). A workgroup runs the nests of its body in order; a nest
-//! loops over the ranges it closes, in the order given. All kinds of range other than `Global` are sequential loops.
+//! It is the oracle that other devices are compared with.
 //!
-//! - Elementwise ops mean what `uop::fold` says, each result rounded to its type; `Fma` is rounded once; `Exp` and `Log` are
-//!   computed in f64 and rounded.
-//! - A reduction adds up in the order of its ranges, and each partial sum is rounded to the type of the reduction.
+//! Semantics of a kernel: its workgroups are divided among its bodies in order; the count of a body
+//! is the product of the bounds of its `Global` ranges (row-major by number). A workgroup runs the
+//! nests of its body in order; a nest loops over the ranges it closes, in the given order. Ranges
+//! of other kinds than `Global` are sequential loops.
+//!
+//! - Elementwise ops have the semantics of `uop::fold`, each result rounded to its type; `Fma` is
+//!   rounded once; `Exp` and `Log` are computed in f64 and rounded.
+//! - A reduction adds in the order of its ranges; each partial sum is rounded to the
+//!   type of the reduction.
 //! - Both sides of a `Where` are evaluated; a load on the side not taken must be in bounds too.
-//! - What does not vary with a loop is computed before it, even if the loop then runs no iterations.
-//! - A nest must not read what another iteration of it writes.
-//! - Every access is checked against its buffer. Local buffers start as NaN in every workgroup,
-//!   but for those that the first nests fill with the same in every workgroup: they are filled once.
+//! - Loop-invariant values are computed before the loop, even if it then has no iterations.
+//! - A nest must not read memory that another iteration of it writes.
+//! - Each access is checked against its buffer. Local buffers start as NaN in each workgroup,
+//!   except those that the first nests fill equally in all workgroups: they are filled once.
 
 mod access;
 mod arith;
@@ -27,21 +30,23 @@ mod run;
 pub use fault::Fault;
 
 use crate::variables::Variables;
-use access::View;
+use access::BoundBuffer;
 use gristmill_runtime::lease::{Order, Owner, StepUses};
-use gristmill_runtime::staging::{self, Piece};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
+use gristmill_runtime::staging::{self, StagedWrite};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay,
+};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use memory::HostMemory;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// The interpreter.
+/// Interpreter of kernel-level graphs.
 pub struct InterpDevice {
     owner: Owner,
     target: Target,
-    /// Held by the step that runs, of those that are not alone.
+    /// Held by the running step, unless it was captured alone.
     turn: Arc<Mutex<()>>,
 }
 
@@ -52,26 +57,38 @@ impl Default for InterpDevice {
 }
 
 impl InterpDevice {
-    /// The interpreter, as a CPU of one thread.
+    /// Creates the interpreter; its target is a CPU of one thread.
     pub fn new() -> InterpDevice {
-        let target = Target { name: "interp".into(), ..Target::cpu("interp", 4, 1) };
-        InterpDevice { owner: Owner::new(), target, turn: Arc::default() }
+        let target = Target {
+            name: "interp".into(),
+            ..Target::cpu("interp", 4, 1)
+        };
+        InterpDevice {
+            owner: Owner::new(),
+            target,
+            turn: Arc::default(),
+        }
     }
 }
 
-/// Launches with their buffers.
+/// Launches of a captured step.
 struct Step {
     launches: Vec<Launch>,
     variables: Variables,
     uses: StepUses,
     turn: Arc<Mutex<()>>,
-    machine: run::Machine,
+    machine: run::LoopMachine,
 }
 
-/// Address and length of a piece of host memory.
-fn view(b: &Buffer) -> Result<View, Error> {
-    let start = b.host().ok_or_else(|| Error::invalid("interp", "a buffer is not in the host's memory"))?;
-    Ok(View { start, len: b.len() })
+/// Returns the host address and length of a buffer.
+fn view(b: &Buffer) -> Result<BoundBuffer, Error> {
+    let start = b
+        .host()
+        .ok_or_else(|| Error::invalid("interp", "a buffer is not in the host's memory"))?;
+    Ok(BoundBuffer {
+        start,
+        len: b.len(),
+    })
 }
 
 impl Device for InterpDevice {
@@ -103,14 +120,28 @@ impl Device for InterpDevice {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         from.copy_out(self.id(), offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
-        staging::in_place(self.id(), to, offset, len)
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+        staging::staged_in_place(self.id(), to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut kernels: Vec<Arc<dyn Kernel>> = Vec::with_capacity(programs.len());
         for program in programs {
-            let code = compile::compile(program).map_err(|fault| fault.of(&program.name))?;
-            kernels.push(Arc::new(LoadedProgram::new(program.clone(), self.id(), code)));
+            let code =
+                compile::compile(program).map_err(|fault| fault.into_error(&program.name))?;
+            kernels.push(Arc::new(LoadedProgram::new(
+                program.clone(),
+                self.id(),
+                code,
+            )));
             progress(kernels.len(), programs.len());
         }
         Ok(kernels)
@@ -132,8 +163,18 @@ impl InterpDevice {
             launch.buffers.iter().try_for_each(|b| view(b).map(drop))?;
         }
         let uses = StepUses::new(&self.owner, launches.iter().flat_map(Launch::uses), order);
-        let turn = if order == Order::Queued { self.turn.clone() } else { Arc::default() };
-        Ok(Box::new(Step { launches, variables, uses, turn, machine: run::Machine::default() }))
+        let turn = if order == Order::Queued {
+            self.turn.clone()
+        } else {
+            Arc::default()
+        };
+        Ok(Box::new(Step {
+            launches,
+            variables,
+            uses,
+            turn,
+            machine: run::LoopMachine::default(),
+        }))
     }
 }
 
@@ -141,12 +182,19 @@ impl Step {
     fn launch(&mut self, i: usize, vars: &[(&str, i64)]) -> Result<(), Error> {
         let launch = &self.launches[i];
         let kernel = launch.loaded::<code::Code>()?;
-        let views = launch.buffers.iter().map(view).collect::<Result<Vec<View>, Error>>()?;
+        let views = launch
+            .buffers
+            .iter()
+            .map(view)
+            .collect::<Result<Vec<BoundBuffer>, Error>>()?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
-        let done = self.machine.launch(kernel.program(), &kernel.code, &views, &value);
-        done.map_err(|fault| fault.of(&kernel.program().name))
+        let done = self
+            .machine
+            .launch(kernel.program(), &kernel.code, &views, &value);
+        done.map_err(|fault| fault.into_error(&kernel.program().name))
     }
-    /// Runs every launch, or none where a variable of any is wrong; `done` is called after each.
+    /// Runs all launches and calls `done` after each; an invalid variable is an
+    /// error before the first.
     fn run(&mut self, vars: &[(&str, i64)], mut done: impl FnMut()) -> Result<(), Error> {
         self.variables.set(vars)?;
         let turn = self.turn.clone();

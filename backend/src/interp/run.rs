@@ -1,38 +1,41 @@
 //! Runs compiled kernels.
 
-use super::access::{self, View};
+use super::access::{self, BoundBuffer};
 use super::arith;
-use super::code::{Bound, Code, Instr, Kind, Loop, Step};
+use super::code::{Bound, Code, CodeStep, Instr, InstrKind, Loop};
 use super::fault::Fault;
 use super::lanes::{File, LANES};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::program::Program;
 
-/// Registers and local buffers, reused from launch to launch.
+/// Registers and local buffers, reused between launches.
 #[derive(Default)]
-pub(super) struct Machine {
+pub(super) struct LoopMachine {
     file: File,
     locals: Vec<Vec<u64>>,
-    views: Vec<View>,
+    views: Vec<BoundBuffer>,
 }
 
-// SAFETY: the views are set anew for every launch, from buffers that the caller keeps alive during it and from `locals`, which nothing else touches.
-unsafe impl Send for Machine {}
+// SAFETY: the views are set for each launch, from buffers that the caller keeps alive and from
+// `locals`, which nothing else uses.
+unsafe impl Send for LoopMachine {}
 
-impl Machine {
+impl LoopMachine {
     /// Runs a kernel on these buffers with these values of the variables.
     pub(super) fn launch(
         &mut self,
         program: &Program,
         code: &Code,
-        params: &[View],
+        params: &[BoundBuffer],
         vars: &dyn Fn(&str) -> Option<i64>,
     ) -> Result<(), Fault> {
         self.prepare(code, params, vars)?;
         let g = &program.graph;
         let index = |id| {
             let value = g.evaluate_index(id, vars);
-            value.ok_or_else(|| Fault::Launch(format!("no value for {:?}: is a variable missing?", g[id])))
+            value.ok_or_else(|| {
+                Fault::Launch(format!("no value for {:?}: is a variable missing?", g[id]))
+            })
         };
         let mut total = 0;
         for body in &code.bodies {
@@ -48,11 +51,16 @@ impl Machine {
                     self.file.get_mut(reg, 1)[0] = rest % size;
                     rest /= size;
                 }
-                for local in body.locals.clone().filter(|l| group == 0 || !body.staged.contains(l)) {
-                    let View { start, len } = self.views[params.len() + local];
-                    // NaN in every float type: what is read before it is written shows. By way of the address that loads and stores have: a
-                    // reference to the local would end its validity.
-                    // SAFETY: the view of a local is as long as it says, and nobody else has it.
+                for local in body
+                    .locals
+                    .clone()
+                    .filter(|l| group == 0 || !body.staged.contains(l))
+                {
+                    let BoundBuffer { start, len } = self.views[params.len() + local];
+                    // NaN in all float types, so that reads before writes show in the results.
+                    // The write goes through the view's pointer, since a reference to the local
+                    // would invalidate it. SAFETY: the view of a local has that length, and
+                    // nothing else uses it.
                     unsafe { start.write_bytes(0xff, len) };
                 }
                 for nest in &body.nests[if group == 0 { 0 } else { body.once }..] {
@@ -62,12 +70,19 @@ impl Machine {
         }
         let groups = index(program.groups)?;
         if groups != total {
-            return Err(Fault::Launch(format!("{groups} workgroups are launched, the bodies have {total}")));
+            return Err(Fault::Launch(format!(
+                "{groups} workgroups are launched, the bodies have {total}"
+            )));
         }
         Ok(())
     }
 
-    fn prepare(&mut self, code: &Code, params: &[View], vars: &dyn Fn(&str) -> Option<i64>) -> Result<(), Fault> {
+    fn prepare(
+        &mut self,
+        code: &Code,
+        params: &[BoundBuffer],
+        vars: &dyn Fn(&str) -> Option<i64>,
+    ) -> Result<(), Fault> {
         self.file.reserve(code.registers);
         for &(reg, v) in &code.ints {
             self.file.get_mut(reg, LANES).fill(v);
@@ -79,23 +94,28 @@ impl Machine {
             }
         }
         for (reg, name) in &code.vars {
-            let v = vars(name).ok_or_else(|| Fault::Launch(format!("variable {name} has no value")))?;
+            let v =
+                vars(name).ok_or_else(|| Fault::Launch(format!("variable {name} has no value")))?;
             self.file.get_mut(*reg, LANES).fill(v);
         }
         self.locals.clear();
-        self.locals.extend(code.locals.iter().map(|bytes| vec![0; bytes.div_ceil(8)]));
+        self.locals
+            .extend(code.locals.iter().map(|bytes| vec![0; bytes.div_ceil(8)]));
         self.views.clear();
         self.views.extend_from_slice(params);
         let locals = self.locals.iter_mut().zip(&code.locals);
-        self.views.extend(locals.map(|(l, &len)| View { start: l.as_mut_ptr().cast(), len }));
+        self.views.extend(locals.map(|(l, &len)| BoundBuffer {
+            start: l.as_mut_ptr().cast(),
+            len,
+        }));
         Ok(())
     }
 
-    fn steps(&mut self, steps: &[Step], n: usize) -> Result<(), Fault> {
+    fn steps(&mut self, steps: &[CodeStep], n: usize) -> Result<(), Fault> {
         for step in steps {
             match step {
-                Step::Do(i) => self.instr(i, n)?,
-                Step::Loop(l) => self.run_loop(l)?,
+                CodeStep::Do(i) => self.instr(i, n)?,
+                CodeStep::Loop(l) => self.run_loop(l)?,
             }
         }
         Ok(())
@@ -103,9 +123,9 @@ impl Machine {
 
     fn instr(&mut self, i: &Instr, n: usize) -> Result<(), Fault> {
         match i.kind {
-            Kind::Load(place) => access::load(&mut self.file, i, place, &self.views, n),
-            Kind::Add(place) => access::add(&self.file, i, place, &self.views, n),
-            Kind::Store(place) => access::store(&self.file, i, place, &self.views, n),
+            InstrKind::Load(place) => access::load(&mut self.file, i, place, &self.views, n),
+            InstrKind::Add(place) => access::add(&self.file, i, place, &self.views, n),
+            InstrKind::Store(place) => access::store(&self.file, i, place, &self.views, n),
             _ => arith::run(&mut self.file, i, n),
         }
     }
@@ -125,7 +145,12 @@ impl Machine {
         while at < bound {
             let n = strip.min(bound - at) as usize;
             for index in &l.indices {
-                for (lane, out) in self.file.get_mut::<i64>(index.reg, n).iter_mut().enumerate() {
+                for (lane, out) in self
+                    .file
+                    .get_mut::<i64>(index.reg, n)
+                    .iter_mut()
+                    .enumerate()
+                {
                     let count = at + lane as i64;
                     *out = match (index.stride, index.size) {
                         (1, 0) => count,

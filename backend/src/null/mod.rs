@@ -1,8 +1,12 @@
-//! A device that keeps books and runs nothing: scheduling tests, and the size of a model, on a machine without hardware.
+//! A device that only tracks allocations and runs nothing.
+//!
+//! It serves scheduling tests and memory estimates without the hardware.
 
-use gristmill_runtime::lease::{InFlight, Order, Owner, StepUses, Use, Uses};
-use gristmill_runtime::staging::{self, Piece};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay};
+use gristmill_runtime::lease::{Order, Owner, StepGuard, StepUses, Use, Uses};
+use gristmill_runtime::staging::{self, StagedWrite};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay,
+};
 use gristmill_uop::adapter::Adapter;
 use gristmill_uop::machine::{MachineKind, NAMED};
 use gristmill_uop::program::Program;
@@ -11,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The null device.
+/// A device that allocates no memory and runs no kernel.
 pub struct NullDevice {
     owner: Owner,
     name: String,
@@ -20,22 +24,28 @@ pub struct NullDevice {
 }
 
 impl NullDevice {
-    /// A device under this name with these numbers.
+    /// Creates a device with a name and a target.
     pub fn new(name: impl Into<String>, target: Target) -> NullDevice {
-        NullDevice { owner: Owner::new(), name: name.into(), target, used: Arc::default() }
+        NullDevice {
+            owner: Owner::new(),
+            name: name.into(),
+            target,
+            used: Arc::default(),
+        }
     }
-    /// The GPU of that name among [`NAMED`], an H200 unless said.
-    pub fn of_gpu(machine: Option<&'static str>) -> NullDevice {
+    /// Creates the NVIDIA GPU of that name in [`NAMED`]; None means an H200.
+    pub fn for_gpu(machine: Option<&'static str>) -> NullDevice {
         let name = format!("null:{}", machine.unwrap_or("gpu"));
         NullDevice::new(name, Target::named(machine.unwrap_or("h200")))
     }
-    /// The GPU of that name, an H200 unless said, as an interface to every vendor's tells of it.
-    pub fn of_adapter(machine: Option<&'static str>) -> NullDevice {
+    /// Creates the GPU of that name as wgpu would describe it; None means an H200.
+    pub fn for_adapter(machine: Option<&'static str>) -> NullDevice {
         let name = format!("null:{}", machine.unwrap_or("wgpu"));
-        let adapter = Adapter::named(machine.unwrap_or("h200")).expect("what is told of each GPU that is not NVIDIA's");
+        let adapter = Adapter::named(machine.unwrap_or("h200"))
+            .expect("what is told of each GPU that is not NVIDIA's");
         NullDevice::new(name, Target::new(adapter.machine()))
     }
-    /// Bytes of all buffers that live.
+    /// Returns the total size of all live buffers in bytes.
     pub fn allocated(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -63,11 +73,11 @@ impl Drop for NullBuffer {
     }
 }
 
-/// Nothing runs, but what was started counts as in flight until it has been waited for.
+/// Runs nothing; a started step counts as in flight until it is waited for.
 struct NullReplay {
     launches: Vec<Launch>,
     uses: StepUses,
-    started: VecDeque<InFlight>,
+    started: VecDeque<StepGuard>,
 }
 
 impl Replay for NullReplay {
@@ -98,10 +108,15 @@ impl Device for NullDevice {
         false
     }
     fn describe(&self) -> Vec<String> {
-        let mut lines = vec![format!("runs nothing, with the numbers of {}", self.target.name)];
+        let mut lines = vec![format!(
+            "runs nothing, with the numbers of {}",
+            self.target.name
+        )];
         let machine = &self.target.machine;
         if machine.kind == MachineKind::Gpu {
-            let alike = NAMED.iter().filter(|row| row.is_nvidia() == machine.sm.is_some());
+            let alike = NAMED
+                .iter()
+                .filter(|row| row.is_nvidia() == machine.sm.is_some());
             lines.extend(alike.map(|row| format!("null:{:<10} {}", row.name, row.doc)));
         }
         lines
@@ -112,32 +127,56 @@ impl Device for NullDevice {
     fn alloc(&self, bytes: usize, _: Memory) -> Result<Buffer, Error> {
         self.used.fetch_add(bytes, Ordering::Relaxed);
         let uses = Uses::new(&self.owner);
-        Ok(Buffer::whole(Arc::new(NullBuffer { bytes, uses, used: self.used.clone() })))
+        Ok(Buffer::whole(Arc::new(NullBuffer {
+            bytes,
+            uses,
+            used: self.used.clone(),
+        })))
     }
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
         to.check_device("write", self.id())?;
         to.lease("write", offset, data.len(), Use::Write).map(drop)
     }
-    /// Reads zeros.
+    /// Fills the destination with zeros.
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         from.check_device("read", self.id())?;
         from.lease("read", offset, data.len(), Use::Read)?;
         data.fill(0);
         Ok(())
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::through(self, to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         progress(programs.len(), programs.len());
-        Ok(programs.iter().map(|p| Arc::new(LoadedProgram::new(p.clone(), self.id(), ())) as Arc<dyn Kernel>).collect())
+        Ok(programs
+            .iter()
+            .map(|p| Arc::new(LoadedProgram::new(p.clone(), self.id(), ())) as Arc<dyn Kernel>)
+            .collect())
     }
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
         for launch in &launches {
             launch.check(self.id())?;
         }
-        let uses = StepUses::new(&self.owner, launches.iter().flat_map(Launch::uses), Order::Queued);
-        Ok(Box::new(NullReplay { launches, uses, started: VecDeque::new() }))
+        let uses = StepUses::new(
+            &self.owner,
+            launches.iter().flat_map(Launch::uses),
+            Order::Queued,
+        );
+        Ok(Box::new(NullReplay {
+            launches,
+            uses,
+            started: VecDeque::new(),
+        }))
     }
 }
 

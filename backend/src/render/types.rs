@@ -1,11 +1,13 @@
-//! Types of C that values have, what becomes of a value of one as another, and constants.
+//! C types of values, conversions between them, and constants.
 
 use crate::names::unprintable;
 use gristmill_uop::{DType, Graph, Id, Scalar};
 use half::{bf16, f16};
 
-/// Conversions between vectors that have a function in the prelude; others are written out. Between f16 or bf16 and f32, and from f32 to
-/// integers, there are always functions.
+/// Vector conversions that are functions of the prelude.
+///
+/// The prelude also has those between f16 or bf16 and f32, and from f32 to
+/// integers. Others use `__builtin_convertvector`.
 pub const CONVERSIONS: &[(&str, &str)] = &[
     ("u8", "i32"),
     ("i8", "i32"),
@@ -22,37 +24,59 @@ pub const CONVERSIONS: &[(&str, &str)] = &[
     ("i8", "f32"),
 ];
 
-/// C type of a value.
+/// Returns the C type of a value.
 pub fn type_of(d: DType) -> String {
     let scalar = match d.scalar {
-        // Truth is a mask in vectors, 0 or 1 alone.
+        // A bool is a mask (0 or -1) in vectors, and 0 or 1 as a scalar.
         Scalar::Bool => "i32",
         Scalar::F16 | Scalar::BF16 => "u16",
         s => s.name(),
     };
-    if d.lanes == 1 { scalar.into() } else { format!("{scalar}x{}", d.lanes) }
+    if d.lanes == 1 {
+        scalar.into()
+    } else {
+        format!("{scalar}x{}", d.lanes)
+    }
 }
 
-/// The text of a sum; of halves in f32, and rounded.
+/// Renders a sum; halves are added in f32 and rounded.
 pub fn sum(d: DType, a: &str, b: &str) -> String {
-    let wide = DType { scalar: if d.scalar.is_half() { Scalar::F32 } else { d.scalar }, ..d };
-    cast(wide, d, &format!("({} + {})", cast(d, wide, a), cast(d, wide, b)))
+    let wide = DType {
+        scalar: if d.scalar.is_half() {
+            Scalar::F32
+        } else {
+            d.scalar
+        },
+        ..d
+    };
+    cast(
+        wide,
+        d,
+        &format!("({} + {})", cast(d, wide, a), cast(d, wide, b)),
+    )
 }
 
-/// C type of an element in memory.
+/// Returns the C type of an element in memory.
 pub fn stored(d: DType) -> String {
     match d.scalar {
-        Scalar::Bool => type_of(DType { scalar: Scalar::U8, ..d }),
+        Scalar::Bool => type_of(DType {
+            scalar: Scalar::U8,
+            ..d
+        }),
         _ => type_of(d),
     }
 }
 
-/// One lane of a vector of that type: truth is a mask there.
+/// Renders a scalar as a lane of a vector of that type, where a bool is a mask.
 pub fn lane(d: DType, x: &str) -> String {
-    if d.scalar == Scalar::Bool && d.lanes > 1 { format!("-({x})") } else { x.into() }
+    if d.scalar == Scalar::Bool && d.lanes > 1 {
+        format!("-({x})")
+    } else {
+        x.into()
+    }
 }
 
-/// How a vector comparison of that type becomes a mask of i32.
+/// Renders the conversion of a vector comparison's result to a mask of i32.
 pub fn mask(of: DType) -> String {
     match of.scalar.bytes() {
         _ if of.scalar == Scalar::Bool => format!("(i32x{})", of.lanes),
@@ -61,14 +85,16 @@ pub fn mask(of: DType) -> String {
     }
 }
 
-/// `x` of one type as another.
+/// Renders `x` converted between types.
 pub fn cast(from: DType, to: DType, x: &str) -> String {
     let l = to.lanes;
     match (from.scalar, to.scalar) {
         (a, b) if a == b => x.into(),
-        (Scalar::Bool, s) if l > 1 => {
-            cast(Scalar::I32.one().with_lanes(l), s.one().with_lanes(l), &format!("({x} & 1)"))
-        }
+        (Scalar::Bool, s) if l > 1 => cast(
+            Scalar::I32.one().with_lanes(l),
+            s.one().with_lanes(l),
+            &format!("({x} & 1)"),
+        ),
         (Scalar::F16 | Scalar::BF16, Scalar::F32) | (Scalar::F32, Scalar::F16 | Scalar::BF16) => {
             format!("cvt_{}_{}_{l}({x})", from.scalar.name(), to.scalar.name())
         }
@@ -84,23 +110,27 @@ pub fn cast(from: DType, to: DType, x: &str) -> String {
         (_, Scalar::Bool) if l == 1 => format!("{x} != 0"),
         (_, Scalar::Bool) => format!("{}({x} != 0)", mask(from)),
         _ if l == 1 => format!("({})({x})", type_of(to)),
-        (a, b) if CONVERSIONS.contains(&(a.name(), b.name())) => format!("cvt_{}_{}_{l}({x})", a.name(), b.name()),
+        (a, b) if CONVERSIONS.contains(&(a.name(), b.name())) => {
+            format!("cvt_{}_{}_{l}({x})", a.name(), b.name())
+        }
         _ => format!("__builtin_convertvector({x}, {})", type_of(to)),
     }
 }
 
-/// A constant's text.
+/// Renders a constant as a literal.
 pub fn literal(g: &Graph, id: Id) -> String {
     match (g.int_value(id), g.float_value(id)) {
         (_, Some(v)) if g.scalar(id) == Scalar::F16 => f16::from_f64(v).to_bits().to_string(),
         (_, Some(v)) if g.scalar(id) == Scalar::BF16 => bf16::from_f64(v).to_bits().to_string(),
         (Some(v), _) if v == i64::MIN => "(-9223372036854775807 - 1)".into(),
-        (Some(v), _) if g.scalar(id) == Scalar::I32 && v == i32::MIN as i64 => "(-2147483647 - 1)".into(),
+        (Some(v), _) if g.scalar(id) == Scalar::I32 && v == i32::MIN as i64 => {
+            "(-2147483647 - 1)".into()
+        }
         (Some(v), _) if v < 0 => format!("({v})"),
         (Some(v), _) => v.to_string(),
         (_, Some(v)) if v.is_infinite() => if v > 0.0 { "INFINITE" } else { "(-INFINITE)" }.into(),
         (_, Some(v)) if v.is_nan() => "NOT_A_NUMBER".into(),
-        // Hexadecimal would be exact too; nine digits are, and can be read.
+        // Nine decimal digits are exact for f32, like hexadecimal, and readable.
         (_, Some(v)) => format!("({:.9e}f)", v as f32),
         (None, None) => unprintable(g, id),
     }

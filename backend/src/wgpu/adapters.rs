@@ -1,63 +1,70 @@
-//! The adapters of this machine: which there are, what they tell, and which of them a name means.
+//! Enumerates wgpu adapters, describes them and finds one by name.
 
-use super::ready::ready;
+use super::block_on::block_on;
 use gristmill_runtime::Error;
 use gristmill_uop::adapter::{Adapter as Facts, AdapterKind};
 use gristmill_uop::costs::Costs;
 use std::sync::OnceLock;
 use wgpu::{
-    Adapter, Backend, Backends, CooperativeMatrixProperties, CooperativeScalarType, DeviceType, Features, Instance,
-    InstanceDescriptor, InstanceFlags, Limits,
+    Adapter, Backend, Backends, CooperativeMatrixProperties, CooperativeScalarType, DeviceType,
+    Features, Instance, InstanceDescriptor, InstanceFlags, Limits,
 };
 
-/// What kernels use where an adapter has it.
-pub const WANTED: Features =
-    COOPERATIVE.union(Features::SHADER_INT64).union(Features::TIMESTAMP_QUERY).union(Features::PIPELINE_CACHE);
-/// What products of a subgroup's matrices of halves take.
-pub const COOPERATIVE: Features =
-    Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(Features::SHADER_F16).union(Features::SUBGROUP);
-/// Where adapters are looked for.
-const BACKENDS: Backends = Backends::VULKAN.union(Backends::METAL).union(Backends::DX12);
+/// Features that kernels use where an adapter supports them.
+pub const WANTED: Features = COOPERATIVE
+    .union(Features::SHADER_INT64)
+    .union(Features::TIMESTAMP_QUERY)
+    .union(Features::PIPELINE_CACHE);
+/// Features that cooperative matrices of halves require.
+pub const COOPERATIVE: Features = Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+    .union(Features::SHADER_F16)
+    .union(Features::SUBGROUP);
+/// Backends that are searched for adapters.
+const BACKENDS: Backends = Backends::VULKAN
+    .union(Backends::METAL)
+    .union(Backends::DX12);
 
-/// Limits and features as if the adapter had no more: for tests of what lacks them.
+/// Artificial limits on an adapter's features, for tests.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Limited {
-    /// Most bytes of a buffer that a kernel is given.
+    /// Maximum bytes of a buffer binding.
     pub largest_binding: Option<u64>,
-    /// Most bytes of a buffer.
+    /// Maximum bytes of a buffer.
     pub largest_buffer: Option<u64>,
-    /// Most buffers of a kernel.
+    /// Maximum number of storage buffers of a kernel.
     pub buffers: Option<u32>,
-    /// Do threads exchange no registers?
+    /// Disables operations of subgroups.
     pub no_subgroups: bool,
-    /// Most threads that the narrowest subgroup is counted with.
+    /// Maximum subgroup size in threads to assume.
     pub subgroup: Option<i64>,
-    /// Do subgroups multiply no matrices?
+    /// Disables cooperative matrices of subgroups.
     pub no_matrices: bool,
-    /// Has a step no timestamps?
+    /// Disables timestamp queries of steps.
     pub no_timestamps: bool,
-    /// Has it no integers of 64 bits?
+    /// Disables 64-bit integers.
     pub no_long: bool,
-    /// Does nothing that it tells say how fast it is, neither its name nor that it is a program?
+    /// Hides the name and kind, so that the speed of the adapter is unknown.
     pub unnamed: bool,
 }
 
 impl Limited {
-    /// The limits of an adapter, no higher than these.
+    /// Returns the limits of an adapter, reduced to these.
     pub fn limits(&self, adapter: &Adapter) -> Limits {
         let mut limits = adapter.limits();
         if let Some(bytes) = self.largest_binding {
-            limits.max_storage_buffer_binding_size = limits.max_storage_buffer_binding_size.min(bytes);
+            limits.max_storage_buffer_binding_size =
+                limits.max_storage_buffer_binding_size.min(bytes);
         }
         if let Some(bytes) = self.largest_buffer {
             limits.max_buffer_size = limits.max_buffer_size.min(bytes);
         }
         if let Some(buffers) = self.buffers {
-            limits.max_storage_buffers_per_shader_stage = limits.max_storage_buffers_per_shader_stage.min(buffers);
+            limits.max_storage_buffers_per_shader_stage =
+                limits.max_storage_buffers_per_shader_stage.min(buffers);
         }
         limits
     }
-    /// Those of its features that are wanted.
+    /// Returns the supported features among the wanted ones.
     pub fn features(&self, adapter: &Adapter) -> Features {
         let mut wanted = WANTED;
         wanted.set(Features::SUBGROUP, !self.no_subgroups);
@@ -80,9 +87,9 @@ fn instance() -> &'static Instance {
     })
 }
 
-/// The adapters, those with memory of their own first, programs last.
+/// Returns the adapters: discrete GPUs first, software rasterisers last.
 pub fn adapters() -> Vec<Adapter> {
-    let mut all = ready(instance().enumerate_adapters(BACKENDS));
+    let mut all = block_on(instance().enumerate_adapters(BACKENDS));
     all.sort_by_key(|adapter| match adapter.get_info().device_type {
         DeviceType::DiscreteGpu => 0,
         DeviceType::IntegratedGpu => 1,
@@ -92,12 +99,14 @@ pub fn adapters() -> Vec<Adapter> {
     all
 }
 
-/// Is there a GPU, and not only a program that stands for one?
+/// Returns whether there is a hardware adapter.
 pub fn present() -> bool {
-    adapters().first().is_some_and(|adapter| adapter.get_info().device_type != DeviceType::Cpu)
+    adapters()
+        .first()
+        .is_some_and(|adapter| adapter.get_info().device_type != DeviceType::Cpu)
 }
 
-/// An adapter by its number, or by a part of its name, whatever its case.
+/// Finds an adapter by index, or by a part of its name, ignoring case.
 pub fn find(number: usize, name: Option<&str>) -> Result<(usize, Adapter), Error> {
     let all = adapters();
     if all.is_empty() {
@@ -108,37 +117,51 @@ pub fn find(number: usize, name: Option<&str>) -> Result<(usize, Adapter), Error
                 .into(),
         });
     }
-    let names: Vec<String> =
-        all.iter().enumerate().map(|(i, adapter)| format!("wgpu:{i} {}", adapter.get_info().name)).collect();
+    let names: Vec<String> = all
+        .iter()
+        .enumerate()
+        .map(|(i, adapter)| format!("wgpu:{i} {}", adapter.get_info().name))
+        .collect();
     let is_it = |i: usize, adapter: &Adapter| match name {
-        Some(name) => adapter.get_info().name.to_lowercase().contains(&name.to_lowercase()),
+        Some(name) => adapter
+            .get_info()
+            .name
+            .to_lowercase()
+            .contains(&name.to_lowercase()),
         None => i == number,
     };
-    let found = all.into_iter().enumerate().find(|(i, adapter)| is_it(*i, adapter));
+    let found = all
+        .into_iter()
+        .enumerate()
+        .find(|(i, adapter)| is_it(*i, adapter));
     found.ok_or_else(|| {
         let wanted = name.map_or_else(|| number.to_string(), str::to_owned);
-        Error::NoDevice(format!("wgpu:{wanted}"), format!("the adapters are {}", names.join(", ")))
+        Error::NoDevice(
+            format!("wgpu:{wanted}"),
+            format!("the adapters are {}", names.join(", ")),
+        )
     })
 }
 
-/// Rows and columns of the matrices of halves, with sums in f32, that an adapter's subgroups multiply.
+/// Returns the side of the square matrices of halves, with f32 sums, that subgroups multiply.
 fn cooperative(adapter: &Adapter) -> Option<i64> {
     let all = adapter.cooperative_matrix_properties();
     let has = |side: u32| {
         let fits = |m: &CooperativeMatrixProperties| {
             [m.m_size, m.n_size, m.k_size] == [side; 3]
-                && [m.ab_type, m.cr_type] == [CooperativeScalarType::F16, CooperativeScalarType::F32]
+                && [m.ab_type, m.cr_type]
+                    == [CooperativeScalarType::F16, CooperativeScalarType::F32]
         };
         all.iter().any(fits)
     };
     [16, 8].into_iter().find(|&side| has(side)).map(i64::from)
 }
 
-/// What an adapter tells, with these features and limits.
+/// Describes an adapter with these features and limits.
 pub fn facts(adapter: &Adapter, features: Features, limits: &Limits) -> Facts {
     let info = adapter.get_info();
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    // A range of a buffer begins where its variables and its words may.
+    // Offsets of bindings must suit storage buffers and 16-byte loads.
     let alignment = limits.min_storage_buffer_offset_alignment.max(16) as usize;
     Facts {
         kind: match info.device_type {
@@ -146,13 +169,20 @@ pub fn facts(adapter: &Adapter, features: Features, limits: &Limits) -> Facts {
             DeviceType::Cpu => AdapterKind::Software(cores()),
             _ => AdapterKind::Integrated,
         },
-        cooperative: features.contains(COOPERATIVE).then(|| cooperative(adapter)).flatten(),
+        cooperative: features
+            .contains(COOPERATIVE)
+            .then(|| cooperative(adapter))
+            .flatten(),
         vector_parts: info.backend == Backend::Vulkan,
         widest: info.subgroup_max_size.max(1).into(),
-        subgroup: features.contains(Features::SUBGROUP).then_some(info.subgroup_min_size.max(1).into()),
-        threads: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize,
+        subgroup: features
+            .contains(Features::SUBGROUP)
+            .then_some(info.subgroup_min_size.max(1).into()),
+        threads: limits
+            .max_compute_invocations_per_workgroup
+            .min(limits.max_compute_workgroup_size_x) as usize,
         shared: limits.max_compute_workgroup_storage_size as usize,
-        // Offsets are numbers of 32 bits with a sign.
+        // Offsets are signed 32-bit integers.
         largest_binding: limits.max_storage_buffer_binding_size.min(i32::MAX as u64) as usize,
         bindings: limits.max_storage_buffers_per_shader_stage as usize,
         alignment,

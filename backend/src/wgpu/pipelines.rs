@@ -1,96 +1,141 @@
-//! Pipelines: a kernel's module, compiled by its adapter's driver, and how its buffers are bound.
+//! Compiled kernels and the layouts of their buffer bindings.
 
-use super::context::Context;
+use super::context::WgpuContext;
 use super::dialect::{module, multiplies, words_of_tables};
-use super::kept::Kept;
-use crate::text::Text;
+use super::pipeline_cache::CachedPipelines;
+use crate::text::KernelText;
 use gristmill_runtime::Error;
 use gristmill_uop::program::{Access, Param, Program};
 use gristmill_uop::{Arg, Op};
 use std::borrow::Cow;
 use wgpu::{
-    BindGroupLayout, BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType,
-    BufferDescriptor, BufferUsages, ComputePipeline, ComputePipelineDescriptor, Features, PipelineCompilationOptions,
-    PipelineLayoutDescriptor, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource, ShaderStages,
+    BindGroupLayout, BindGroupLayoutDescriptor, BindGroupLayoutEntry, BindingType, Buffer,
+    BufferBindingType, BufferDescriptor, BufferUsages, ComputePipeline, ComputePipelineDescriptor,
+    Features, PipelineCompilationOptions, PipelineLayoutDescriptor, ShaderModuleDescriptor,
+    ShaderRuntimeChecks, ShaderSource, ShaderStages,
 };
 
-/// A compiled kernel.
+/// A kernel compiled by the driver.
 pub struct Pipeline {
-    /// What runs.
     pub pipeline: ComputePipeline,
-    /// How its buffers are bound, behind them its variables, if it has any, behind these further pieces of buffers that are too long for one binding, and behind all its tables.
+    /// Bindings: buffers, the uniform buffer of variables if any, further pieces
+    /// of long buffers, tables.
     pub layout: BindGroupLayout,
-    /// Of how many pieces each buffer is.
+    /// Number of pieces of each buffer.
     pub pieces: Vec<usize>,
-    /// Bytes of a piece.
+    /// Size of a piece in bytes.
     pub piece: usize,
-    /// Its constant tables, if it has any.
+    /// Buffer of the constant tables, if the kernel has any.
     pub tables: Option<Buffer>,
 }
 
-/// What every pipeline of a device is made with.
-pub struct Maker<'a> {
-    /// The adapter.
-    pub context: &'a Context,
-    /// Bytes of a piece of a buffer.
+/// Arguments shared by all pipelines of a device.
+pub struct PipelineBuilder<'a> {
+    pub context: &'a WgpuContext,
+    /// Bytes of a piece of a long buffer.
     pub piece: usize,
-    /// What its driver compiled before.
-    pub kept: &'a Kept,
+    /// Cache of pipelines compiled earlier.
+    pub kept: &'a CachedPipelines,
 }
 
-/// Is it a weight, which nothing writes while a step runs? The dialect declares these as read alone.
+/// Returns whether a parameter is a weight, which the dialect declares as read-only.
 fn is_weight(program: &Program, slot: u32, access: Access) -> bool {
     let packed = |arg: &Arg| matches!(arg, Arg::Packed(s, _) if *s == slot);
     let g = &program.graph;
     access == Access::Read && g.any(program.root, |_, n| n.op == Op::Param && packed(&n.arg))
 }
 
-/// What an adapter does not take of a program with so many buffers, before its driver is asked.
-fn check(context: &Context, program: &Program, buffers: usize) -> Result<(), Error> {
+/// Checks a program with that number of bindings against the adapter's limits.
+fn check(context: &WgpuContext, program: &Program, buffers: usize) -> Result<(), Error> {
     let limits = &context.limits;
     let lacking = |message: String| {
         let hint = "`gristmill devices` lists others; `--device cpu` has no such limits".into();
-        Err(Error::Lacking { device: "wgpu".into(), message, hint })
+        Err(Error::Lacking {
+            device: "wgpu".into(),
+            message,
+            hint,
+        })
     };
     let most = limits.max_storage_buffers_per_shader_stage as usize;
     if buffers > most {
-        return lacking(format!("{} binds {most} buffers, and {} has {buffers}", context.title, program.name));
+        return lacking(format!(
+            "{} binds {most} buffers, and {} has {buffers}",
+            context.title, program.name
+        ));
     }
     let most = limits.max_compute_invocations_per_workgroup as usize;
     if program.threads == 0 || program.threads > most {
         let threads = program.threads;
-        return lacking(format!("{} runs {most} threads together, and {} has {threads}", context.title, program.name));
+        return lacking(format!(
+            "{} runs {most} threads together, and {} has {threads}",
+            context.title, program.name
+        ));
     }
-    let (shared, most) = (program.scratch, limits.max_compute_workgroup_storage_size as usize);
+    let (shared, most) = (
+        program.scratch,
+        limits.max_compute_workgroup_storage_size as usize,
+    );
     if shared > most {
-        return lacking(format!("{} has {most} shared bytes, and {} wants {shared}", context.title, program.name));
+        return lacking(format!(
+            "{} has {most} shared bytes, and {} wants {shared}",
+            context.title, program.name
+        ));
     }
     if program.source.contains("i64") && !context.features.contains(Features::SHADER_INT64) {
         let title = &program.title;
-        return lacking(format!("{} has no integers of 64 bits, and {title} computes with them", context.title));
+        return lacking(format!(
+            "{} has no integers of 64 bits, and {title} computes with them",
+            context.title
+        ));
     }
     Ok(())
 }
 
 impl Pipeline {
     /// Compiles a kernel's text.
-    pub fn new(maker: &Maker, text: &Text, program: &Program) -> Result<Pipeline, Error> {
-        let &Maker { context, piece, kept } = maker;
+    pub fn new(
+        maker: &PipelineBuilder,
+        text: &KernelText,
+        program: &Program,
+    ) -> Result<Pipeline, Error> {
+        let &PipelineBuilder {
+            context,
+            piece,
+            kept,
+        } = maker;
         let pieces: Vec<usize> = program.params.iter().map(|p| p.pieces(piece)).collect();
         let tables = words_of_tables(&text.source);
-        check(context, program, pieces.iter().sum::<usize>() + usize::from(tables.is_some()))?;
-        let tables = tables.map(|words| constant(context, &program.name, &words)).transpose()?;
+        check(
+            context,
+            program,
+            pieces.iter().sum::<usize>() + usize::from(tables.is_some()),
+        )?;
+        let tables = tables
+            .map(|words| constant(context, &program.name, &words))
+            .transpose()?;
         let source = module(&text.source);
         let module = context.scoped(&program.name, || {
             let source = ShaderSource::Wgsl(Cow::Borrowed(&source));
-            let descriptor = ShaderModuleDescriptor { label: Some(&text.symbol), source };
-            // SAFETY: kernels stay within buffers that are as long as they say, which is checked when they are launched; divisors are positive and loops end.
-            // In development builds the module looks itself; not where subgroups load matrices, of which a check would look at one element, and all threads have to come there.
+            let descriptor = ShaderModuleDescriptor {
+                label: Some(&text.symbol),
+                source,
+            };
+            // SAFETY: a launch checks that buffers are as long as the program states, and kernels
+            // stay within that; divisors are positive and loops end. Debug builds keep the module's
+            // own checks, except with cooperative matrices: a check would cover one element only,
+            // and all threads must reach the load.
             let checks = match cfg!(debug_assertions) && !multiplies(&text.source) {
-                true => ShaderRuntimeChecks { force_loop_bounding: false, ..ShaderRuntimeChecks::checked() },
+                true => ShaderRuntimeChecks {
+                    force_loop_bounding: false,
+                    ..ShaderRuntimeChecks::checked()
+                },
                 false => ShaderRuntimeChecks::unchecked(),
             };
-            unsafe { context.device.create_shader_module_trusted(descriptor, checks) }
+            unsafe {
+                context
+                    .device
+                    .create_shader_module_trusted(descriptor, checks)
+            }
         });
         let module = module.map_err(|error| compile_error(text, error))?;
         let layout = layout(context, program, &pieces, tables.is_some())?;
@@ -100,36 +145,55 @@ impl Pipeline {
                 ..PipelineLayoutDescriptor::default()
             };
             let layout = context.device.create_pipeline_layout(&descriptor);
-            context.device.create_compute_pipeline(&ComputePipelineDescriptor {
-                label: Some(&text.symbol),
-                layout: Some(&layout),
-                module: &module,
-                entry_point: Some(&text.symbol),
-                compilation_options: PipelineCompilationOptions {
-                    zero_initialize_workgroup_memory: false,
-                    ..PipelineCompilationOptions::default()
-                },
-                cache: kept.cache(),
-            })
+            context
+                .device
+                .create_compute_pipeline(&ComputePipelineDescriptor {
+                    label: Some(&text.symbol),
+                    layout: Some(&layout),
+                    module: &module,
+                    entry_point: Some(&text.symbol),
+                    compilation_options: PipelineCompilationOptions {
+                        zero_initialize_workgroup_memory: false,
+                        ..PipelineCompilationOptions::default()
+                    },
+                    cache: kept.cache(),
+                })
         });
         let pipeline = pipeline.map_err(|error| compile_error(text, error))?;
-        Ok(Pipeline { pipeline, layout, pieces, piece, tables })
+        Ok(Pipeline {
+            pipeline,
+            layout,
+            pieces,
+            piece,
+            tables,
+        })
     }
 }
 
-/// What a driver, or naga before it, has against a kernel is a bug of ours.
-fn compile_error(text: &Text, error: Error) -> Error {
+/// Converts an error of naga or the driver about a kernel, which is a bug of ours.
+fn compile_error(text: &KernelText, error: Error) -> Error {
     match error {
-        Error::Driver { message, .. } => text.with_name(Error::Compile { kernel: text.name.clone(), message }),
+        Error::Driver { message, .. } => text.with_name(Error::Compile {
+            kernel: text.name.clone(),
+            message,
+        }),
         other => other,
     }
 }
 
-/// A buffer of words that nobody writes.
-fn constant(context: &Context, name: &str, words: &[u32]) -> Result<Buffer, Error> {
+/// Creates a read-only buffer of words.
+fn constant(context: &WgpuContext, name: &str, words: &[u32]) -> Result<Buffer, Error> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let (size, usage) = (bytes.len() as u64, BufferUsages::STORAGE | BufferUsages::COPY_DST);
-    let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+    let (size, usage) = (
+        bytes.len() as u64,
+        BufferUsages::STORAGE | BufferUsages::COPY_DST,
+    );
+    let descriptor = BufferDescriptor {
+        label: None,
+        size,
+        usage,
+        mapped_at_creation: false,
+    };
     context.scoped(name, || {
         let buffer = context.device.create_buffer(&descriptor);
         context.queue.write_buffer(&buffer, 0, &bytes);
@@ -137,20 +201,48 @@ fn constant(context: &Context, name: &str, words: &[u32]) -> Result<Buffer, Erro
     })
 }
 
-/// Storage buffers in the order of the parameters, the uniform buffer of variables, further pieces in the order of the parameters, and tables.
-fn layout(context: &Context, program: &Program, pieces: &[usize], tables: bool) -> Result<BindGroupLayout, Error> {
+/// Creates the layout: a storage buffer for each parameter, the uniform buffer of variables,
+/// further pieces in the order of the parameters, and tables.
+fn layout(
+    context: &WgpuContext,
+    program: &Program,
+    pieces: &[usize],
+    tables: bool,
+) -> Result<BindGroupLayout, Error> {
     let entry = |binding: usize, ty: BufferBindingType| BindGroupLayoutEntry {
         binding: binding as u32,
         visibility: ShaderStages::COMPUTE,
-        ty: BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        ty: BindingType::Buffer {
+            ty,
+            has_dynamic_offset: false,
+            min_binding_size: None,
+        },
         count: None,
     };
-    let storage = |p: &Param| BufferBindingType::Storage { read_only: is_weight(program, p.slot, p.access) };
+    let storage = |p: &Param| BufferBindingType::Storage {
+        read_only: is_weight(program, p.slot, p.access),
+    };
     let uniform = (!program.vars.is_empty()).then_some(BufferBindingType::Uniform);
-    let further = program.params.iter().zip(pieces).flat_map(|(p, &n)| std::iter::repeat_n(storage(p), n - 1));
+    let further = program
+        .params
+        .iter()
+        .zip(pieces)
+        .flat_map(|(p, &n)| std::iter::repeat_n(storage(p), n - 1));
     let tables = tables.then_some(BufferBindingType::Storage { read_only: true });
-    let types = program.params.iter().map(storage).chain(uniform).chain(further).chain(tables);
-    let entries: Vec<BindGroupLayoutEntry> = types.enumerate().map(|(i, ty)| entry(i, ty)).collect();
-    let descriptor = BindGroupLayoutDescriptor { label: None, entries: &entries };
-    context.scoped(&program.name, || context.device.create_bind_group_layout(&descriptor))
+    let types = program
+        .params
+        .iter()
+        .map(storage)
+        .chain(uniform)
+        .chain(further)
+        .chain(tables);
+    let entries: Vec<BindGroupLayoutEntry> =
+        types.enumerate().map(|(i, ty)| entry(i, ty)).collect();
+    let descriptor = BindGroupLayoutDescriptor {
+        label: None,
+        entries: &entries,
+    };
+    context.scoped(&program.name, || {
+        context.device.create_bind_group_layout(&descriptor)
+    })
 }

@@ -1,56 +1,57 @@
-//! A captured step: its launches as a list of dispatches, recorded anew at each start, with the variables in one uniform buffer.
+//! A captured step on wgpu: dispatches recorded at each start, variables in one uniform buffer.
 
-use super::context::Context;
+use super::context::WgpuContext;
 use super::dialect::GROUPS_X;
-use super::lists::{Lists, VARIABLE, grid};
 use super::memory::memory;
 use super::pipelines::Pipeline;
 use super::readback::{HostCopies, Readback};
+use super::uniforms::{UniformLayout, VARIABLE_BYTES, grid};
 use crate::variables::{Variables, by_level};
-use gristmill_runtime::lease::{InFlight, Order, StepUses};
+use gristmill_runtime::lease::{Order, StepGuard, StepUses};
 use gristmill_runtime::{Error, Launch, Replay};
 use gristmill_uop::program::Extent;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 use wgpu::{
-    BindGroup, BindGroupDescriptor, BindGroupEntry, BindingResource, BufferBinding, BufferDescriptor, BufferSize,
-    BufferUsages, CommandEncoder, CommandEncoderDescriptor, ComputePassDescriptor, ComputePassTimestampWrites,
-    Features, MapMode, QuerySet, QuerySetDescriptor, QueryType, SubmissionIndex,
+    BindGroup, BindGroupDescriptor, BindGroupEntry, BindingResource, BufferBinding,
+    BufferDescriptor, BufferSize, BufferUsages, CommandEncoder, CommandEncoderDescriptor,
+    ComputePassDescriptor, ComputePassTimestampWrites, Features, MapMode, QuerySet,
+    QuerySetDescriptor, QueryType, SubmissionIndex,
 };
 
-/// Most queries of a set.
-const QUERIES: usize = 4096;
+/// Maximum number of queries in a set.
+const MAX_QUERIES: usize = 4096;
 /// Bytes of a query's result.
-const RESULT: u64 = 8;
+const QUERY_RESULT_BYTES: u64 = 8;
 
-/// Dispatches of the first submission of a step, and how many times as many each further one has.
-const FIRST_PART: usize = 16;
-const LONGER: usize = 4;
+/// Dispatches of a step's first submission, and the growth factor of the following ones.
+const FIRST_SUBMISSION: usize = 16;
+const SUBMISSION_GROWTH: usize = 4;
 
-/// A launch, bound.
+/// A launch with its bindings.
 struct Dispatch {
     pipeline: Arc<Pipeline>,
     bindings: BindGroup,
-    /// Its count of workgroups, and its place among the launches that were captured.
+    /// Index of its workgroup count, then its index among the captured launches.
     count: usize,
     number: usize,
 }
 
-/// A step in flight: its last submission, and what it copies to.
+/// A step in flight: its last submission and the readback copies.
 struct Started {
     index: SubmissionIndex,
     copy: HostCopies,
-    _in_flight: InFlight,
+    _in_flight: StepGuard,
 }
 
-/// A captured step.
+/// A captured step on wgpu.
 pub struct WgpuReplay {
-    context: Arc<Context>,
+    context: Arc<WgpuContext>,
     variables: Variables,
-    /// Workgroups of every count of `variables`.
+    /// Evaluated workgroup counts of `variables`.
     counts: Vec<i64>,
-    /// The variables of the kernels, as they lie in `values`, with filling between lists.
+    /// Variable of each word of `values`; None for padding between lists.
     cells: Vec<Option<usize>>,
     values: wgpu::Buffer,
     dispatches: Vec<Dispatch>,
@@ -58,38 +59,55 @@ pub struct WgpuReplay {
     readback: Readback,
     started: VecDeque<Started>,
     uses: StepUses,
-    /// Keeps memory.
+    /// Keeps the buffers alive.
     launches: Vec<Launch>,
 }
 
 impl WgpuReplay {
     /// Binds launches, sorted by level.
-    pub fn new(context: Arc<Context>, launches: Vec<Launch>) -> Result<WgpuReplay, Error> {
-        let (mut variables, mut lists) = (Variables::default(), Lists::default());
+    pub fn new(context: Arc<WgpuContext>, launches: Vec<Launch>) -> Result<WgpuReplay, Error> {
+        let (mut variables, mut lists) = (Variables::default(), UniformLayout::default());
         let alignment = context.limits.min_uniform_buffer_offset_alignment.max(16) as usize;
         let mut bound = Vec::new();
         for number in by_level(&launches) {
             let launch = &launches[number];
             launch.check(context.owner.id())?;
             let (groups, slots) = variables.bind(launch)?;
-            let place = (!slots.is_empty()).then(|| lists.place(&slots, alignment));
+            let place = (!slots.is_empty()).then(|| lists.offset_of(&slots, alignment));
             bound.push((number, groups.all, place, slots.len()));
         }
-        let size = (lists.cells.len() * VARIABLE).max(16) as u64;
+        let size = (lists.cells.len() * VARIABLE_BYTES).max(16) as u64;
         let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
-        let descriptor = BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+        let descriptor = BufferDescriptor {
+            label: None,
+            size,
+            usage,
+            mapped_at_creation: false,
+        };
         let values = context.scoped("variables", || context.device.create_buffer(&descriptor))?;
         let mut dispatches = Vec::new();
         for (number, count, place, variables) in bound {
             let launch = &launches[number];
             let pipeline = launch.loaded::<Arc<Pipeline>>()?.code.clone();
-            let bytes = (variables * VARIABLE).next_multiple_of(16) as u64;
-            let uniform =
-                place.map(|at| BufferBinding { buffer: &values, offset: at as u64, size: BufferSize::new(bytes) });
+            let bytes = (variables * VARIABLE_BYTES).next_multiple_of(16) as u64;
+            let uniform = place.map(|at| BufferBinding {
+                buffer: &values,
+                offset: at as u64,
+                size: BufferSize::new(bytes),
+            });
             let bindings = bind(&context, launch, &pipeline, uniform)?;
-            dispatches.push(Dispatch { pipeline, bindings, count, number });
+            dispatches.push(Dispatch {
+                pipeline,
+                bindings,
+                count,
+                number,
+            });
         }
-        let uses = StepUses::new(&context.owner, launches.iter().flat_map(Launch::uses), Order::Queued);
+        let uses = StepUses::new(
+            &context.owner,
+            launches.iter().flat_map(Launch::uses),
+            Order::Queued,
+        );
         let (cells, counts, clock, started) = (lists.cells, vec![], None, VecDeque::new());
         let readback = Readback::new(&launches);
         Ok(WgpuReplay {
@@ -107,42 +125,62 @@ impl WgpuReplay {
         })
     }
 
-    /// Takes values of the variables, and sends them.
+    /// Sets the variables and uploads them.
     fn prepare(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
         self.variables.set(vars)?;
         self.variables.count(&mut self.counts)?;
-        let most =
-            i64::from(GROUPS_X) * i64::from(self.context.limits.max_compute_workgroups_per_dimension.min(0xffff));
+        let most = i64::from(GROUPS_X)
+            * i64::from(
+                self.context
+                    .limits
+                    .max_compute_workgroups_per_dimension
+                    .min(0xffff),
+            );
         if let Some(dispatch) = self.dispatches.iter().find(|d| self.counts[d.count] > most) {
             let name = &self.launches[dispatch.number].kernel.program().name;
-            return Err(Error::invalid(name, format!("has {} workgroups", self.counts[dispatch.count])));
+            return Err(Error::invalid(
+                name,
+                format!("has {} workgroups", self.counts[dispatch.count]),
+            ));
         }
         if self.cells.is_empty() {
             return Ok(());
         }
         let values = self.variables.values();
-        let mut words = Vec::with_capacity(self.cells.len() * VARIABLE);
+        let mut words = Vec::with_capacity(self.cells.len() * VARIABLE_BYTES);
         for cell in &self.cells {
             let value = cell.map_or(0, |variable| values[variable]);
-            let value = i32::try_from(value)
-                .map_err(|_| Error::invalid("a variable", format!("{value} takes more than 32 bits")))?;
+            let value = i32::try_from(value).map_err(|_| {
+                Error::invalid("a variable", format!("{value} takes more than 32 bits"))
+            })?;
             words.extend(value.to_le_bytes());
         }
-        self.context.scoped("variables", || self.context.queue.write_buffer(&self.values, 0, &words))
+        self.context.scoped("variables", || {
+            self.context.queue.write_buffer(&self.values, 0, &words)
+        })
     }
 
-    /// The grid of a dispatch.
+    /// Returns the grid of a dispatch.
     fn grid(&self, dispatch: &Dispatch) -> [u32; 2] {
         grid(self.counts[dispatch.count])
     }
 
     fn encoder(&self) -> CommandEncoder {
-        self.context.device.create_command_encoder(&CommandEncoderDescriptor::default())
+        self.context
+            .device
+            .create_command_encoder(&CommandEncoderDescriptor::default())
     }
 
-    /// Records the step and submits it: behind another at once, else in parts of which each is longer than the one before, as the adapter runs one while the next is recorded.
+    /// Records and submits the step.
+    ///
+    /// If a step is in flight, it is one submission. Otherwise it is split into growing parts, so
+    /// that the adapter runs one while the next is recorded.
     fn submit(&self, copy: &HostCopies) -> SubmissionIndex {
-        let mut part = if self.started.is_empty() { FIRST_PART } else { self.dispatches.len() };
+        let mut part = if self.started.is_empty() {
+            FIRST_SUBMISSION
+        } else {
+            self.dispatches.len()
+        };
         let mut rest = &self.dispatches[..];
         loop {
             let (now, later) = rest.split_at(part.min(rest.len()));
@@ -155,13 +193,21 @@ impl WgpuReplay {
                 return index;
             }
             self.context.queue.submit([encoder.finish()]);
-            (rest, part) = (later, part * LONGER);
+            (rest, part) = (later, part * SUBMISSION_GROWTH);
         }
     }
 
-    /// One launch in a pass of its own, or several.
-    fn record(&self, encoder: &mut CommandEncoder, dispatches: &[Dispatch], times: Option<ComputePassTimestampWrites>) {
-        let descriptor = ComputePassDescriptor { label: None, timestamp_writes: times };
+    /// Records dispatches in one compute pass, with optional timestamps.
+    fn record(
+        &self,
+        encoder: &mut CommandEncoder,
+        dispatches: &[Dispatch],
+        times: Option<ComputePassTimestampWrites>,
+    ) {
+        let descriptor = ComputePassDescriptor {
+            label: None,
+            timestamp_writes: times,
+        };
         let mut pass = encoder.begin_compute_pass(&descriptor);
         for dispatch in dispatches {
             let [x, y] = self.grid(dispatch);
@@ -173,23 +219,43 @@ impl WgpuReplay {
         }
     }
 
-    /// Seconds of each dispatch by the adapter's own clock, in their order.
+    /// Runs each dispatch with timestamp queries. Returns the seconds, in order.
     fn run_by_clock(&mut self) -> Result<Vec<f64>, Error> {
         let context = self.context.clone();
         let mut seconds = Vec::new();
-        for part in 0..self.dispatches.len().div_ceil(QUERIES / 2) {
+        for part in 0..self.dispatches.len().div_ceil(MAX_QUERIES / 2) {
             if self.clock.is_none() {
-                let descriptor = QuerySetDescriptor { label: None, ty: QueryType::Timestamp, count: QUERIES as u32 };
-                self.clock = Some(context.scoped("timestamps", || context.device.create_query_set(&descriptor))?);
+                let descriptor = QuerySetDescriptor {
+                    label: None,
+                    ty: QueryType::Timestamp,
+                    count: MAX_QUERIES as u32,
+                };
+                self.clock = Some(context.scoped("timestamps", || {
+                    context.device.create_query_set(&descriptor)
+                })?);
             }
-            let Some(clock) = &self.clock else { unreachable!("made before") };
-            let part = self.dispatches.chunks(QUERIES / 2).nth(part).unwrap_or_default();
-            let size = 2 * part.len() as u64 * RESULT;
-            let buffer = |usage| BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+            let Some(clock) = &self.clock else {
+                unreachable!("made before")
+            };
+            let part = self
+                .dispatches
+                .chunks(MAX_QUERIES / 2)
+                .nth(part)
+                .unwrap_or_default();
+            let size = 2 * part.len() as u64 * QUERY_RESULT_BYTES;
+            let buffer = |usage| BufferDescriptor {
+                label: None,
+                size,
+                usage,
+                mapped_at_creation: false,
+            };
             let (staging, index) = context.scoped("a timed step", || {
-                let resolved =
-                    context.device.create_buffer(&buffer(BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC));
-                let staging = context.device.create_buffer(&buffer(BufferUsages::MAP_READ | BufferUsages::COPY_DST));
+                let resolved = context.device.create_buffer(&buffer(
+                    BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC,
+                ));
+                let staging = context
+                    .device
+                    .create_buffer(&buffer(BufferUsages::MAP_READ | BufferUsages::COPY_DST));
                 let mut encoder = self.encoder();
                 for (i, dispatch) in part.iter().enumerate() {
                     let i = 2 * i as u32;
@@ -207,16 +273,24 @@ impl WgpuReplay {
                 (staging, index)
             })?;
             context.wait("a timed step", index)?;
-            let view = staging.get_mapped_range(..).map_err(|e| Error::invalid("timestamps", e.to_string()))?;
-            let ticks: Vec<u64> =
-                view.chunks(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default())).collect();
+            let view = staging
+                .get_mapped_range(..)
+                .map_err(|e| Error::invalid("timestamps", e.to_string()))?;
+            let ticks: Vec<u64> = view
+                .chunks(8)
+                .map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default()))
+                .collect();
             let period = f64::from(context.queue.get_timestamp_period()) * 1e-9;
-            seconds.extend(ticks.chunks(2).map(|t| t[1].saturating_sub(t[0]) as f64 * period));
+            seconds.extend(
+                ticks
+                    .chunks(2)
+                    .map(|t| t[1].saturating_sub(t[0]) as f64 * period),
+            );
         }
         Ok(seconds)
     }
 
-    /// The same by the host's clock, each launch waited for.
+    /// Runs each dispatch and waits for it, timed by the host's clock. Returns the seconds.
     fn run_by_hosts_clock(&self) -> Result<Vec<f64>, Error> {
         let one = |dispatch: &Dispatch| {
             let before = Instant::now();
@@ -232,9 +306,9 @@ impl WgpuReplay {
     }
 }
 
-/// The buffers of a launch, each from where it begins on, in whole words, its variables, and what is left of buffers that are several pieces.
+/// Binds the buffers of a launch, its variables, further pieces of long buffers, and its tables.
 fn bind(
-    context: &Context,
+    context: &WgpuContext,
     launch: &Launch,
     pipeline: &Pipeline,
     uniform: Option<BufferBinding>,
@@ -247,36 +321,63 @@ fn bind(
         let alignment = u64::from(context.limits.min_storage_buffer_offset_alignment);
         let (first, piece) = (buffer.offset() as u64, pipeline.piece as u64);
         if !first.is_multiple_of(alignment) {
-            return Err(Error::invalid(name, format!("its buffer {i} begins at {first}, no multiple of {alignment}")));
+            return Err(Error::invalid(
+                name,
+                format!("its buffer {i} begins at {first}, no multiple of {alignment}"),
+            ));
         }
-        // What the kernel may touch of it.
+        // Bytes that the kernel may access.
         let touched = match program.params[i].extent {
             Extent::Fixed(bytes) => bytes.min(buffer.len()),
             Extent::Per { .. } => buffer.len(),
         };
-        let all = (touched.max(1) as u64).next_multiple_of(16).min(memory.buffer.size() - first);
+        let all = (touched.max(1) as u64)
+            .next_multiple_of(16)
+            .min(memory.buffer.size() - first);
         let most = context.limits.max_storage_buffer_binding_size;
         if pieces == 1 && all > most {
             return Err(Error::Lacking {
                 device: "wgpu".into(),
-                message: format!("{} binds {most} bytes, and {name} is given {all}", context.title),
+                message: format!(
+                    "{} binds {most} bytes, and {name} is given {all}",
+                    context.title
+                ),
                 hint: "try a smaller --ctx, a smaller model, or another device".into(),
             });
         }
         let part = |at: u64| {
-            let size = if pieces == 1 { all } else { (all - at).min(piece) };
-            BufferBinding { buffer: &memory.buffer, offset: first + at, size: BufferSize::new(size) }
+            let size = if pieces == 1 {
+                all
+            } else {
+                (all - at).min(piece)
+            };
+            BufferBinding {
+                buffer: &memory.buffer,
+                offset: first + at,
+                size: BufferSize::new(size),
+            }
         };
         resources.push(part(0));
         further.extend((1..pieces as u64).map(|number| part(number * piece)));
     }
     let part = BindingResource::Buffer;
-    let parts = resources.into_iter().chain(uniform).chain(further).map(part);
-    let tables = pipeline.tables.as_ref().map(wgpu::Buffer::as_entire_binding);
+    let parts = resources
+        .into_iter()
+        .chain(uniform)
+        .chain(further)
+        .map(part);
+    let tables = pipeline
+        .tables
+        .as_ref()
+        .map(wgpu::Buffer::as_entire_binding);
     let entry = |(resource, binding)| BindGroupEntry { binding, resource };
     let all = parts.chain(tables).zip(0..);
     let entries: Vec<BindGroupEntry> = all.map(entry).collect();
-    let descriptor = BindGroupDescriptor { label: None, layout: &pipeline.layout, entries: &entries };
+    let descriptor = BindGroupDescriptor {
+        label: None,
+        layout: &pipeline.layout,
+        entries: &entries,
+    };
     context.scoped(name, || context.device.create_bind_group(&descriptor))
 }
 
@@ -289,20 +390,31 @@ impl Replay for WgpuReplay {
             let copy = self.readback.take(&context);
             (self.submit(&copy), copy)
         })?;
-        self.started.push_back(Started { index, copy, _in_flight });
+        self.started.push_back(Started {
+            index,
+            copy,
+            _in_flight,
+        });
         Ok(())
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        let Some(Started { index, copy, _in_flight }) = self.started.pop_front() else { return Ok(()) };
+        let Some(Started {
+            index,
+            copy,
+            _in_flight,
+        }) = self.started.pop_front()
+        else {
+            return Ok(());
+        };
         self.context.wait("a step", index)?;
-        self.readback.keep(copy)
+        self.readback.finish(copy)
     }
 
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         self.prepare(vars)?;
         let _in_flight = self.uses.begin()?;
-        self.readback.forget();
+        self.readback.invalidate();
         let seconds = match self.context.features.contains(Features::TIMESTAMP_QUERY) {
             true => self.run_by_clock()?,
             false => self.run_by_hosts_clock()?,
@@ -316,10 +428,10 @@ impl Replay for WgpuReplay {
 }
 
 impl Drop for WgpuReplay {
-    /// What was started uses the buffers that go with this; wgpu keeps them until then, leases do not.
+    /// Waits for steps in flight: wgpu keeps their buffers alive, but leases would end.
     fn drop(&mut self) {
         while !self.started.is_empty() {
-            let _ = self.wait(); // whoever did not wait does not want to know
+            let _ = self.wait(); // the result is not needed
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A GPU that is lost: by an error that nothing survives, by a kernel that does not end.
+//! Loss of a GPU by a fatal error or an endless kernel.
 
 use crate::fake::{CLIENT_TERMINATED, Fake, LAUNCH_FAILED, NOT_READY, SYSTEM};
 use crate::step::{Place, launches, program, read, stage};
@@ -7,9 +7,9 @@ use gristmill_runtime::{Buffer, Device, Error, Kernel, Memory, Replay};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A device with a step of it.
+/// A device with a captured step.
 pub struct Ready {
-    // In the order in which they go.
+    // In the order of dropping.
     pub step: Box<dyn Replay>,
     pub buffers: [Buffer; 3],
     pub kernels: Vec<Arc<dyn Kernel>>,
@@ -18,15 +18,27 @@ pub struct Ready {
 
 pub fn ready(place: &Place, number: usize) -> Ready {
     let device = CudaDevice::with(number, place.store()).unwrap();
-    let kernels = device.load(&[program("e_1", 0), program("e_2", 0)], &|_, _| ()).unwrap();
+    let kernels = device
+        .load(&[program("e_1", 0), program("e_2", 0)], &|_, _| ())
+        .unwrap();
     let buffers = [0; 3].map(|_| device.alloc(64, Memory::State).unwrap());
     let step = device.capture(launches(&kernels, &buffers)).unwrap();
-    Ready { step, buffers, kernels, device }
+    Ready {
+        step,
+        buffers,
+        kernels,
+        device,
+    }
 }
 
-/// Everything that can be asked of it, as errors.
+/// Calls all operations of a lost device. Returns their errors.
 fn everything(ready: &mut Ready) -> Vec<Error> {
-    let Ready { step, buffers, kernels, device } = ready;
+    let Ready {
+        step,
+        buffers,
+        kernels,
+        device,
+    } = ready;
     let x = &buffers[0];
     let errors = [
         step.start(&[("n", 1)]).err(),
@@ -52,13 +64,21 @@ fn a_lost_device_says_so_at_once_whatever_is_asked() {
     let first = lost.step.replay(&[("n", 1)]).unwrap_err();
     assert!(first.is_lost(), "{first}");
     let text = first.to_string();
-    assert!(text.starts_with("cuda:0 (Fake 0) is lost: ") && text.contains("CUDA_ERROR_LAUNCH_FAILED"), "{text}");
+    assert!(
+        text.starts_with("cuda:0 (Fake 0) is lost: ") && text.contains("CUDA_ERROR_LAUNCH_FAILED"),
+        "{text}"
+    );
     assert!(first.hint().unwrap().contains("start gristmill again"));
     fake.names();
     let errors = everything(&mut lost);
-    assert!(errors.iter().all(|error| error.is_lost() && error.to_string() == text), "{errors:?}");
+    assert!(
+        errors
+            .iter()
+            .all(|error| error.is_lost() && error.to_string() == text),
+        "{errors:?}"
+    );
     assert_eq!(fake.names(), [""; 0]);
-    // Another GPU works on, and so does this one for whoever opens it again.
+    // Another GPU still works, and so does this one after it is opened again.
     ready(&place, 1).step.replay(&[("n", 1)]).unwrap();
     drop(lost);
     ready(&place, 0).step.replay(&[("n", 1)]).unwrap();
@@ -74,7 +94,7 @@ fn a_client_that_was_terminated_is_lost() {
     assert!(error.is_lost(), "{error}");
 }
 
-/// As after a stop of the whole process: the limit has passed, and the work has ended meanwhile.
+/// As after a suspended process: the timeout has passed, but the work has ended meanwhile.
 #[test]
 fn work_that_ended_while_nobody_looked_is_no_loss() {
     let fake = Fake::new();
@@ -83,20 +103,27 @@ fn work_that_ended_while_nobody_looked_is_no_loss() {
     ready.step.replay(&[("n", 1)]).unwrap();
     fake.names();
     ready.step.replay(&[("n", 1)]).unwrap();
-    let asked = fake.names().iter().position(|name| name.ends_with("Query")).expect("the wait asks");
+    let asked = fake
+        .names()
+        .iter()
+        .position(|name| name.ends_with("Query"))
+        .expect("the wait asks");
     fake.fail(asked + 1, NOT_READY, false);
     ready.step.replay(&[("n", 1)]).unwrap();
     assert!(fake.failed().ends_with("Query"), "{}", fake.failed());
     ready.step.replay(&[("n", 1)]).unwrap();
 }
 
-/// What would wait for the kernel is left alone: buffers, modules, the context itself.
+/// Objects that the kernel may use are not freed, since that would wait for it:
+/// buffers, modules, the context.
 #[test]
 fn a_kernel_that_does_not_end_is_an_error_and_blocks_nobody() {
     let limit = Duration::from_millis(30);
     type Use = fn(&mut Ready) -> Result<(), Error>;
     let uses: [(&str, Use); 4] = [
-        ("wait", |r| r.step.start(&[("n", 1)]).and_then(|()| r.step.wait())),
+        ("wait", |r| {
+            r.step.start(&[("n", 1)]).and_then(|()| r.step.wait())
+        }),
         ("replay", |r| r.step.replay(&[("n", 1)])),
         ("timed", |r| r.step.replay_timed(&[("n", 1)]).map(drop)),
         ("dropped", |r| {
@@ -113,16 +140,30 @@ fn a_kernel_that_does_not_end_is_an_error_and_blocks_nobody() {
         let begin = Instant::now();
         let error = run(&mut stuck).unwrap_err();
         let text = error.to_string();
-        assert!(error.is_lost() && text.contains("cuda:0 (Fake 0)") && text.contains("30ms"), "{name}: {text}");
-        assert!(everything(&mut stuck).iter().all(|e| e.to_string() == text), "{name}");
+        assert!(
+            error.is_lost() && text.contains("cuda:0 (Fake 0)") && text.contains("30ms"),
+            "{name}: {text}"
+        );
+        assert!(
+            everything(&mut stuck).iter().all(|e| e.to_string() == text),
+            "{name}"
+        );
         drop(stuck);
-        assert!(begin.elapsed() < Duration::from_secs(20), "{name}: {:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "{name}: {:?}",
+            begin.elapsed()
+        );
         assert_eq!(fake.report(), "", "{name}");
-        assert!(fake.live().contains("context") && fake.live().contains("memory"), "{name}: {}", fake.live());
+        assert!(
+            fake.live().contains("context") && fake.live().contains("memory"),
+            "{name}: {}",
+            fake.live()
+        );
     }
 }
 
-/// A step runs that nobody knows the end of: neither it nor what it uses may be touched.
+/// It is unknown whether the step has ended, so neither it nor its buffers may be freed.
 #[test]
 fn a_device_that_cannot_be_waited_for_is_lost_and_frees_nothing() {
     let fake = Fake::new();

@@ -1,4 +1,4 @@
-//! CUDA without a GPU: what the backend does when a call of the driver fails.
+//! CUDA without a GPU: behaviour of the backend when a driver call fails.
 #![cfg(target_os = "linux")]
 
 mod fake;
@@ -11,9 +11,9 @@ use fake::{Fake, LAUNCH_FAILED, SYSTEM};
 use gristmill_runtime::Error;
 use step::{Attempts, Place, RIGHT, life};
 
-/// Functions whose failure nobody hears of: nothing is lost by it.
+/// Functions that may fail without an error for the caller.
 const FORGIVEN: &[&str] = &[
-    // While something is destroyed: asked for once more, or no longer of interest.
+    // During destruction: retried, or the result is irrelevant.
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuStreamQuery",
@@ -25,19 +25,23 @@ const FORGIVEN: &[&str] = &[
     "cuModuleUnload",
     "cuGraphDestroy",
     "cuGraphExecDestroy",
-    // Fewer pieces of pinned memory do.
+    // Fewer staging buffers suffice.
     "cuMemHostAlloc",
     "cuEventCreate",
-    // The store's code is compiled again.
+    // The stored code is compiled again.
     "cuModuleLoadData",
 ];
 
-/// What is left where nothing may be.
+/// Asserts that there are no violations and no remaining objects.
 fn assert_clean(fake: &Fake, after: &str) {
-    assert_eq!((fake.report().as_str(), fake.live().as_str()), ("", ""), "{after}");
+    assert_eq!(
+        (fake.report().as_str(), fake.live().as_str()),
+        ("", ""),
+        "{after}"
+    );
 }
 
-/// Does the error say which GPU, what failed there, and what to do?
+/// Asserts that an error names the GPU and the failed call, and has a hint.
 fn assert_said(error: &Error, failed: &str, after: &str) {
     let text = error.to_string();
     let device = match failed {
@@ -51,8 +55,14 @@ fn assert_said(error: &Error, failed: &str, after: &str) {
         "cuGraphInstantiateWithFlags" => "cuGraphInstantiate",
         name => name.trim_end_matches("_v2"),
     };
-    assert!(text.contains(device) && text.contains(what), "{after}: {text}");
-    assert!(text.contains("CUDA_ERROR_") && error.hint().is_some(), "{after}: {text}");
+    assert!(
+        text.contains(device) && text.contains(what),
+        "{after}: {text}"
+    );
+    assert!(
+        text.contains("CUDA_ERROR_") && error.hint().is_some(),
+        "{after}: {text}"
+    );
 }
 
 #[test]
@@ -64,7 +74,7 @@ fn nothing_is_wrong_where_nothing_fails() {
     assert_clean(&fake, "a life");
 }
 
-/// Every call of a device's life fails once. Whoever tries again goes on as if nothing had been; whoever gives up leaves nothing behind.
+/// Fails each call of a device's life once. A retry continues normally; giving up leaks nothing.
 #[test]
 fn a_call_that_fails_is_an_error_that_leaves_nothing_behind() {
     let fake = Fake::new();
@@ -82,13 +92,19 @@ fn a_call_that_fails_is_an_error_that_leaves_nothing_behind() {
                 assert!(n > 100, "{n} calls");
                 break;
             }
-            let after = format!("call {n}, {failed}, of {tries} tries: {:?}", attempts.errors);
+            let after = format!(
+                "call {n}, {failed}, of {tries} tries: {:?}",
+                attempts.errors
+            );
             match &attempts.errors[..] {
                 [] => assert!(FORGIVEN.contains(&&*failed) && seen == RIGHT, "{after}"),
                 [(_, error)] => {
                     heard += 1;
                     assert_said(error, &failed, &after);
-                    assert!(!error.is_lost() && (tries == 1 || seen == RIGHT), "{after}: {seen:?}");
+                    assert!(
+                        !error.is_lost() && (tries == 1 || seen == RIGHT),
+                        "{after}: {seen:?}"
+                    );
                 }
                 _ => panic!("{after}"),
             }
@@ -98,7 +114,7 @@ fn a_call_that_fails_is_an_error_that_leaves_nothing_behind() {
     assert!(heard > 100, "{heard} errors");
 }
 
-/// The same with an error that nothing survives: it is the last that anybody hears.
+/// The same with a fatal error, after which all calls fail with it.
 #[test]
 fn a_call_that_ends_the_device_makes_it_lost() {
     let fake = Fake::new();
@@ -117,7 +133,7 @@ fn a_call_that_ends_the_device_makes_it_lost() {
         let after = format!("call {n}, {failed}: {:?}", attempts.errors);
         match &attempts.errors[..] {
             [] => assert!(FORGIVEN.contains(&&*failed) && seen == RIGHT, "{after}"),
-            // Opened again: nothing was kept of the first.
+            // The device was opened again, and nothing of the first was kept.
             [("open", error)] => {
                 assert_said(error, &failed, &after);
                 assert_eq!(seen, RIGHT, "{after}");
@@ -125,8 +141,12 @@ fn a_call_that_ends_the_device_makes_it_lost() {
             [(_, first), later @ ..] => {
                 lost += 1;
                 assert_said(first, &failed, &after);
-                let same = |error: &Error| error.is_lost() && error.to_string() == first.to_string();
-                assert!(same(first) && !later.is_empty() && later.iter().all(|(_, e)| same(e)), "{after}");
+                let same =
+                    |error: &Error| error.is_lost() && error.to_string() == first.to_string();
+                assert!(
+                    same(first) && !later.is_empty() && later.iter().all(|(_, e)| same(e)),
+                    "{after}"
+                );
             }
         }
         assert_clean(&fake, &after);
@@ -141,14 +161,22 @@ fn a_compiler_that_fails_is_an_error_too() {
         fake.reset();
         fake.fail_compiler(n);
         let mut attempts = Attempts::new(2);
-        assert_eq!(life(&Place::new(), &mut attempts), RIGHT, "call {n}: {:?}", attempts.errors);
+        assert_eq!(
+            life(&Place::new(), &mut attempts),
+            RIGHT,
+            "call {n}: {:?}",
+            attempts.errors
+        );
         assert_clean(&fake, &format!("call {n} of the compiler"));
         match &attempts.errors[..] {
             [] if n > 20 => break,
-            // The log of what compiled is of no interest.
+            // The log of a successful compilation may be missing.
             [] => {}
             [(_, error)] => {
-                assert!(matches!(error, Error::Lacking { .. } | Error::Compile { .. }), "call {n}: {error}");
+                assert!(
+                    matches!(error, Error::Lacking { .. } | Error::Compile { .. }),
+                    "call {n}: {error}"
+                );
                 assert!(
                     error.to_string().contains("nvrtc") || error.to_string().contains("asking"),
                     "call {n}: {error}"

@@ -1,4 +1,5 @@
-//! A GPU that no table has is measured when it is first opened, and never again. What fails meanwhile does not keep it from working.
+//! An unknown GPU is measured when it is first opened, and only then. Failures meanwhile do
+//! not prevent its use.
 
 use crate::assert_clean;
 use crate::fake::{Fake, LAUNCH_FAILED, SYSTEM};
@@ -8,7 +9,8 @@ use gristmill_runtime::{Device, Error};
 use gristmill_uop::costs::Costs;
 use gristmill_uop::machine::Machine;
 
-/// A card with half of an H200's multiprocessors, whose kernels take these times: it reads 256 MiB in 200 us, and so on.
+/// A card with half of an H200's multiprocessors, with kernel durations: a read of 256 MiB takes
+/// 200 us, and so on.
 fn unknown() -> Fake {
     let fake = Fake::new();
     known(&fake);
@@ -25,7 +27,14 @@ fn known(fake: &Fake) {
 fn measured() -> Costs {
     let bandwidth = (256 << 20) as f64 / 200e-6;
     let (launch, barrier, latency) = (Some(2.1e-6), Some(30e-9), Some(900e-9));
-    Costs { bandwidth: Some(bandwidth), launch, barrier, latency, ..Costs::default() }.rounded()
+    Costs {
+        bandwidth: Some(bandwidth),
+        launch,
+        barrier,
+        latency,
+        ..Costs::default()
+    }
+    .rounded()
 }
 
 #[test]
@@ -36,21 +45,28 @@ fn an_unknown_card_is_measured_once() {
     let machine = first.target().machine.clone();
     assert_eq!((machine.units, machine.name.as_ref()), (66, "sm_90a"));
     assert_eq!(machine, measured().plan(machine.clone()));
-    // Launches take longer than an H200's, and it reads less.
+    // Launches are slower than an H200's, and the bandwidth is lower.
     let h200 = Machine::named("h200").unwrap();
-    assert!(machine.launch > h200.launch && machine.bandwidth < h200.bandwidth, "{machine:?}");
+    assert!(
+        machine.launch > h200.launch && machine.bandwidth < h200.bandwidth,
+        "{machine:?}"
+    );
     let said = first.describe().join("\n");
     assert!(
-        said.contains("costs, as measured: ") && said.contains(&format!("measured: {}", measured().text())),
+        said.contains("costs, as measured: ")
+            && said.contains(&format!("measured: {}", measured().text())),
         "{said}"
     );
     drop(first);
-    // It has become slower since, and nobody looks.
+    // It has become slower since, but is not measured again.
     let before = fake.compilations();
     fake.takes(c"", 1, 1);
     fake.names();
     let again = CudaDevice::with(0, place.store()).unwrap();
-    assert_eq!((&again.target().machine, fake.compilations()), (&machine, before));
+    assert_eq!(
+        (&again.target().machine, fake.compilations()),
+        (&machine, before)
+    );
     assert!(!fake.names().contains(&"cuGraphLaunch".into()));
     drop(again);
     assert_clean(&fake, "two lives");
@@ -68,14 +84,22 @@ fn a_known_card_is_measured_where_that_is_asked_for() {
         said(&device)
     );
     assert_eq!(device.measure().unwrap(), Some(measured()));
-    assert!(said(&device).contains(&format!("measured: {}", measured().text())), "{}", said(&device));
+    assert!(
+        said(&device).contains(&format!("measured: {}", measured().text())),
+        "{}",
+        said(&device)
+    );
     assert_eq!(device.target().machine, Machine::named("h200").unwrap());
     drop(device);
-    assert_eq!(CudaDevice::with(0, place.store()).unwrap().target().machine, Machine::named("h200").unwrap());
+    assert_eq!(
+        CudaDevice::with(0, place.store()).unwrap().target().machine,
+        Machine::named("h200").unwrap()
+    );
     assert_clean(&fake, "measuring");
 }
 
-/// The calls of opening a card that has to be measured, by number from 1; of a function that is called often the first and the last few.
+/// Returns the calls of opening an unmeasured card, counted from 1; of frequent functions only the
+/// first and last few.
 fn calls(fake: &Fake) -> Vec<usize> {
     const FEW: usize = 3;
     fake.names();
@@ -116,7 +140,10 @@ fn a_call_that_fails_leaves_a_device_that_works() {
         assert_eq!(life(&place, &mut Attempts::new(1)), RIGHT, "{after}");
         assert_clean(&fake, &after);
     }
-    assert!(warned > 30 && refused > 10, "{warned} warnings, {refused} refusals");
+    assert!(
+        warned > 30 && refused > 10,
+        "{warned} warnings, {refused} refusals"
+    );
 }
 
 #[test]
@@ -124,11 +151,19 @@ fn a_card_that_is_lost_while_it_is_measured_is_lost() {
     let (fake, place) = (unknown(), Place::new());
     fake.names();
     drop(CudaDevice::with(0, place.store()).unwrap());
-    let launch = fake.names().iter().position(|name| name == "cuGraphLaunch").unwrap() + 1;
+    let launch = fake
+        .names()
+        .iter()
+        .position(|name| name == "cuGraphLaunch")
+        .unwrap()
+        + 1;
     fake.reset();
     known(&fake);
     fake.fail(launch, LAUNCH_FAILED, true);
     let error = CudaDevice::with(0, Place::new().store()).err().unwrap();
-    assert!(error.is_lost() || matches!(error, Error::Driver { .. }), "{error}");
+    assert!(
+        error.is_lost() || matches!(error, Error::Driver { .. }),
+        "{error}"
+    );
     assert_clean(&fake, "a loss");
 }

@@ -1,4 +1,4 @@
-//! A device's whole life, as a model uses it: opened, loaded, filled, run, read, dropped.
+//! Life cycle of a device as a model uses it: open, load, fill, run, read, drop.
 
 use gristmill_backend::cuda::CudaDevice;
 use gristmill_runtime::store::Store;
@@ -9,22 +9,27 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What the fake driver's kernels of two buffers do, whatever their text.
-const TEXT: &str = "KERNEL NAME(i64 *out, const i64 *in, const i64 *v CLOCK) { out[0] = in[0] * 3 + v[0]; }";
+/// Function of the fake driver's kernels of two buffers, independent of their text.
+const TEXT: &str =
+    "KERNEL NAME(i64 *out, const i64 *in, const i64 *v CLOCK) { out[0] = in[0] * 3 + v[0]; }";
 
-/// A store of one test's own, removed at its end.
+/// A store for one test, removed at its end.
 pub struct Place(PathBuf);
 
 impl Place {
     pub fn new() -> Place {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("store-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "store-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
         Place(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name))
     }
     pub fn store(&self) -> Store {
         Store::open(&self.0, 1 << 28).unwrap()
     }
-    /// Now nothing can be put there.
+    /// Removes the folder, so that nothing can be stored.
     pub fn remove(&self) {
         std::fs::remove_dir_all(&self.0).unwrap();
     }
@@ -37,15 +42,21 @@ impl Drop for Place {
 }
 
 fn param(slot: u32, access: Access) -> Param {
-    Param { slot, access, extent: Extent::Fixed(8) }
+    Param {
+        slot,
+        access,
+        extent: Extent::Fixed(8),
+    }
 }
 
-/// A kernel of two buffers with `n` workgroups.
+/// Returns a kernel of two buffers with `n` workgroups.
 pub fn program(name: &str, scratch: usize) -> Program {
     let mut graph = Graph::new();
     let n = graph.var("n", 0, 1000);
     Program {
-        source: TEXT.replace("NAME", name).replace("v[0]", &format!("v[0] /* {scratch} */")),
+        source: TEXT
+            .replace("NAME", name)
+            .replace("v[0]", &format!("v[0] /* {scratch} */")),
         params: vec![param(0, Access::Write), param(1, Access::Read)],
         vars: vec![Arc::from("n")],
         threads: 32,
@@ -54,18 +65,25 @@ pub fn program(name: &str, scratch: usize) -> Program {
     }
 }
 
-/// Does what is asked, and keeps the errors.
+/// Runs operations and collects their errors.
 pub struct Attempts {
-    /// How often something is tried before the rest is left.
+    /// Attempts for each operation before the test gives up.
     pub tries: usize,
     pub errors: Vec<(&'static str, Error)>,
 }
 
 impl Attempts {
     pub fn new(tries: usize) -> Attempts {
-        Attempts { tries, errors: Vec::new() }
+        Attempts {
+            tries,
+            errors: Vec::new(),
+        }
     }
-    pub fn at<T>(&mut self, what: &'static str, mut call: impl FnMut() -> Result<T, Error>) -> Option<T> {
+    pub fn at<T>(
+        &mut self,
+        what: &'static str,
+        mut call: impl FnMut() -> Result<T, Error>,
+    ) -> Option<T> {
         for _ in 0..self.tries {
             match call() {
                 Ok(value) => return Some(value),
@@ -76,7 +94,7 @@ impl Attempts {
     }
 }
 
-/// Two buffers' kernels one after the other: `z = 9 x + 4 n`. To run it twice does no harm.
+/// Returns two dependent launches: `z = 9 x + 4 n`. Running them twice has the same result.
 pub fn launches(kernels: &[Arc<dyn Kernel>], [x, y, z]: &[Buffer; 3]) -> Vec<Launch> {
     let launch = |kernel: usize, out: &Buffer, from: &Buffer| Launch {
         kernel: kernels[kernel].clone(),
@@ -86,7 +104,7 @@ pub fn launches(kernels: &[Arc<dyn Kernel>], [x, y, z]: &[Buffer; 3]) -> Vec<Lau
     vec![launch(0, y, x), launch(1, z, y)]
 }
 
-/// Sends eight bytes by way of a piece.
+/// Stages a copy of eight bytes.
 pub fn stage(device: &dyn Device, to: &Buffer, value: i64) -> Result<(), Error> {
     let mut piece = device.stage(to, 0, 8)?;
     piece.bytes().copy_from_slice(&value.to_le_bytes());
@@ -99,10 +117,16 @@ pub fn read(device: &dyn Device, from: &Buffer) -> Result<i64, Error> {
     Ok(i64::from_le_bytes(bytes))
 }
 
-/// What [`life`] reads when nothing is wrong.
-pub const RIGHT: [i64; 5] = [9 * 5 + 4 * 2, 9 * 7 + 4 * 3, 9 * 8 + 4 * 4, 9 * 8 + 4 * 5, 9 * 9 + 4 * 700];
+/// Values that [`life`] reads if nothing fails.
+pub const RIGHT: [i64; 5] = [
+    9 * 5 + 4 * 2,
+    9 * 7 + 4 * 3,
+    9 * 8 + 4 * 4,
+    9 * 8 + 4 * 5,
+    9 * 9 + 4 * 700,
+];
 
-/// The whole of it. The values that were read, as far as it came.
+/// Runs the life cycle. Returns the values read until it ended.
 pub fn life(place: &Place, attempts: &mut Attempts) -> Vec<i64> {
     let mut seen = Vec::new();
     let _ = live(place, attempts, &mut seen);
@@ -122,7 +146,10 @@ fn live(place: &Place, attempts: &mut Attempts, seen: &mut Vec<i64>) -> Option<(
     let [x, _, z] = &buffers;
     let apart = attempts.at("alloc", || device.alloc(64, Memory::Weights))?;
     let capture = || device.capture(launches(&kernels, &buffers));
-    let mut steps = [attempts.at("capture", capture)?, attempts.at("capture", capture)?];
+    let mut steps = [
+        attempts.at("capture", capture)?,
+        attempts.at("capture", capture)?,
+    ];
     attempts.at("stage", || stage(device, x, 5))?;
     for n in [1, 2] {
         attempts.at("stage", || stage(device, &apart, 5))?;
@@ -133,7 +160,7 @@ fn live(place: &Place, attempts: &mut Attempts, seen: &mut Vec<i64>) -> Option<(
     }
     seen.push(attempts.at("read", || read(device, z))?);
     let step = &mut steps[0];
-    // A piece that is not sent, then those that are.
+    // A piece that is dropped unsent, then one that is sent.
     attempts.at("stage", || device.stage(x, 0, 8).map(drop))?;
     attempts.at("stage", || stage(device, x, 7))?;
     attempts.at("replay", || step.replay(&[("n", 3)]))?;
@@ -146,7 +173,7 @@ fn live(place: &Place, attempts: &mut Attempts, seen: &mut Vec<i64>) -> Option<(
     attempts.at("write", || device.write(x, 0, &9i64.to_le_bytes()))?;
     attempts.at("replay", || step.replay(&[("n", 700)]))?;
     seen.push(attempts.at("read", || read(device, z))?);
-    // What nobody waits for: a copy on its way, and two steps.
+    // Work that is not waited for: a copy in flight and two steps.
     attempts.at("stage", || stage(device, x, 10))?;
     attempts.at("start", || step.start(&[("n", 1)]))?;
     attempts.at("start", || step.start(&[("n", 2)]))?;

@@ -1,10 +1,10 @@
-//! What is asked of the driver when nothing goes wrong, and of whom: calls, contexts, pinned memory, the store, the compiler.
+//! Driver calls of the normal case: counts, contexts, pinned memory, the store, the compiler.
 
 use crate::fake::{self, Fake, OUT_OF_MEMORY, SYSTEM};
 use crate::lost::ready;
 use crate::step::{Place, launches, program, read, stage};
 use gristmill_backend::cuda::CudaDevice;
-use gristmill_runtime::staging::Piece;
+use gristmill_runtime::staging::StagedWrite;
 use gristmill_runtime::{Buffer, Device, Error, Memory};
 use std::process::Command;
 use std::time::Duration;
@@ -23,12 +23,24 @@ fn a_token_takes_nine_calls() {
         ready.step.wait().unwrap();
         read(&ready.device, &ready.buffers[2]).unwrap();
         let calls = fake.names();
-        let start = ["cuCtxGetCurrent", "cuMemcpyHtoDAsync_v2", "cuGraphLaunch", "cuEventRecord"];
+        let start = [
+            "cuCtxGetCurrent",
+            "cuMemcpyHtoDAsync_v2",
+            "cuGraphLaunch",
+            "cuEventRecord",
+        ];
         let wait = ["cuCtxGetCurrent", "cuEventQuery"];
-        let read = ["cuCtxGetCurrent", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"];
-        assert!(token == 0 || calls == [&start[..], &wait, &read].concat(), "token {token}: {calls:?}");
+        let read = [
+            "cuCtxGetCurrent",
+            "cuMemcpyDtoHAsync_v2",
+            "cuStreamSynchronize",
+        ];
+        assert!(
+            token == 0 || calls == [&start[..], &wait, &read].concat(),
+            "token {token}: {calls:?}"
+        );
     }
-    // Without a limit the driver waits itself.
+    // Without a timeout the driver waits itself.
     ready.device = ready.device.with_wait_limit(None);
     ready.step.start(&[("n", 1)]).unwrap();
     fake.names();
@@ -51,7 +63,10 @@ fn a_context_that_was_current_is_current_again() {
         assert_eq!(fake.current(), other);
     }
     drop(ready);
-    assert_eq!((fake.current(), fake.report().as_str(), fake.live().as_str()), (other, "", "context "));
+    assert_eq!(
+        (fake.current(), fake.report().as_str(), fake.live().as_str()),
+        (other, "", "context ")
+    );
 }
 
 #[test]
@@ -59,31 +74,41 @@ fn what_is_another_gpus_is_refused() {
     let fake = Fake::new();
     let place = Place::new();
     let (one, two) = (ready(&place, 0), ready(&place, 1));
-    let refused = |kernels, buffers| one.device.capture(launches(kernels, buffers)).err().unwrap().to_string();
+    let refused = |kernels, buffers| {
+        one.device
+            .capture(launches(kernels, buffers))
+            .err()
+            .unwrap()
+            .to_string()
+    };
     assert!(refused(&two.kernels, &one.buffers).contains("another device"));
     assert!(refused(&one.kernels, &two.buffers).contains("another device"));
-    one.device.capture(launches(&one.kernels, &one.buffers)).unwrap();
+    one.device
+        .capture(launches(&one.kernels, &one.buffers))
+        .unwrap();
     drop((one, two));
     assert_clean(&fake);
 }
 
-/// A buffer of `count` words.
+/// Allocates a buffer of `count` words.
 fn words(device: &CudaDevice, count: usize) -> Buffer {
     device.alloc(8 * count, Memory::State).unwrap()
 }
 
-/// Pieces of all words of a buffer, held by this thread, then sent.
+/// Stages all words of a buffer as pieces held by this thread, then sends them.
 fn stage_all(device: &CudaDevice, buffer: &Buffer) {
     let count = buffer.len() / 8;
     let piece = |i| device.stage(buffer, 8 * i, 8).unwrap();
-    let mut pieces: Vec<Box<dyn Piece + '_>> = (0..count).map(piece).collect();
+    let mut pieces: Vec<Box<dyn StagedWrite + '_>> = (0..count).map(piece).collect();
     for (i, piece) in pieces.iter_mut().enumerate() {
         piece.bytes().copy_from_slice(&(i as i64 + 1).to_le_bytes());
     }
     pieces.into_iter().for_each(|piece| piece.send().unwrap());
     let mut bytes = vec![0; 8 * count];
     device.read(buffer, 0, &mut bytes).unwrap();
-    let words = bytes.chunks_exact(8).map(|word| i64::from_le_bytes(word.try_into().unwrap()));
+    let words = bytes
+        .chunks_exact(8)
+        .map(|word| i64::from_le_bytes(word.try_into().unwrap()));
     assert!(words.eq(1..=count as i64), "of {count}");
 }
 
@@ -95,7 +120,7 @@ fn pieces_do_without_pinned_memory_where_there_is_too_little() {
         let device = &ready.device;
         fake.refuse(c"cuMemHostAlloc", allowed, OUT_OF_MEMORY);
         for _ in 0..2 {
-            // More than there ever are: nobody else could return one.
+            // More than the pool's maximum, and only this thread could return one.
             stage_all(device, &words(device, 15));
         }
         std::thread::scope(|scope| {
@@ -106,17 +131,22 @@ fn pieces_do_without_pinned_memory_where_there_is_too_little() {
     }
 }
 
-/// A copy whose end nobody can tell has ended before its piece is filled again.
+/// If the end of a copy is unknown, it is waited for before its piece is reused.
 #[test]
 fn a_piece_is_not_filled_again_while_it_is_read() {
     let fake = Fake::new();
     let ready = ready(&Place::new(), 0);
-    // All the pieces that there may be.
+    // Uses all staging buffers of the pool.
     let all = words(&ready.device, 12);
     stage_all(&ready.device, &all);
     fake.names();
     stage(&ready.device, &ready.buffers[0], 1).unwrap();
-    let mark = fake.names().iter().position(|name| name == "cuEventRecord").unwrap() + 1;
+    let mark = fake
+        .names()
+        .iter()
+        .position(|name| name == "cuEventRecord")
+        .unwrap()
+        + 1;
     fake.fail(mark, SYSTEM, false);
     let error = stage(&ready.device, &ready.buffers[0], 2).unwrap_err();
     assert!(error.to_string().contains("cuEventRecord"), "{error}");
@@ -130,7 +160,7 @@ fn a_piece_is_not_filled_again_while_it_is_read() {
 fn a_device_that_is_closed_lets_copies_end() {
     let fake = Fake::new();
     let ready = ready(&Place::new(), 0);
-    // To free any of its memory would wait for copies.
+    // Freeing any of its memory would wait for copies.
     let kept = ready.buffers.clone();
     stage(&ready.device, &kept[0], 1).unwrap();
     drop(ready);
@@ -161,18 +191,27 @@ fn a_kept_module_that_does_not_load_is_compiled_again() {
     drop(ready(&place, 0));
     fake.names();
     drop(ready(&place, 0));
-    let loads: Vec<usize> =
-        (1..).zip(fake.names()).filter(|(_, name)| name == "cuModuleLoadData").map(|l| l.0).collect();
+    let loads: Vec<usize> = (1..)
+        .zip(fake.names())
+        .filter(|(_, name)| name == "cuModuleLoadData")
+        .map(|l| l.0)
+        .collect();
     assert_eq!(loads.len(), 2);
     for n in loads {
         let compiled = fake.compilations();
         fake.fail(n, 200, false);
         ready(&place, 0).step.replay(&[("n", 1)]).unwrap();
-        assert_eq!((fake.failed().as_str(), fake.compilations() - compiled), ("cuModuleLoadData", 1));
+        assert_eq!(
+            (fake.failed().as_str(), fake.compilations() - compiled),
+            ("cuModuleLoadData", 1)
+        );
     }
     fake.refuse(c"cuModuleLoadData", 0, 200);
     let error = CudaDevice::with(0, place.store()).err().unwrap();
-    assert!(error.to_string().contains("cuModuleLoadData") && error.hint().unwrap().contains("update the driver"));
+    assert!(
+        error.to_string().contains("cuModuleLoadData")
+            && error.hint().unwrap().contains("update the driver")
+    );
     assert_clean(&fake);
 }
 
@@ -185,7 +224,10 @@ fn a_store_that_takes_nothing_makes_nothing_fail() {
     let kernels = device.load(&[program("e_1", 0)], &|_, _| ()).unwrap();
     assert_eq!(kernels.len(), 1);
     let warnings: Vec<String> = device.warnings().iter().map(Error::to_string).collect();
-    assert!(matches!(&warnings[..], [one] if one.contains("not kept")), "{warnings:?}");
+    assert!(
+        matches!(&warnings[..], [one] if one.contains("not kept")),
+        "{warnings:?}"
+    );
     drop((kernels, device));
     assert_clean(&fake);
 }
@@ -196,25 +238,36 @@ fn a_compiler_that_does_not_say_what_it_knows_is_not_asked() {
     fake.hide_architectures();
     let error = CudaDevice::with(0, Place::new().store()).err().unwrap();
     assert!(
-        matches!(&error, Error::Lacking { .. }) && error.to_string().contains("nvrtcGetNumSupportedArchs"),
+        matches!(&error, Error::Lacking { .. })
+            && error.to_string().contains("nvrtcGetNumSupportedArchs"),
         "{error}"
     );
     assert_clean(&fake);
 }
 
-/// `cudarc` finds a library once in a process: this test is a process of its own.
+/// `cudarc` finds a library once per process, so this test runs in a child process.
 #[test]
 fn an_old_compiler_is_an_error() {
     const CHILD: &str = "GRISTMILL_TEST_OLD_NVRTC";
     if std::env::var_os(CHILD).is_none() {
         let this = std::env::current_exe().unwrap();
         let mut child = Command::new(this);
-        child.args(["--exact", "usual::an_old_compiler_is_an_error"]).env(CHILD, "1");
+        child
+            .args(["--exact", "usual::an_old_compiler_is_an_error"])
+            .env(CHILD, "1");
         let output = child.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
-        return assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        return assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
     }
     let _old = fake::nvrtc(&["-DOLD"]);
-    let error = gristmill_backend::cuda::Compiler::find().err().expect("it is too old");
-    assert!(error.to_string().contains("too old") && error.hint().unwrap().contains("pip install"), "{error}");
+    let error = gristmill_backend::cuda::Nvrtc::find()
+        .err()
+        .expect("it is too old");
+    assert!(
+        error.to_string().contains("too old") && error.hint().unwrap().contains("pip install"),
+        "{error}"
+    );
 }

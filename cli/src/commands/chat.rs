@@ -12,7 +12,7 @@ use crate::sampler::{self, Sampling};
 use crate::size::size;
 use crate::style::{Screen, begins_thinking, faint};
 use clap::{Args, ValueHint};
-use gristmill_llm::chat::{ChatTemplate, Message, RenderOptions, Span};
+use gristmill_llm::chat::{ChatTemplate, Message, RenderOptions, TextSpan};
 use gristmill_llm::sampling::Sampler;
 use gristmill_llm::sched::Batcher;
 use gristmill_llm::tokenizer::Tokenizer;
@@ -205,8 +205,8 @@ impl Talk<'_> {
         let render =
             RenderOptions { add_generation_prompt: true, enable_thinking: self.thinking, ..RenderOptions::default() };
         let spans = self.template.render(&self.all(), &render)?;
-        let prompt = self.tokenizer.encode_spans(&Span::pairs(&spans), true);
-        let mut out = Screen::shaded(io::stdout().lock(), begins_thinking(&Span::concat(&spans)))?;
+        let prompt = self.tokenizer.encode_spans(&TextSpan::pairs(&spans), true);
+        let mut out = Screen::shaded(io::stdout().lock(), begins_thinking(&TextSpan::concat(&spans)))?;
         let interrupt = &self.interrupt;
         interrupt.begin();
         let stop = || interrupt.is_asked();

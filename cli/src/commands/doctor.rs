@@ -8,7 +8,7 @@ use crate::model::Model;
 use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{Engine, Run, Settings, WholePool};
+use gristmill_llm::engine::{Engine, TokenRun, Settings, WholePool};
 use gristmill_uop::Scalar;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -145,7 +145,7 @@ impl Oracle {
 /// Computes the logits of all `tokens`, the first of which is at `position`.
 fn logits(engine: &mut Engine, tokens: &[u32], position: usize) -> Result<Vec<f32>> {
     let pool = WholePool::new(engine);
-    Ok(engine.logits(Run { tokens, position, pages: pool.pages(), contiguous: true }, Logits::All)?)
+    Ok(engine.logits(TokenRun { tokens, position, pages: pool.pages(), contiguous: true }, Logits::All)?)
 }
 
 /// Loads a model on a device with a small context.

@@ -11,11 +11,11 @@ use crate::viewer::{self, critical_path};
 use clap::Args;
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Listed, Policy};
-use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, Pools, TokenClass};
+use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, Pools, StepKind};
 use gristmill_llm::engine::{
     CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs, plan_options, sequence_graphs,
 };
-use gristmill_llm::sampling::{self, Choice};
+use gristmill_llm::sampling::{self, SamplingMethod};
 use gristmill_profile::compilation::{self, Compilation};
 use gristmill_tensor::jit::{Jit, Ready};
 use gristmill_uop::function::Function;
@@ -115,7 +115,7 @@ impl<'m> Steps<'m> {
         let pages = sequences * rows / PlanOptions::PAGE;
         let pools = Pools::new(pages, model.cache_kinds(), sequences, limits.long);
         let cache = CacheShape { rows, pools, scalar: settings.cache };
-        let others = Settings { parallel: sequences, ..settings.clone() }.over(pools).others();
+        let others = Settings { parallel: sequences, ..settings.clone() }.over(pools).decode_rows();
         let all: Vec<GraphKey> = match sequences {
             1 => sequence_graphs(limits, &depths(&settings, rows, target)),
             n => {
@@ -130,8 +130,8 @@ impl<'m> Steps<'m> {
     fn plan(&mut self, options: &PlanOptions) -> (Plan, Vec<Arc<Function>>) {
         let plan = self.model.plan(options, &mut self.functions);
         let mut all: Vec<_> = plan.functions().into_iter().cloned().collect();
-        if options.tokens == TokenClass::One {
-            let choices = [Choice::Greedy, Choice::Best];
+        if options.tokens == StepKind::Decode {
+            let choices = [SamplingMethod::Greedy, SamplingMethod::SmallTopK];
             let vocabulary = self.model.vocabulary();
             all.extend(choices.map(|choice| self.functions.share(sampling::one_function(choice, vocabulary))));
         }
@@ -277,11 +277,11 @@ fn step(plan: &Plan, ready: &[Arc<Ready>], options: &PlanOptions, out: &mut dyn 
         path += critical_path(&ready.compiled) * 1e6;
     }
     let what = match options.tokens {
-        TokenClass::One if options.depth < options.rows => format!("decode at context depth < {}", options.depth),
-        TokenClass::One => "decode".to_string(),
-        TokenClass::Chunk { max } => format!("prefill chunk of {max} tokens"),
-        TokenClass::Batch { max } => format!("batched decode of {max} sequences"),
-        TokenClass::Mixed { piece, others } => {
+        StepKind::Decode if options.depth < options.rows => format!("decode at context depth < {}", options.depth),
+        StepKind::Decode => "decode".to_string(),
+        StepKind::Prefill { max } => format!("prefill chunk of {max} tokens"),
+        StepKind::BatchedDecode { max } => format!("batched decode of {max} sequences"),
+        StepKind::Mixed { piece, others } => {
             format!("mixed batch: prefill chunk of {piece} tokens and {others} decode rows")
         }
     };

@@ -5,7 +5,7 @@ use crate::model::{self, warn};
 use crate::progress::Fetching;
 use crate::size::size;
 use clap::Args;
-use gristmill_hub::{Contents, Kept, SHORT, Store, Verdict};
+use gristmill_hub::{Contents, StoredModel, SHORT_NAMES, Store, Verdict};
 use serde_json::json;
 use std::io::{self, Write};
 use std::path::Path;
@@ -64,9 +64,9 @@ pub fn run(options: ListArgs) -> Result {
 }
 
 /// Verifies every complete model.
-fn verify(store: &Store, kept: &[Kept]) -> Result<Vec<Option<Verdict>>> {
+fn verify(store: &Store, kept: &[StoredModel]) -> Result<Vec<Option<Verdict>>> {
     let reading = Fetching::new();
-    let verdict = |model: &Kept| {
+    let verdict = |model: &StoredModel| {
         let mut show = |file: &Path, done, total| reading.checked(&file.display().to_string(), done, total);
         model.whole.then(|| store.verify(model, &mut show)).transpose()
     };
@@ -103,7 +103,7 @@ fn table(store: &Store, contents: &Contents, verdicts: &[Option<Verdict>], out: 
     }
     writeln!(out, "\nSHORT NAMES")?;
     writeln!(out, "  {:16}  built in", model::DEMO_NAME)?;
-    for row in SHORT {
+    for row in SHORT_NAMES {
         writeln!(out, "  {:16}  {}", row.name, row.stands_for)?;
     }
     Ok(())

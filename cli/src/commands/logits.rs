@@ -8,7 +8,7 @@ use crate::npy;
 use crate::progress::{self, Bars};
 use clap::Args;
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{Run, WholePool};
+use gristmill_llm::engine::{TokenRun, WholePool};
 use gristmill_llm::sampling::not_a_number;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -64,7 +64,7 @@ pub fn run(options: LogitsArgs) -> Result {
     let (mut at, mut bad) = (0, None);
     let (vocabulary, pool) = (engine.model().vocabulary(), WholePool::new(&engine));
     for tokens in options.tokens.chunks(rows) {
-        let run = Run { tokens, position: at, pages: pool.pages(), contiguous: true };
+        let run = TokenRun { tokens, position: at, pages: pool.pages(), contiguous: true };
         let logits = engine.logits(run, Logits::All)?;
         let found = not_a_number(&logits).map(|(i, value)| (at + i / vocabulary, i % vocabulary, value));
         bad = bad.or(found);

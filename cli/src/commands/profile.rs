@@ -12,9 +12,9 @@ use crate::stages::{self, computes};
 use clap::Args;
 use gristmill_compiler::{Cheapest, compile};
 use gristmill_llm::arch;
-use gristmill_llm::engine::{Engine, Settings, Source, Step as StepInput, WholePool};
+use gristmill_llm::engine::{Engine, Settings, TokenSource, Step as StepInput, WholePool};
 use gristmill_llm::traffic;
-use gristmill_profile::{WHY_ABOVE, Kernel, Launch, Limits, Recording, Report, Stage, Step, page, text, trace};
+use gristmill_profile::{WHY_ABOVE, ProfiledKernel, KernelLaunch, Limits, Recording, Report, StageText, StepRun, page, text, trace};
 use gristmill_runtime::Span;
 use gristmill_tensor::jit::Ready;
 use gristmill_uop::function::{SlotKind, Storage};
@@ -124,7 +124,7 @@ pub fn run(options: ProfileArgs) -> Result {
     if options.html.is_some() {
         recording.decisions = functions.into_iter().map(|(ready, name)| (name, explanations(ready, &target))).collect();
     }
-    let report = Report::of(&recording);
+    let report = Report::new(&recording);
     // Tables go to standard error if a page or trace goes to standard output.
     let mut out: Box<dyn Write> = if on_stdout > 0 { Box::new(io::stderr().lock()) } else { Box::new(io::stdout().lock()) };
     match &options.kernel {
@@ -215,7 +215,7 @@ impl Subject {
                 let (blocks, shares) = (self.pages(), engine.max_sequences());
                 let share = |nth| WholePool::share(engine, [nth, shares], blocks);
                 pools = (0..self.tokens).map(share).collect::<Vec<_>>();
-                let row = |(pool, &token): (_, &u32)| WholePool::row(pool, Source::Token(token), self.depth);
+                let row = |(pool, &token): (_, &u32)| WholePool::row(pool, TokenSource::Token(token), self.depth);
                 rows = pools.iter().zip(ids).map(row).collect::<Vec<_>>();
                 StepInput { rows: &rows, contiguous: rows.len() == 1, ..StepInput::default() }
             }
@@ -264,7 +264,7 @@ const PAGE: usize = arch::Options::PAGE;
 const WARM: usize = 2;
 
 /// Runs the step `n` times with timers and, in turns, without: spans, and seconds without timers.
-fn steps(engine: &mut Engine, subject: &Subject, n: u16) -> Result<(Vec<Step>, Vec<f64>)> {
+fn steps(engine: &mut Engine, subject: &Subject, n: u16) -> Result<(Vec<StepRun>, Vec<f64>)> {
     let mut ids = Ids::new(engine);
     let bar = progress::count("steps", u64::from(n));
     let (mut steps, mut plain) = (Vec::new(), Vec::new());
@@ -274,7 +274,7 @@ fn steps(engine: &mut Engine, subject: &Subject, n: u16) -> Result<(Vec<Step>, V
         let own = spans.iter().map(|s| s.end).fold(0.0, f64::max);
         let wall = if engine.device().overlaps() { own } else { host };
         if run >= WARM {
-            steps.push(Step { wall, spans });
+            steps.push(StepRun { wall, spans });
             plain.push(untimed);
             bar.inc(1);
         }
@@ -310,10 +310,10 @@ fn describe<'a>(
             let same = functions.iter().filter(|f| f.0.function.name == ready.function.name).count();
             let number = if same > 0 { format!(" ({})", same + 1) } else { String::new() };
             let name = format!("{}{number}", ready.function.name);
-            let tensor = Stage { name: "tensor", text: stages::tensor(&ready.function) };
+            let tensor = StageText { name: "tensor", text: stages::tensor(&ready.function) };
             for (place, program) in ready.compiled.programs.iter().enumerate() {
                 let share = subject.tokens as f64 / most as f64;
-                recording.kernels.push(Kernel {
+                recording.kernels.push(ProfiledKernel {
                     name: program.name.clone(),
                     function: name.clone(),
                     place,
@@ -327,7 +327,7 @@ fn describe<'a>(
             functions.push((ready, name, first));
             first
         });
-        recording.launches.push(Launch { kernel: first + place, call });
+        recording.launches.push(KernelLaunch { kernel: first + place, call });
     }
     functions.into_iter().map(|(ready, name, _)| (ready.as_ref(), name)).collect()
 }

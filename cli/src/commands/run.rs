@@ -9,7 +9,7 @@ use crate::reasoning_view::Reader;
 use crate::sampler::{self, Sampling};
 use crate::style::Screen;
 use clap::{Args, ValueHint};
-use gristmill_llm::chat::{Message, RenderOptions, Span};
+use gristmill_llm::chat::{Message, RenderOptions, TextSpan};
 use gristmill_llm::sched::Batcher;
 use rustix::fs::{FileType, Stat};
 use std::io::{self, IsTerminal};
@@ -83,7 +83,7 @@ pub fn run(options: RunArgs) -> Result {
             let render =
                 RenderOptions { add_generation_prompt: true, enable_thinking: thinking, ..RenderOptions::default() };
             let spans = template.render(&messages, &render)?;
-            tokenizer.encode_spans(&Span::pairs(&spans), true)
+            tokenizer.encode_spans(&TextSpan::pairs(&spans), true)
         }
     };
     model.check_context(&options.common, prompt.len())?;

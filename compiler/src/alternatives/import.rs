@@ -1,61 +1,86 @@
-//! A function's body as terms: each node as it is, and beside it what it is as a view or as a contraction, so that rules find it.
+//! Imports a function's body into an e-graph. A node is also added as a view or a contraction where
+//! it is one, so that rules match it.
 
-use super::term::{Class, Form, Known, Map, Source, Term, View};
-use super::terms::{Factor, Sum, Terms};
+use super::term::{Class, Known, Map, Source, Term, TermForm, View};
+use super::terms::{ProductSum, TermFactor, TermGraph};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
-/// A body as terms, before any rule.
-pub struct Body {
-    /// The classes.
-    pub terms: Terms,
-    /// The class of each node that is a tensor.
+/// A function's body as an e-graph, before saturation.
+pub struct FunctionBody {
+    /// E-graph of the function's tensors.
+    pub terms: TermGraph,
+    /// E-class of each tensor node.
     pub classes: FxHashMap<Id, Class>,
-    /// The terms that nodes are, in the order of the nodes: how the function was written.
+    /// Terms of the function's nodes in order: the written form.
     written: Vec<(Class, Term)>,
-    /// Views and contractions that say again what is written.
+    /// Views and contractions that duplicate written terms.
     shadows: Vec<Term>,
-    /// Products that are written for the sake of a sum.
+    /// Products that occur as operands of a sum.
     products: Vec<Class>,
 }
 
-/// The same once rules have run, by the classes of then.
+/// The written form after saturation, by canonical e-class.
 pub struct Written {
-    /// How each class was written.
+    /// Written term of each class.
     pub term: FxHashMap<Class, Term>,
-    /// Terms that are no alternative: they are written too, say again what is written, or are known to be worse than another.
+    /// Terms that are no candidates: they duplicate a written term, or a rule has a better one.
     pub shadows: FxHashSet<Term>,
-    /// Classes of products that a sum is written with.
+    /// Classes of products that occur as operands of a written sum.
     pub products: FxHashSet<Class>,
 }
 
-impl Body {
-    /// What `roots` are computed from.
-    pub fn of(graph: &Graph, roots: &[Id]) -> Body {
+impl FunctionBody {
+    /// Imports the nodes that `roots` are computed from.
+    pub fn new(graph: &Graph, roots: &[Id]) -> FunctionBody {
         let order = graph.toposort(roots);
-        let weights = order.iter().copied().filter(|&n| graph[n].op == Op::Decode).collect();
+        let weights = order
+            .iter()
+            .copied()
+            .filter(|&n| graph[n].op == Op::Decode)
+            .collect();
         let egraph = egg::EGraph::new(Known { weights });
-        let terms = Terms { graph: graph.clone(), egraph, worse: vec![], read: RefCell::default() };
-        let mut body =
-            Body { terms, classes: FxHashMap::default(), written: vec![], shadows: vec![], products: vec![] };
+        let terms = TermGraph {
+            graph: graph.clone(),
+            egraph,
+            worse: vec![],
+            read: RefCell::default(),
+        };
+        let mut body = FunctionBody {
+            terms,
+            classes: FxHashMap::default(),
+            written: vec![],
+            shadows: vec![],
+            products: vec![],
+        };
         for id in order {
-            // Weights are read through their values alone.
+            // Packed weights are accessible only through their decoded values.
             if !graph.dims(id).is_empty() && !matches!(graph[id].arg, Arg::Packed(..)) {
                 body.node(id);
             }
         }
         body.terms.egraph.rebuild();
-        let written: FxHashSet<Class> = body.written.iter().map(|w| body.terms.egraph.find(w.0)).collect();
-        for class in body.terms.egraph.classes().filter(|c| written.contains(&c.id)) {
-            let again = |t: &&Term| matches!(t.form, Form::View(_) | Form::Contract(_));
-            body.shadows.extend(class.nodes.iter().filter(again).cloned());
+        let written: FxHashSet<Class> = body
+            .written
+            .iter()
+            .map(|w| body.terms.egraph.find(w.0))
+            .collect();
+        for class in body
+            .terms
+            .egraph
+            .classes()
+            .filter(|c| written.contains(&c.id))
+        {
+            let again = |t: &&Term| matches!(t.form, TermForm::View(_) | TermForm::Contract(_));
+            body.shadows
+                .extend(class.nodes.iter().filter(again).cloned());
         }
         body
     }
-    /// One node; those that it is made of are there.
+    /// Adds one node; its sources have been added.
     fn node(&mut self, id: Id) {
         let node = self.terms.graph[id].clone();
         let (dtype, dims) = (node.dtype, self.terms.graph.shape(id));
@@ -63,13 +88,28 @@ impl Body {
         let child = |s: &Id| self.classes.get(s).copied().filter(|_| !leaf);
         let children: SmallVec<[Class; 3]> = node.src.iter().filter_map(child).collect();
         let form = match leaf {
-            true => Form::Leaf(id),
+            true => TermForm::Leaf(id),
             false => {
-                let source = |s: &Id| if child(s).is_some() { Source::Child } else { Source::Scalar(*s) };
-                Form::Node { op: node.op, arg: node.arg.clone(), sources: node.src.iter().map(source).collect() }
+                let source = |s: &Id| {
+                    if child(s).is_some() {
+                        Source::Child
+                    } else {
+                        Source::Scalar(*s)
+                    }
+                };
+                TermForm::Node {
+                    op: node.op,
+                    arg: node.arg.clone(),
+                    sources: node.src.iter().map(source).collect(),
+                }
             }
         };
-        let term = Term { form, dtype, dims: dims.clone(), children };
+        let term = Term {
+            form,
+            dtype,
+            dims: dims.clone(),
+            children,
+        };
         let mut class = self.terms.egraph.add(term.clone());
         self.written.push((class, term.clone()));
         let again = match (node.op, &node.arg) {
@@ -90,26 +130,40 @@ impl Body {
     fn moved(&mut self, node: &gristmill_uop::Node, term: &Term, dims: &Dims) -> Option<Class> {
         let child = term.children[0];
         let old = self.terms.dims(child);
-        let view = View::of(&mut self.terms.graph, node, &old, dims)?;
+        let view = View::from_node(&mut self.terms.graph, node, &old, dims)?;
         Some(self.terms.view(child, &view, dims))
     }
-    /// The contraction that a sum of a product over `axes` is.
+    /// The contraction form of a sum of a product over `axes`.
     fn sum(&mut self, product: Id, axes: &[u8]) -> Option<Class> {
         let node = &self.terms.graph[product];
         let (op, src) = (node.op, node.src.clone());
-        let sides = [*self.classes.get(src.first()?)?, *self.classes.get(src.get(1)?)?];
+        let sides = [
+            *self.classes.get(src.first()?)?,
+            *self.classes.get(src.get(1)?)?,
+        ];
         if op != Op::Mul {
             return None;
         }
         let sizes = self.terms.graph.shape(product);
         let map: Map = (0..sizes.len() as u8).map(Some).collect();
-        let out = map.iter().copied().filter(|i| i.is_none_or(|i| !axes.contains(&i))).collect();
-        let factors = sides.map(|class| Factor { class, map: map.clone() });
-        let class = self.terms.contract(&Sum { factors, out, sizes })?;
+        let out = map
+            .iter()
+            .copied()
+            .filter(|i| i.is_none_or(|i| !axes.contains(&i)))
+            .collect();
+        let factors = sides.map(|class| TermFactor {
+            class,
+            map: map.clone(),
+        });
+        let class = self.terms.contract(&ProductSum {
+            factors,
+            out,
+            sizes,
+        })?;
         self.products.push(self.classes[&product]);
         Some(class)
     }
-    /// How classes were written, by what they are now.
+    /// The written form in terms of canonical e-classes.
     pub fn written(&self) -> Written {
         let egraph = &self.terms.egraph;
         let now = |t: &Term| {
@@ -118,13 +172,22 @@ impl Body {
             t
         };
         let mut term = FxHashMap::default();
-        let mut shadows: FxHashSet<Term> = self.shadows.iter().chain(&self.terms.worse).map(now).collect();
+        let mut shadows: FxHashSet<Term> = self
+            .shadows
+            .iter()
+            .chain(&self.terms.worse)
+            .map(now)
+            .collect();
         for (class, t) in &self.written {
             let t = now(t);
             if term.entry(egraph.find(*class)).or_insert_with(|| t.clone()) != &t {
                 shadows.insert(t);
             }
         }
-        Written { term, shadows, products: self.products.iter().map(|&c| egraph.find(c)).collect() }
+        Written {
+            term,
+            shadows,
+            products: self.products.iter().map(|&c| egraph.find(c)).collect(),
+        }
     }
 }

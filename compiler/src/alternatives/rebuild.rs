@@ -1,32 +1,45 @@
-//! Terms as nodes of the graph again.
+//! Converts extracted terms back to graph nodes.
 
 use super::extract::{Picks, Space};
-use super::term::{Contraction, Form, Source, Term, View};
+use super::term::{ContractionTerm, Source, Term, TermForm, View};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Graph, Id, Node, Op, ReduceOp, Sources};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::RefCell;
 
-/// Makes nodes of an extract. What is as it was written is the very node that it was.
+/// Builds the nodes of an extract. Written terms map to their original nodes.
 pub struct Rebuild {
-    /// The nodes that the function was written with.
+    /// Original nodes of the function.
     known: FxHashMap<Node, Id>,
-    /// What was made already: extracts differ in little.
+    /// Nodes built so far; extracts have most nodes in common.
     made: RefCell<FxHashMap<Made, Id>>,
 }
 
-/// A class, its choice, and the nodes that it is made of.
+/// E-class, choice, and child nodes.
 type Made = (usize, usize, SmallVec<[Id; 4]>);
 
 impl Rebuild {
-    /// Of terms of a function below `roots`.
+    /// Collects the original nodes below `roots`.
     pub fn new(graph: &Graph, roots: &[Id]) -> Rebuild {
-        let known = graph.toposort(roots).into_iter().map(|id| (graph[id].clone(), id)).collect();
-        Rebuild { known, made: RefCell::default() }
+        let known = graph
+            .toposort(roots)
+            .into_iter()
+            .map(|id| (graph[id].clone(), id))
+            .collect();
+        Rebuild {
+            known,
+            made: RefCell::default(),
+        }
     }
-    /// The nodes of these classes; none if the extract is none.
-    pub fn nodes(&self, space: &Space, g: &mut Graph, picks: &Picks, classes: &[usize]) -> Option<Vec<Id>> {
+    /// Returns the nodes of these classes; `None` if `picks` is not a valid extract.
+    pub fn nodes(
+        &self,
+        space: &Space,
+        g: &mut Graph,
+        picks: &Picks,
+        classes: &[usize],
+    ) -> Option<Vec<Id>> {
         let mut nodes: FxHashMap<usize, Id> = FxHashMap::default();
         for class in space.needed(picks, classes)? {
             let pick = picks[class]?;
@@ -43,20 +56,25 @@ impl Rebuild {
         }
         classes.iter().map(|c| nodes.get(c).copied()).collect()
     }
-    /// The node of a term.
+    /// Node of a term, given its children.
     fn node(&self, g: &mut Graph, term: &Term, children: &[Id]) -> Option<Id> {
         Some(match &term.form {
-            Form::Leaf(id) => *id,
-            Form::View(view) => moved(g, view, children[0], &term.dims),
-            Form::Contract(c) => contracted(g, c, [children[0], children[1]], &term.dims),
-            Form::Node { op, arg, sources } => {
+            TermForm::Leaf(id) => *id,
+            TermForm::View(view) => moved(g, view, children[0], &term.dims),
+            TermForm::Contract(c) => contracted(g, c, [children[0], children[1]], &term.dims),
+            TermForm::Node { op, arg, sources } => {
                 let mut next = children.iter();
                 let source = |s: &Source| match s {
                     Source::Child => next.next().copied(),
                     Source::Scalar(id) => Some(*id),
                 };
                 let src: Sources = sources.iter().map(source).collect::<Option<_>>()?;
-                let node = Node { op: *op, dtype: term.dtype, src, arg: arg.clone() };
+                let node = Node {
+                    op: *op,
+                    dtype: term.dtype,
+                    src,
+                    arg: arg.clone(),
+                };
                 match self.known.get(&node) {
                     Some(&id) => id,
                     None => g.build(node.op, node.dtype, node.src, node.arg),
@@ -66,28 +84,49 @@ impl Rebuild {
     }
 }
 
-/// Axes first in their places, then the window, so that a window of a view that exists is one of that; then what is repeated.
+/// Builds a view: permutes axes, then shrinks, then expands. Shrinking last lets a window of an
+/// existing view reuse that view's node.
 fn moved(g: &mut Graph, view: &View, x: Id, dims: &Dims) -> Id {
     let (old, one) = (g.shape(x), g.int(1));
-    let whole =
-        |g: &Graph, i: usize, of: &[Id]| g.int_value(view.windows[i].0) == Some(0) && view.windows[i].1 == of[i];
-    // An axis that is left out has one element of it first.
+    let whole = |g: &Graph, i: usize, of: &[Id]| {
+        g.int_value(view.windows[i].0) == Some(0) && view.windows[i].1 == of[i]
+    };
+    // An omitted axis is first shrunk to one element.
     let out = |i: usize| !view.axes.contains(&Some(i as u8));
-    let first: Vec<(Id, Id)> =
-        (0..old.len()).map(|i| if out(i) { view.windows[i] } else { (g.int(0), old[i]) }).collect();
+    let first: Vec<(Id, Id)> = (0..old.len())
+        .map(|i| {
+            if out(i) {
+                view.windows[i]
+            } else {
+                (g.int(0), old[i])
+            }
+        })
+        .collect();
     let x = g.shrink(x, &first);
-    let order: Vec<usize> = view.axes.iter().flatten().map(|&a| usize::from(a)).collect();
+    let order: Vec<usize> = view
+        .axes
+        .iter()
+        .flatten()
+        .map(|&a| usize::from(a))
+        .collect();
     let kept: Vec<usize> = (0..old.len()).filter(|&i| !out(i)).collect();
-    // Axes of length 1 that the window leaves are put between the others as the result has them.
+    // Axes of length 1 are placed between the others as in the result.
     let x = if order.windows(2).all(|w| w[0] < w[1]) {
         x
     } else {
         let kept_dims: Dims = kept.iter().map(|&i| old[i]).collect();
         let x = g.reshape(x, &kept_dims);
-        let places: Vec<usize> = order.iter().map(|o| kept.iter().position(|k| k == o).expect("kept")).collect();
+        let places: Vec<usize> = order
+            .iter()
+            .map(|o| kept.iter().position(|k| k == o).expect("kept"))
+            .collect();
         g.permute(x, &places)
     };
-    let placed: Dims = view.axes.iter().map(|a| a.map_or(one, |a| old[a as usize])).collect();
+    let placed: Dims = view
+        .axes
+        .iter()
+        .map(|a| a.map_or(one, |a| old[a as usize]))
+        .collect();
     let x = g.reshape(x, &placed);
     let zero = g.int(0);
     let cut = |(a, &d): (&Option<u8>, &Id)| a.map_or((zero, d), |a| view.windows[a as usize]);
@@ -97,22 +136,34 @@ fn moved(g: &mut Graph, view: &View, x: Id, dims: &Dims) -> Id {
     g.expand(x, dims)
 }
 
-/// As `Tensor::contract` writes it: axes of the result, then those that are summed.
-fn contracted(g: &mut Graph, c: &Contraction, of: [Id; 2], dims: &Dims) -> Id {
+/// Builds a contraction as `Tensor::contract` does: axes of the result first, then the summed ones.
+fn contracted(g: &mut Graph, c: &ContractionTerm, of: [Id; 2], dims: &Dims) -> Id {
     let summed: Vec<u8> = c.summed().collect();
-    let axes: Vec<Option<u8>> = c.out.iter().copied().chain(summed.iter().map(|&i| Some(i))).collect();
+    let axes: Vec<Option<u8>> = c
+        .out
+        .iter()
+        .copied()
+        .chain(summed.iter().map(|&i| Some(i)))
+        .collect();
     let one = g.int(1);
-    let full: Dims = dims.iter().copied().chain(summed.iter().map(|&i| c.sizes[i as usize])).collect();
+    let full: Dims = dims
+        .iter()
+        .copied()
+        .chain(summed.iter().map(|&i| c.sizes[i as usize]))
+        .collect();
     let sides = [0, 1].map(|side| {
         let (x, map) = (of[side], &c.operands[side]);
         let old = g.shape(x);
         let place = |index: &Option<u8>| index.and_then(|_| map.iter().position(|m| m == index));
         let order: Vec<usize> = axes.iter().filter_map(&place).collect();
-        let dims: Dims = axes.iter().map(|i| place(i).map_or(one, |a| old[a])).collect();
+        let dims: Dims = axes
+            .iter()
+            .map(|i| place(i).map_or(one, |a| old[a]))
+            .collect();
         let x = match order.windows(2).all(|w| w[0] < w[1]) {
             true => x,
             false => {
-                // Axes of length 1 that nothing names stay at the end.
+                // Unnamed axes of length 1 stay at the end.
                 let rest = (0..old.len()).filter(|i| !order.contains(i));
                 let all: Vec<usize> = order.iter().copied().chain(rest).collect();
                 g.permute(x, &all)

@@ -1,10 +1,12 @@
-//! The price of a form: the part of the body in which forms differ, scheduled as a function of its own.
+//! Costs a form by scheduling the part of the body in which forms differ as a function of its own.
 //!
-//! To schedule a layer takes most of the time that compiling it does, so a whole one is scheduled once, in the form that is chosen. What all forms compute is an input of
-//! the part, or is moved, read from a weight or from the cache as it is in the layer. So the price knows nothing of what the part's first and last kernels could share
-//! with the rest of the layer; that is the same for all forms, near enough. Parts that are equal have one price, whatever function they are of ([`part`]).
+//! Scheduling takes most of a layer's compile time, so the whole layer is scheduled only in its
+//! chosen form. Values common to all forms are inputs of the part, except movements and reads of
+//! weights and of the KV cache, which are duplicated into it. The cost therefore ignores fusion of
+//! the part's first and last kernels with the rest of the layer; that effect is about equal for all
+//! forms. Equal parts share one cost across functions ([`part`]).
 
-use super::part::{self, Part};
+use super::part::{self, Subfunction};
 use crate::decision::{Cheapest, Decider, Decision, Policy};
 use crate::decompose::attention::plan::{AttentionPlan, FEW};
 use crate::decompose::f16_split;
@@ -16,54 +18,97 @@ use gristmill_uop::{Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
-/// The part of each form, given by what it computes the same outputs by; all are nodes of one graph.
-pub fn parts(graph: &Graph, function: &Function, forms: &[Vec<Id>], target: &Target) -> Vec<Part> {
+/// Returns the part of each form, given the nodes of its outputs. All forms are nodes of one graph.
+pub fn parts(
+    graph: &Graph,
+    function: &Function,
+    forms: &[Vec<Id>],
+    target: &Target,
+) -> Vec<Subfunction> {
     let mut shared = shared(graph, forms);
     if target.machine.kind == MachineKind::Gpu {
-        // What a GPU's fragments multiply as halves is halves in the part too, of a prompt: of twice the size its stages would not fit.
-        let of_prompt = |id: Id| graph.dims(id).first().is_some_and(|&n| graph.max_of(n) > FEW);
+        // In a prefill, values rounded to f16 for GPU fragments are rounded in the part too: as f32
+        // inputs they would not fit into stages.
+        let of_prompt = |id: Id| {
+            graph
+                .dims(id)
+                .first()
+                .is_some_and(|&n| graph.max_of(n) > FEW)
+        };
         shared.retain(|&id| !(f16_split::rounded(graph, id) && of_prompt(id)));
     }
-    forms.iter().map(|outputs| one(graph, function, outputs, &shared)).collect()
+    forms
+        .iter()
+        .map(|outputs| one(graph, function, outputs, &shared))
+        .collect()
 }
 
-/// Seconds of each part; they are scheduled beside one another.
-pub fn seconds(parts: &[Part], target: &Target) -> Vec<f64> {
+/// Seconds of each part. Parts are scheduled in parallel threads.
+pub fn seconds(parts: &[Subfunction], target: &Target) -> Vec<f64> {
     std::thread::scope(|scope| {
-        let others: Vec<_> =
-            parts[1..].iter().map(|part| scope.spawn(|| part::price(part, target, scheduled))).collect();
-        let first = part::price(&parts[0], target, scheduled);
-        std::iter::once(first).chain(others.into_iter().map(|t| t.join().expect("a part that is scheduled"))).collect()
+        let others: Vec<_> = parts[1..]
+            .iter()
+            .map(|part| scope.spawn(|| part::cost(part, target, scheduled)))
+            .collect();
+        let first = part::cost(&parts[0], target, scheduled);
+        std::iter::once(first)
+            .chain(
+                others
+                    .into_iter()
+                    .map(|t| t.join().expect("a part that is scheduled")),
+            )
+            .collect()
     })
 }
 
-/// The cheapest, but for one loop over all chunks of an attention: a price counts all of its iterations, also those in tokens' futures, where of a kernel that has a chunk a workgroup
-/// most are left out. Forms are compared by the kernels whose prices are alike.
+/// Picks the cheapest option, but never an online loop for attention. Its cost counts all
+/// iterations, including those in tokens' future, most of which a chunked kernel skips. Forms are
+/// compared by kernels with comparable costs.
 struct InChunks;
 
 impl Policy for InChunks {
     fn choose(&mut self, decision: &Decision) -> usize {
         let chosen = Cheapest.choose(decision);
         let online = |plan: &str| plan.parse().is_ok_and(|plan: AttentionPlan| plan.online);
-        if decision.kind == "attention" && online(&decision.options[chosen].plan) { 0 } else { chosen }
+        if decision.kind == "attention" && online(&decision.options[chosen].plan) {
+            0
+        } else {
+            chosen
+        }
     }
     fn explores(&self) -> bool {
         Cheapest.explores()
     }
 }
 
-/// What a part takes.
-fn scheduled(part: &Part, target: &Target) -> f64 {
+/// Schedules a part and returns its cost in seconds.
+fn scheduled(part: &Subfunction, target: &Target) -> f64 {
     let plans = BTreeMap::new();
-    let mut decider = Decider { policy: &mut InChunks, plans: &plans, log: vec![] };
+    let mut decider = Decider {
+        policy: &mut InChunks,
+        plans: &plans,
+        log: vec![],
+    };
     let planned = planned(&part.function(), target, &mut decider, &mut ());
-    planned.scheduled.launches.iter().map(|l| l.price.seconds).sum()
+    planned
+        .scheduled
+        .launches
+        .iter()
+        .map(|l| l.cost.seconds)
+        .sum()
 }
 
-/// Nodes that every form needs.
+/// Nodes that all forms need.
 fn shared(graph: &Graph, forms: &[Vec<Id>]) -> FxHashSet<Id> {
-    let needed = |outputs: &Vec<Id>| graph.toposort(outputs).into_iter().collect::<FxHashSet<Id>>();
-    let Some((first, rest)) = forms.split_first() else { return FxHashSet::default() };
+    let needed = |outputs: &Vec<Id>| {
+        graph
+            .toposort(outputs)
+            .into_iter()
+            .collect::<FxHashSet<Id>>()
+    };
+    let Some((first, rest)) = forms.split_first() else {
+        return FxHashSet::default();
+    };
     let mut all = needed(first);
     for outputs in rest {
         let other = needed(outputs);
@@ -72,16 +117,17 @@ fn shared(graph: &Graph, forms: &[Vec<Id>]) -> FxHashSet<Id> {
     all
 }
 
-/// Is a node read where it lies, or moved, so that the part has it too?
+/// Whether a node is a read or a movement, which the part duplicates.
 fn is_read(graph: &Graph, id: Id) -> bool {
     let op = graph[id].op;
     let source = matches!(op, Op::Param | Op::Const | Op::Var | Op::Iota);
-    let moved = op.is_movement() && op != Op::Cat || matches!(op, Op::Cast | Op::Decode | Op::Assign | Op::Gather);
+    let moved = op.is_movement() && op != Op::Cat
+        || matches!(op, Op::Cast | Op::Decode | Op::Assign | Op::Gather);
     graph.dims(id).is_empty() || source || moved
 }
 
-/// With what is shared as inputs.
-fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id>) -> Part {
+/// Builds one form's part, with the shared nodes as inputs.
+fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id>) -> Subfunction {
     let mut g = graph.clone();
     let mut slots = function.slots.clone();
     let mut inputs: FxHashMap<Id, Id> = FxHashMap::default();
@@ -96,15 +142,20 @@ fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id
         slots.push(slot(graph, output, SlotKind::Output));
         roots.push((slots.len() as u32 - 1, g.substitute(output, &mut inputs)));
     }
-    Part::new(&g, &slots, &roots)
+    Subfunction::new(&g, &slots, &roots)
 }
 
 fn slot(graph: &Graph, id: Id, kind: SlotKind) -> Slot {
     let dims = graph.dims(id).iter().map(|&d| graph.max_of(d)).collect();
-    Slot { name: String::new(), kind, dims, storage: Storage::Plain(graph.scalar(id)) }
+    Slot {
+        name: String::new(),
+        kind,
+        dims,
+        storage: Storage::Plain(graph.scalar(id)),
+    }
 }
 
-/// The shared nodes that are computed, and that what is not shared reaches.
+/// Shared computed nodes that are read by nodes outside the shared set.
 fn edge(graph: &Graph, outputs: &[Id], shared: &FxHashSet<Id>) -> Vec<Id> {
     let (mut edge, mut seen) = (Vec::new(), FxHashSet::default());
     let mut stack: Vec<Id> = outputs.to_vec();

@@ -1,66 +1,72 @@
-//! What was found, for people.
+//! Human-readable report of the forms found.
 
 use super::saturate::Ended;
-use super::term::{Form, Term};
-use super::terms::Terms;
+use super::term::{Term, TermForm};
+use super::terms::TermGraph;
 use crate::decision::Alternative;
 use gristmill_uop::{Graph, Id, Op};
 use std::fmt;
 
-/// A site, and its forms.
+/// Report of a site and its forms.
 #[derive(Clone, Debug)]
-pub struct Found {
-    /// Where: the function, and what is computed.
+pub struct SiteReport {
+    /// Function name and output dims.
     pub site: String,
-    /// The forms, with the prices that were decided by.
+    /// Forms, with the costs that the decision used.
     pub options: Vec<Alternative>,
-    /// What each was estimated to take, in seconds.
+    /// Estimated seconds of each form.
     pub estimates: Vec<f64>,
-    /// What was chosen.
+    /// Index of the chosen form.
     pub chosen: usize,
-    /// The forms that were scheduled.
+    /// Indices of the scheduled forms.
     pub scheduled: Vec<usize>,
-    /// Were all extracts looked at?
+    /// Whether all extracts were examined.
     pub complete: bool,
-    /// Seconds of what greedy extraction with single changes found, by the estimate.
+    /// Estimated seconds of the greedy extract after local search.
     pub greedy: f64,
-    /// Seconds of the best extract, by the estimate, however it lays weights.
+    /// Estimated seconds of the best extract, whatever its weight layouts.
     pub least: f64,
 }
 
-/// A class whose other terms no extract has that is scheduled.
+/// An e-class decided by the estimate alone.
 #[derive(Clone, Debug)]
 pub struct Aside {
-    /// What is computed.
+    /// Dims of the class.
     pub dims: String,
-    /// By which term.
+    /// Name of the chosen term.
     pub chosen: &'static str,
-    /// The best of the others.
+    /// Name of the best other term.
     pub other: &'static str,
-    /// How many seconds longer the function takes with that, by the estimate.
+    /// Estimated seconds that the function would take longer with the other term.
     pub more: f64,
 }
 
-/// What the e-graph of a function came to.
+/// Report of a function's saturation and extraction.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Classes.
+    /// Number of e-classes.
     pub classes: usize,
-    /// Terms.
+    /// Number of terms (e-nodes).
     pub terms: usize,
-    /// How saturation ended.
+    /// Reason that saturation ended.
     pub ended: Ended,
-    /// Where forms differ.
-    pub sites: Vec<Found>,
-    /// Where the estimate alone has decided.
+    /// Decided sites, in order.
+    pub sites: Vec<SiteReport>,
+    /// Classes decided by the estimate alone.
     pub aside: Vec<Aside>,
 }
 
 impl Report {
-    pub(super) fn new(terms: &Terms, ended: Ended) -> Report {
+    pub(super) fn new(terms: &TermGraph, ended: Ended) -> Report {
         let egraph = &terms.egraph;
         let (classes, all) = (egraph.number_of_classes(), egraph.total_number_of_nodes());
-        Report { classes, terms: all, ended, sites: vec![], aside: vec![] }
+        Report {
+            classes,
+            terms: all,
+            ended,
+            sites: vec![],
+            aside: vec![],
+        }
     }
 }
 
@@ -73,44 +79,74 @@ impl fmt::Display for Report {
         };
         writeln!(f, "{} classes, {} terms, {ended}", self.classes, self.terms)?;
         for found in &self.sites {
-            let looked = if found.complete { "of all extracts" } else { "of some extracts" };
+            let looked = if found.complete {
+                "of all extracts"
+            } else {
+                "of some extracts"
+            };
             let (greedy, least) = (found.greedy * 1e6, found.least * 1e6);
-            writeln!(f, "{}: {looked}; greedy {greedy:.2} us, best {least:.2} us by the estimate", found.site)?;
+            writeln!(
+                f,
+                "{}: {looked}; greedy {greedy:.2} us, best {least:.2} us by the estimate",
+                found.site
+            )?;
             for (i, option) in found.options.iter().enumerate() {
                 let star = if i == found.chosen { "*" } else { " " };
-                let by = if found.scheduled.contains(&i) { "scheduled" } else { "estimated" };
+                let by = if found.scheduled.contains(&i) {
+                    "scheduled"
+                } else {
+                    "estimated"
+                };
                 let (us, estimate) = (option.seconds * 1e6, found.estimates[i] * 1e6);
-                writeln!(f, " {star} {us:10.2} us {by}, estimate {estimate:.2} us, {}: {}", option.name, option.plan)?;
+                writeln!(
+                    f,
+                    " {star} {us:10.2} us {by}, estimate {estimate:.2} us, {}: {}",
+                    option.name, option.plan
+                )?;
             }
         }
         if !self.aside.is_empty() {
             writeln!(f, "decided by the estimate alone:")?;
         }
-        for Aside { dims, chosen, other, more } in &self.aside {
-            writeln!(f, "   {dims}: {chosen}; {other} would take {:.2} us more by the estimate", more * 1e6)?;
+        for Aside {
+            dims,
+            chosen,
+            other,
+            more,
+        } in &self.aside
+        {
+            writeln!(
+                f,
+                "   {dims}: {chosen}; {other} would take {:.2} us more by the estimate",
+                more * 1e6
+            )?;
         }
         Ok(())
     }
 }
 
-/// What a term does, in a word.
+/// Short name of a term's operation.
 pub(super) fn name(term: &Term) -> &'static str {
     match &term.form {
-        Form::Leaf(_) => "Input",
-        Form::Node { op, .. } => op.name(),
-        Form::View(_) => "View",
-        Form::Contract(_) => "Contraction",
+        TermForm::Leaf(_) => "Input",
+        TermForm::Node { op, .. } => op.name(),
+        TermForm::View(_) => "View",
+        TermForm::Contract(_) => "Contraction",
     }
 }
 
-/// A form in a line: its sums and attentions from the last on, with their dims.
+/// Describes a form in one line: its sums and attentions with their dims, last first.
 pub(super) fn form(g: &Graph, outputs: &[Id]) -> String {
     let mut names: Vec<String> = Vec::new();
     for id in g.toposort(outputs).into_iter().rev() {
         let node = &g[id];
         let name = match node.op {
             Op::Attention | Op::PagedAttention => {
-                format!("attention {} over {}", g.show_dims(g.dims(id)), g.show_dims(g.dims(node.src[1])))
+                format!(
+                    "attention {} over {}",
+                    g.show_dims(g.dims(id)),
+                    g.show_dims(g.dims(node.src[1]))
+                )
             }
             Op::Reduce if g[node.src[0]].op == Op::Mul && !g.dims(id).is_empty() => {
                 format!("sum {}", g.show_dims(g.dims(node.src[0])))
@@ -126,5 +162,5 @@ pub(super) fn form(g: &Graph, outputs: &[Id]) -> String {
     names.join(", ")
 }
 
-/// Names in a form's line.
+/// Limit on the names in that line.
 const MOST: usize = 6;

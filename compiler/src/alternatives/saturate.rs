@@ -1,44 +1,53 @@
-//! Saturation: rules on every term of every class, until nothing is new or the budget is spent.
+//! Equality saturation: applies all rules to all terms until nothing changes or
+//! the budget is spent.
 
 use super::rules::Rule;
 use super::term::{Class, Term};
-use super::terms::Terms;
+use super::terms::TermGraph;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 
-/// What a saturation may take.
+/// Limits of a saturation.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
-    /// Terms that rules may add. It ends by this count wherever it can: what is found must not depend on the clock.
+    /// Terms that rules may add. The usual limit, so that the result does not depend on timing.
     pub terms: usize,
-    /// Rounds over all classes.
+    /// Passes over all e-classes.
     pub rounds: usize,
-    /// In case a machine is slow beyond reason: then nothing of the function is believed, and it stays as it is written.
+    /// Wall-clock limit for extremely slow machines. If it is exceeded, the result is discarded and
+    /// the function stays as written.
     pub time: Duration,
 }
 
 impl Budget {
-    /// GLM's layer with experts has 511 terms for many tokens, those of rules with them: ten times that is a body that nobody has written.
-    pub const USUAL: Budget = Budget { terms: 4000, rounds: 12, time: Duration::from_secs(5) };
+    /// GLM's MoE layer reaches 511 terms for many tokens, about an eighth of this limit.
+    pub const USUAL: Budget = Budget {
+        terms: 4000,
+        rounds: 12,
+        time: Duration::from_secs(5),
+    };
 }
 
-/// How a saturation ended.
+/// Reason that a saturation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// No rule says anything new.
+    /// Fixed point: no rule adds anything.
     Saturated,
-    /// Terms or rounds are spent: what was found holds, and there may be more.
+    /// The term or pass limit was reached. The result is valid but may be incomplete.
     Spent,
-    /// Nothing may be believed: a rule is wrong, or the time was over.
+    /// The result must be discarded: a rule merged different shapes, or time ran out.
     Void,
 }
 
-/// Runs rules.
-pub fn saturate(terms: &mut Terms, rules: &[Rule], budget: Budget) -> Ended {
+/// Applies rules until a fixed point or a limit is reached.
+pub fn saturate(terms: &mut TermGraph, rules: &[Rule], budget: Budget) -> Ended {
     let (begin, first) = (Instant::now(), terms.egraph.total_size());
     let mut said = Said::default();
     for _ in 0..budget.rounds {
-        let before = (terms.egraph.total_number_of_nodes(), terms.egraph.number_of_classes());
+        let before = (
+            terms.egraph.total_number_of_nodes(),
+            terms.egraph.number_of_classes(),
+        );
         let mut classes: Vec<Class> = terms.egraph.classes().map(|c| c.id).collect();
         classes.sort_unstable();
         for class in classes {
@@ -57,15 +66,20 @@ pub fn saturate(terms: &mut Terms, rules: &[Rule], budget: Budget) -> Ended {
             }
         }
         said.rebuild(terms);
-        if before == (terms.egraph.total_number_of_nodes(), terms.egraph.number_of_classes()) {
+        if before
+            == (
+                terms.egraph.total_number_of_nodes(),
+                terms.egraph.number_of_classes(),
+            )
+        {
             return settled(terms, Ended::Saturated);
         }
     }
     settled(terms, Ended::Spent)
 }
 
-/// Every rule on one term of a class.
-fn apply(terms: &mut Terms, rules: &[Rule], class: Class, term: &Term, said: &mut Said) {
+/// Applies every rule to one term of a class.
+fn apply(terms: &mut TermGraph, rules: &[Rule], class: Class, term: &Term, said: &mut Said) {
     terms.read.borrow_mut().clear();
     let when = said.changes;
     for rule in rules {
@@ -85,15 +99,15 @@ fn apply(terms: &mut Terms, rules: &[Rule], class: Class, term: &Term, said: &mu
     said.looked.insert(term.clone(), (when, read));
 }
 
-/// What rules have said already: the same again, as long as no class has changed that they looked at.
+/// Cache of rule applications: a term is skipped while no class that its rules read has changed.
 #[derive(Default)]
 struct Said {
     changes: u32,
-    /// The last change of each class.
+    /// Number of the last change of each class.
     changed: FxHashMap<Class, u32>,
-    /// By term, the change before rules were run on it, and the classes that they looked at.
+    /// For each term: the change counter before its rules ran, and the classes that they read.
     looked: FxHashMap<Term, (u32, Vec<Class>)>,
-    /// Classes that are weights.
+    /// Number of classes known to be weights.
     weights: usize,
 }
 
@@ -102,14 +116,18 @@ impl Said {
         self.changes += 1;
         self.changed.insert(class, self.changes);
     }
-    fn stands(&self, terms: &Terms, term: &Term) -> bool {
+    fn stands(&self, terms: &TermGraph, term: &Term) -> bool {
         let is_older = |when: u32, class: Class| {
-            self.changed.get(&terms.egraph.find(class)).is_none_or(|&changed| changed <= when)
+            self.changed
+                .get(&terms.egraph.find(class))
+                .is_none_or(|&changed| changed <= when)
         };
-        self.looked.get(term).is_some_and(|(when, read)| read.iter().all(|&class| is_older(*when, class)))
+        self.looked
+            .get(term)
+            .is_some_and(|(when, read)| read.iter().all(|&class| is_older(*when, class)))
     }
-    /// Joins classes of terms that have become equal.
-    fn rebuild(&mut self, terms: &mut Terms) {
+    /// Restores congruence of the e-graph and records the merged classes.
+    fn rebuild(&mut self, terms: &mut TermGraph) {
         let classes: Vec<Class> = terms.egraph.classes().map(|c| c.id).collect();
         terms.egraph.rebuild();
         for class in classes {
@@ -118,7 +136,7 @@ impl Said {
                 self.change(now);
             }
         }
-        // What is moved of a weight is one: that is told without any union.
+        // A view of a weight becomes a weight without any merge, so the cache is cleared.
         let weights = terms.egraph.classes().filter(|c| c.data.weight).count();
         if std::mem::replace(&mut self.weights, weights) != weights {
             self.looked.clear();
@@ -126,7 +144,11 @@ impl Said {
     }
 }
 
-/// That, unless a rule is wrong.
-fn settled(terms: &Terms, ended: Ended) -> Ended {
-    if terms.egraph.classes().any(|c| c.data.unsound) { Ended::Void } else { ended }
+/// Returns `ended`, or `Void` if a rule merged different shapes.
+fn settled(terms: &TermGraph, ended: Ended) -> Ended {
+    if terms.egraph.classes().any(|c| c.data.unsound) {
+        Ended::Void
+    } else {
+        ended
+    }
 }

@@ -1,19 +1,27 @@
-//! Sites: the parts of a body where extracts differ, each of which is decided on alone.
+//! Sites: parts of a body where extracts differ, each decided on separately.
 
 use super::extract::{Picks, Space};
 
-/// Classes whose readers are the same in all extracts, and which are computed in other ways below.
+/// A connected set of classes in which extracts differ, given by its outputs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Site {
-    /// By their numbers.
+    /// Indices of the classes that are read from outside the site.
     pub outputs: Vec<usize>,
 }
 
-/// Where these extracts differ from the first of them.
+/// Returns the sites where these extracts differ from the first.
 pub fn sites(space: &Space, roots: &[usize], extracts: &[&Picks]) -> Vec<Site> {
     let n = space.classes.len();
-    let Some(all) = extracts.iter().map(|p| chosen(space, roots, p)).collect::<Option<Vec<_>>>() else { return vec![] };
-    let differs: Vec<bool> = (0..n).map(|c| all.iter().any(|p| p[c] != all[0][c])).collect();
+    let Some(all) = extracts
+        .iter()
+        .map(|p| chosen(space, roots, p))
+        .collect::<Option<Vec<_>>>()
+    else {
+        return vec![];
+    };
+    let differs: Vec<bool> = (0..n)
+        .map(|c| all.iter().any(|p| p[c] != all[0][c]))
+        .collect();
     let mut part: Vec<usize> = (0..n).collect();
     let mut read_outside = vec![false; n];
     roots.iter().for_each(|&r| read_outside[r] = true);
@@ -34,13 +42,18 @@ pub fn sites(space: &Space, roots: &[usize], extracts: &[&Picks]) -> Vec<Site> {
         let of = find(&part, class);
         match sites.iter_mut().find(|s| s.0 == of) {
             Some((_, site)) => site.outputs.push(class),
-            None => sites.push((of, Site { outputs: vec![class] })),
+            None => sites.push((
+                of,
+                Site {
+                    outputs: vec![class],
+                },
+            )),
         }
     }
     sites.into_iter().map(|s| s.1).collect()
 }
 
-/// The choices of the classes that `roots` need.
+/// Choices of the classes that `roots` need.
 fn chosen(space: &Space, roots: &[usize], picks: &Picks) -> Option<Picks> {
     let mut out = vec![None; space.classes.len()];
     for class in space.needed(picks, roots)? {
@@ -49,11 +62,16 @@ fn chosen(space: &Space, roots: &[usize], picks: &Picks) -> Option<Picks> {
     Some(out)
 }
 
-/// The classes that all of these extracts need and compute alike.
+/// Marks the classes that all extracts need and compute by the same term.
 pub fn settled(space: &Space, roots: &[usize], extracts: &[&Picks]) -> Vec<bool> {
     let all: Option<Vec<Picks>> = extracts.iter().map(|p| chosen(space, roots, p)).collect();
-    let Some(all) = all else { return vec![false; space.classes.len()] };
-    let alike = |class: usize| all.iter().all(|p| p[class].is_some() && p[class] == all[0][class]);
+    let Some(all) = all else {
+        return vec![false; space.classes.len()];
+    };
+    let alike = |class: usize| {
+        all.iter()
+            .all(|p| p[class].is_some() && p[class] == all[0][class])
+    };
     (0..space.classes.len()).map(alike).collect()
 }
 
@@ -70,7 +88,9 @@ fn join(part: &mut [usize], a: usize, b: usize) {
 }
 
 impl Space {
-    /// What `roots` need without what is below the outputs of a site: it is there whatever the site is computed by.
+    /// Marks the classes that `roots` need on paths that avoid the site's outputs.
+    ///
+    /// They are needed in every form of the site.
     pub fn around(&self, picks: &Picks, roots: &[usize], site: &Site) -> Vec<bool> {
         let mut there = vec![false; self.classes.len()];
         let mut stack: Vec<usize> = roots.to_vec();

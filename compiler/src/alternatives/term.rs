@@ -1,8 +1,10 @@
-//! Terms of the e-graph: what a class of equal tensors can be computed by.
+//! Terms (e-nodes) of the e-graph.
 //!
-//! A term has tensors as children; scalars, dims and window begins are nodes of the function's graph, which are in normal form there and so equal where they are the same
-//! node. Two forms exist beside the ops of the graph, so that a rule sees mathematics and not the movements that it was written with: [`View`], whatever moves
-//! elements without a change of their number in memory order, and [`Contraction`], a sum of products by its index maps.
+//! Children of a term are tensors. Scalars, dims and window begins are nodes of the function's
+//! graph, which are normalised and hash-consed, so equal ones are the same node. Two forms exist in
+//! addition to the graph's ops, so that rules match the mathematics independent of the movements it
+//! was written with: [`View`], any movement that does not split or merge axes, and
+//! [`ContractionTerm`], a sum of products by index maps.
 
 use gristmill_uop::dtype::DType;
 use gristmill_uop::shape::Dims;
@@ -10,114 +12,122 @@ use gristmill_uop::{Arg, Id, Op};
 use smallvec::SmallVec;
 use std::cmp::Ordering;
 
-/// A class of equal terms.
+/// An e-class: a set of equal terms.
 pub type Class = egg::Id;
 
-/// For each axis one of something else, or nothing where the axis has length 1 or is repeated.
+/// Maps each axis to an axis or index; `None` for axes of length 1 and repeated axes.
 pub type Map = SmallVec<[Option<u8>; 6]>;
 
-/// A window of a tensor with its axes in another order, axes of length 1 left out or added, others repeated.
+/// A window of a tensor, with axes permuted, axes of length 1 added or removed, and axes repeated.
 ///
-/// Canonical: an axis of length 1 of the result names no axis of the source, and an axis of the source that is named by none has a window of length 1.
+/// Canonical: a result axis of length 1 names no source axis, and a source axis that is not named
+/// has a window of length 1.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct View {
-    /// Begin and length, for each axis of the source.
+    /// Begin and length for each source axis.
     pub windows: SmallVec<[(Id, Id); 6]>,
-    /// The axis of the source that an axis of the result walks along; none where it repeats.
+    /// Source axis of each result axis; `None` where it repeats.
     pub axes: Map,
 }
 
-/// `out = Σ a·b`, by the index that each axis walks along. Indices are numbered as they occur: first in `out`, then in `a`, then in `b`; those that `out` has not are summed.
+/// A contraction `out = Σ a·b`, given by the index of each axis.
+///
+/// Indices are numbered by first occurrence in `out`, then `a`, then `b`. Those not
+/// in `out` are summed.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Contraction {
-    /// For each operand, the index of each axis.
+pub struct ContractionTerm {
+    /// Index of each axis, per operand.
     pub operands: [Map; 2],
-    /// The index of each axis of the result.
+    /// Index of each result axis.
     pub out: Map,
-    /// The length of each index.
+    /// Length of each index.
     pub sizes: Dims,
 }
 
-impl Contraction {
-    /// The indices that are summed.
+impl ContractionTerm {
+    /// Returns the indices that are summed.
     pub fn summed(&self) -> impl Iterator<Item = u8> + '_ {
         (0..self.sizes.len() as u8).filter(|&i| !self.out.contains(&Some(i)))
     }
 }
 
-/// A source of an op.
+/// Source of an op.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Source {
-    /// The next child.
+    /// The next child in order.
     Child,
-    /// A scalar of the graph.
+    /// A scalar node of the graph.
     Scalar(Id),
 }
 
-/// What a term does with its children.
+/// Operation of a term on its children.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Form {
-    /// A node of the graph that is none of the below: a parameter, a weight, a list of indices.
+pub enum TermForm {
+    /// Any other graph node: a parameter, a weight, a list of indices.
     Leaf(Id),
     /// An op of the graph.
     Node {
-        /// Which.
+        /// Operation of the node.
         op: Op,
-        /// With that argument.
+        /// Argument of the operation.
         arg: Arg,
-        /// Its sources, in order.
+        /// Sources of the node, in order.
         sources: SmallVec<[Source; 6]>,
     },
-    /// Elements of the child, moved.
+    /// A view of the child.
     View(View),
-    /// A sum of products of the two children.
-    Contract(Contraction),
+    /// A contraction of the two children.
+    Contract(ContractionTerm),
 }
 
-/// Type and dims of what a node computes.
+/// Type and dims of a node's result.
 pub struct Shaped {
-    /// The type.
+    /// Type of the elements.
     pub dtype: DType,
-    /// The dims.
+    /// Length of each axis.
     pub dims: Dims,
 }
 
 impl Shaped {
-    /// Of that type and these dims.
+    /// Combines a type and dims.
     pub fn new(dtype: DType, dims: Dims) -> Shaped {
         Shaped { dtype, dims }
     }
 }
 
-/// A term.
+/// A term (e-node).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Term {
-    /// What it does.
-    pub form: Form,
-    /// Type of its elements.
+    /// Operation on the children.
+    pub form: TermForm,
+    /// Type of the elements.
     pub dtype: DType,
-    /// Its dims.
+    /// Length of each axis.
     pub dims: Dims,
-    /// Of what.
+    /// E-classes of the operands.
     pub children: SmallVec<[Class; 3]>,
 }
 
 impl Term {
-    /// Its type and dims.
+    /// Returns the term's type and dims.
     pub fn shaped(&self) -> Shaped {
         Shaped::new(self.dtype, self.dims.clone())
     }
-    /// The op, of a term that is one.
+    /// Returns the op of a `Node` term.
     pub fn op(&self) -> Option<Op> {
         match self.form {
-            Form::Node { op, .. } => Some(op),
+            TermForm::Node { op, .. } => Some(op),
             _ => None,
         }
     }
-    /// The axis that a `CAT` joins along.
+    /// Returns the axis of a concatenation.
     pub fn joined(&self) -> Option<usize> {
         match &self.form {
-            Form::Node { op: Op::Cat, arg: Arg::Axes(axes), .. } => Some(axes[0] as usize),
+            TermForm::Node {
+                op: Op::Cat,
+                arg: Arg::Axes(axes),
+                ..
+            } => Some(axes[0] as usize),
             _ => None,
         }
     }
@@ -130,17 +140,34 @@ impl PartialOrd for Term {
 }
 
 impl Ord for Term {
-    /// Any order will do that does not change from run to run.
+    /// Any order that is the same in every run.
     fn cmp(&self, other: &Term) -> Ordering {
         let form = || match (&self.form, &other.form) {
-            (Form::Leaf(a), Form::Leaf(b)) => a.cmp(b),
-            (Form::Node { op: a, arg: x, sources: s }, Form::Node { op: b, arg: y, sources: t }) => {
-                // Arguments have no order of their own; few terms differ in nothing else.
-                let arguments = || if x == y { Ordering::Equal } else { format!("{x:?}").cmp(&format!("{y:?}")) };
+            (TermForm::Leaf(a), TermForm::Leaf(b)) => a.cmp(b),
+            (
+                TermForm::Node {
+                    op: a,
+                    arg: x,
+                    sources: s,
+                },
+                TermForm::Node {
+                    op: b,
+                    arg: y,
+                    sources: t,
+                },
+            ) => {
+                // Arguments are not `Ord`; few terms differ in nothing else.
+                let arguments = || {
+                    if x == y {
+                        Ordering::Equal
+                    } else {
+                        format!("{x:?}").cmp(&format!("{y:?}"))
+                    }
+                };
                 a.cmp(b).then_with(|| s.cmp(t)).then_with(arguments)
             }
-            (Form::View(a), Form::View(b)) => a.cmp(b),
-            (Form::Contract(a), Form::Contract(b)) => a.cmp(b),
+            (TermForm::View(a), TermForm::View(b)) => a.cmp(b),
+            (TermForm::Contract(a), TermForm::Contract(b)) => a.cmp(b),
             (a, b) => rank(a).cmp(&rank(b)),
         };
         let scalar = |d: &DType| (d.scalar as u8, d.lanes);
@@ -152,12 +179,12 @@ impl Ord for Term {
     }
 }
 
-fn rank(form: &Form) -> u8 {
+fn rank(form: &TermForm) -> u8 {
     match form {
-        Form::Leaf(_) => 0,
-        Form::Node { .. } => 1,
-        Form::View(_) => 2,
-        Form::Contract(_) => 3,
+        TermForm::Leaf(_) => 0,
+        TermForm::Node { .. } => 1,
+        TermForm::View(_) => 2,
+        TermForm::Contract(_) => 3,
     }
 }
 
@@ -180,23 +207,24 @@ impl egg::Language for Term {
     }
 }
 
-/// What is known of all terms of a class.
+/// Facts common to all terms of a class (e-class analysis).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
     /// Type of the elements.
     pub dtype: DType,
-    /// Dims.
+    /// Length of each axis.
     pub dims: Dims,
-    /// Is it a packed weight, moved or gathered perhaps?
+    /// Whether the class is a packed weight, possibly moved or gathered.
     pub weight: bool,
-    /// Were terms of different dims or types said to be equal? Then a rule is wrong, and nothing of the graph may be believed.
+    /// Whether terms of different dims or types were merged. A rule is then wrong, and the
+    /// e-graph must be discarded.
     pub unsound: bool,
 }
 
-/// The analysis that has [`Facts`] of every class.
+/// The e-class analysis that computes [`Facts`].
 #[derive(Default)]
 pub struct Known {
-    /// Leaves that are weights.
+    /// Leaves that are packed weights.
     pub weights: rustc_hash::FxHashSet<Id>,
 }
 
@@ -205,17 +233,26 @@ impl egg::Analysis<Term> for Known {
     fn make(graph: &mut egg::EGraph<Term, Known>, term: &Term, _: Class) -> Facts {
         let first = || term.children.first().is_some_and(|&c| graph[c].data.weight);
         let weight = match &term.form {
-            Form::Leaf(id) => graph.analysis.weights.contains(id),
-            Form::View(_) => first(),
-            Form::Node { op, .. } => (op.is_movement() || *op == Op::Gather) && first(),
-            Form::Contract(_) => false,
+            TermForm::Leaf(id) => graph.analysis.weights.contains(id),
+            TermForm::View(_) => first(),
+            TermForm::Node { op, .. } => (op.is_movement() || *op == Op::Gather) && first(),
+            TermForm::Contract(_) => false,
         };
-        Facts { dtype: term.dtype, dims: term.dims.clone(), weight, unsound: false }
+        Facts {
+            dtype: term.dtype,
+            dims: term.dims.clone(),
+            weight,
+            unsound: false,
+        }
     }
     fn merge(&mut self, a: &mut Facts, b: Facts) -> egg::DidMerge {
         let before = a.clone();
         let differ = a.dtype != b.dtype || a.dims != b.dims;
-        debug_assert!(!differ, "a rule says that {:?} {:?} is {:?} {:?}", a.dtype, a.dims, b.dtype, b.dims);
+        debug_assert!(
+            !differ,
+            "a rule says that {:?} {:?} is {:?} {:?}",
+            a.dtype, a.dims, b.dtype, b.dims
+        );
         a.unsound |= b.unsound || differ;
         a.weight |= b.weight;
         egg::DidMerge(before != *a, b.weight != a.weight || b.unsound != a.unsound)

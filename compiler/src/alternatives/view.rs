@@ -1,18 +1,23 @@
-//! Movements as views: how one is read off a node of the graph, and how one of another is one.
+//! Movements as views: conversion from graph nodes, and composition.
 
 use super::term::{Map, View};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Arg, Graph, Id, Node, Op};
 
 impl View {
-    /// Of all of a tensor of these dims, as it is.
+    /// Returns the identity view of a tensor with these dims.
     pub fn whole(g: &mut Graph, dims: &[Id]) -> View {
         let zero = g.int(0);
         let axes = (0..dims.len()).map(|i| Some(i as u8)).collect();
-        View { windows: dims.iter().map(|&d| (zero, d)).collect(), axes }.canonical(g, dims)
+        View {
+            windows: dims.iter().map(|&d| (zero, d)).collect(),
+            axes,
+        }
+        .canonical(g, dims)
     }
-    /// A movement of the graph, of something with dims `old`, with its dims; `None` if it cuts or joins axes.
-    pub fn of(g: &mut Graph, node: &Node, old: &[Id], new: &[Id]) -> Option<View> {
+    /// Converts a movement of a tensor with dims `old` to a view; `None` if it
+    /// splits or merges axes.
+    pub fn from_node(g: &mut Graph, node: &Node, old: &[Id], new: &[Id]) -> Option<View> {
         let mut view = View::whole(g, old);
         match (node.op, &node.arg) {
             (Op::Permute, Arg::Axes(order)) => view.axes = order.iter().map(|&a| Some(a)).collect(),
@@ -29,7 +34,7 @@ impl View {
         }
         Some(view.canonical(g, new))
     }
-    /// Axes of length 1 of the result named by none.
+    /// Unnames result axes of length 1.
     fn canonical(mut self, g: &Graph, dims: &[Id]) -> View {
         for (axis, &dim) in self.axes.iter_mut().zip(dims) {
             if g.int_value(dim) == Some(1) {
@@ -38,7 +43,7 @@ impl View {
         }
         self
     }
-    /// This view of what `inner` is of something: one view of that.
+    /// Composes this view with `inner`: a view of the source of `inner`.
     pub fn of_view(&self, g: &mut Graph, inner: &View) -> View {
         let mut windows = inner.windows.clone();
         for (axis, &(begin, length)) in inner.axes.iter().zip(&self.windows) {
@@ -47,27 +52,42 @@ impl View {
                 *window = (g.add(window.0, begin), length);
             }
         }
-        let axes = self.axes.iter().map(|a| a.and_then(|a| inner.axes[a as usize])).collect();
+        let axes = self
+            .axes
+            .iter()
+            .map(|a| a.and_then(|a| inner.axes[a as usize]))
+            .collect();
         View { windows, axes }
     }
-    /// Does it take every element of something of these dims?
+    /// Returns whether the windows cover a source with these dims.
     pub fn takes_all(&self, g: &Graph, source: &[Id]) -> bool {
-        self.windows.iter().zip(source).all(|(w, &d)| g.int_value(w.0) == Some(0) && w.1 == d)
+        self.windows
+            .iter()
+            .zip(source)
+            .all(|(w, &d)| g.int_value(w.0) == Some(0) && w.1 == d)
     }
-    /// Is it that of something of these dims as it is?
+    /// Returns whether the view leaves a tensor of these dims unchanged.
     pub fn is_identity(&self, g: &Graph, source: &[Id], dims: &[Id]) -> bool {
-        let kept = |(i, a): (usize, &Option<u8>)| *a == Some(i as u8) || g.int_value(dims[i]) == Some(1);
+        let kept =
+            |(i, a): (usize, &Option<u8>)| *a == Some(i as u8) || g.int_value(dims[i]) == Some(1);
         source == dims && self.takes_all(g, source) && self.axes.iter().enumerate().all(kept)
     }
-    /// The window alone: axes as they are in the source; and where the axes of the result lie in it.
+    /// Returns the window without axis changes, and its dims.
     pub fn window(&self, g: &Graph) -> (View, Dims) {
         let dims: Dims = self.windows.iter().map(|w| w.1).collect();
         let axes = (0..dims.len()).map(|i| Some(i as u8)).collect();
-        (View { windows: self.windows.clone(), axes }.canonical(g, &dims), dims)
+        (
+            View {
+                windows: self.windows.clone(),
+                axes,
+            }
+            .canonical(g, &dims),
+            dims,
+        )
     }
 }
 
-/// Where the axes of a reshape come from, if it only adds and leaves out axes of length 1.
+/// Source axes of a reshape that only adds or removes axes of length 1.
 fn reshaped(g: &Graph, old: &[Id], new: &[Id]) -> Option<Map> {
     let long = |d: &Id| g.int_value(*d) != Some(1);
     let mut from = (0..old.len()).filter(|&i| long(&old[i]));

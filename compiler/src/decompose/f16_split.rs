@@ -1,10 +1,12 @@
-//! f32 values as two halves: `x ≈ high + low`, with `high = f16(x)` and `low = f16(x − high)`, off by at most 2⁻²² of x or 2⁻²⁵. A product with a
-//! value that is a half itself is then two products of halves, which a GPU's matrix units add up in f32. A value that was rounded to a half is one
-//! part, and one product.
+//! Splits f32 values into two f16 parts.
+//!
+//! `x ≈ high + low`, with `high = f16(x)` and `low = f16(x − high)`; the error is at most 2⁻²² of x
+//! or 2⁻²⁵. A product with an f16 value is then two f16 products, which a GPU's matrix units
+//! accumulate in f32. A value that was rounded to f16 has one part and needs one product.
 
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 
-/// Are all values of a tensor halves, read as f32? Looks through what only moves them.
+/// Returns whether all values of a tensor are f16, read as f32. Looks through movements.
 pub fn are_halves(g: &Graph, x: Id) -> bool {
     let n = &g[x];
     match n.op {
@@ -14,7 +16,7 @@ pub fn are_halves(g: &Graph, x: Id) -> bool {
     }
 }
 
-/// `x`, all of whose values are halves, as halves.
+/// Returns `x` with f16 type; [`are_halves`] must hold.
 pub fn narrow(g: &mut Graph, x: Id) -> Id {
     let n = g[x].clone();
     if n.op == Op::Cast {
@@ -23,10 +25,15 @@ pub fn narrow(g: &mut Graph, x: Id) -> Id {
     let mut src = n.src;
     src[0] = narrow(g, src[0]);
     let dtype = g[src[0]].dtype;
-    g.intern(Node { op: n.op, dtype, src, arg: n.arg })
+    g.intern(Node {
+        op: n.op,
+        dtype,
+        src,
+        arg: n.arg,
+    })
 }
 
-/// The sum that `x` is, moved or not, if it is one.
+/// Returns the reduction below the movements of `x`, if there is one.
 pub fn computed(g: &Graph, x: Id) -> Vec<Id> {
     match g[x].op {
         Op::Reduce => vec![x],
@@ -35,7 +42,7 @@ pub fn computed(g: &Graph, x: Id) -> Vec<Id> {
     }
 }
 
-/// Was `x`, or all that it joins, rounded to halves where it is computed?
+/// Returns whether `x`, or every part of a concatenation, was rounded to f16 where it is computed.
 pub fn rounded(g: &Graph, x: Id) -> bool {
     let n = &g[x];
     match n.op {
@@ -45,44 +52,56 @@ pub fn rounded(g: &Graph, x: Id) -> bool {
     }
 }
 
-/// Halves that operands of matrix products are read from.
+/// f16 parts that operands of MMA products are read from.
 pub struct Parts {
-    /// f16 `[.., 2, d]`, or `[.., 1, d]` of values that were rounded to halves.
+    /// f16 `[.., 2, d]`; `[.., 1, d]` for values that were rounded to f16.
     pub all: Id,
-    /// The node that has them, before it is moved.
+    /// Node that computes the parts, before they are reshaped.
     pub stage: Id,
 }
 
-/// `x [.., d]` times `factor` as its parts; of rounded values there is one. The parts of what is joined are joined: each is split where it is
-/// computed.
+/// Splits `x [.., d]` times `factor` into its f16 parts; rounded values have one.
+///
+/// A concatenation is split part by part, each where it is computed.
 pub fn parts(g: &mut Graph, x: Id, factor: f64) -> Parts {
     if factor == 1.0 && rounded(g, x) {
         let stage = half(g, x);
         let mut dims = g.shape(stage);
         dims.insert(dims.len() - 1, g.int(1));
-        return Parts { all: g.reshape(stage, &dims), stage };
+        return Parts {
+            all: g.reshape(stage, &dims),
+            stage,
+        };
     }
     let all = split(g, x, factor);
     Parts { all, stage: all }
 }
 
-/// Rounded values as halves.
+/// Returns rounded values with f16 type.
 fn half(g: &mut Graph, x: Id) -> Id {
     let n = g[x].clone();
     if n.op == Op::Cast {
         return n.src[0];
     }
-    let all: Vec<Id> = n.src[..n.src.len() - 1].iter().map(|&s| half(g, s)).collect();
-    let Arg::Axes(axes) = &n.arg else { unreachable!("what is joined is joined along an axis") };
+    let all: Vec<Id> = n.src[..n.src.len() - 1]
+        .iter()
+        .map(|&s| half(g, s))
+        .collect();
+    let Arg::Axes(axes) = &n.arg else {
+        unreachable!("what is joined is joined along an axis")
+    };
     g.cat(&all, axes[0] as usize)
 }
 
-/// As two parts, `[.., 2, d]`.
+/// Splits into two f16 parts, `[.., 2, d]`.
 fn split(g: &mut Graph, x: Id, factor: f64) -> Id {
     let rank = g.shape(x).len();
     let n = g[x].clone();
     if n.op == Op::Cat && n.arg == Arg::Axes([rank as u8 - 1].into_iter().collect()) {
-        let all: Vec<Id> = n.src[..n.src.len() - 1].iter().map(|&s| split(g, s, factor)).collect();
+        let all: Vec<Id> = n.src[..n.src.len() - 1]
+            .iter()
+            .map(|&s| split(g, s, factor))
+            .collect();
         return g.cat(&all, rank);
     }
     let x = match factor == 1.0 {

@@ -1,23 +1,33 @@
-//! Decides how the weights of a function lie. Functions that bind one weight have to agree on it, and none sees the others: so a decision is made for each format and
-//! shape of weights, and its answer follows from these alone ([`Decision::everywhere`]). Only layouts that keep a weight's products in integers are alternatives, since what is
-//! computed must not depend on who decides.
+//! Chooses the layouts of a function's weights.
+//!
+//! Functions that bind the same weight must agree on its layout without seeing one another. A
+//! decision is therefore made per format and shape, and its answer depends on these alone
+//! ([`Decision::everywhere`]). Candidates are only layouts with which products stay in integers, so
+//! that results do not depend on the policy.
 
 use super::int8::Layouts;
 use crate::decision::{Alternative, Decider, Decision, LAYOUT};
-use crate::layout::Layout;
-use crate::tile::plan::{Proposal, proposals};
+use crate::ir::layout::Layout;
+use crate::plan::{Proposal, proposals};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use std::collections::BTreeMap;
 
-/// The part of a layout's price that another must save: it counts bytes, and not what vectors or threads make of them. Not measured: layouts of
-/// a format differ by a few per cent of bytes, so no price changes one, and only a tuner does.
+/// Fraction of the default's cost that another layout must save. The cost counts bytes,
+/// not the work of vectors or threads. Layouts of a format differ by a few per cent, so
+/// only a tuner changes one.
 const MARGIN: f64 = 0.5;
 
-/// How weights of that format and shape could lie, the rule's choice first, and alone unless `all` are wanted.
-fn could(first: Layout, e: EncodingRef, dims: &[i64], target: &Target, all: bool) -> Vec<Proposal<Layout>> {
+/// Candidate layouts of a weight, the default first; only the default unless `all`.
+fn could(
+    first: Layout,
+    e: EncodingRef,
+    dims: &[i64],
+    target: &Target,
+    all: bool,
+) -> Vec<Proposal<Layout>> {
     let rows = |n: i64| Layout::Rows(n as u16);
     let others = match (target.machine.kind, first.lanes()) {
         _ if !all => vec![],
@@ -28,29 +38,58 @@ fn could(first: Layout, e: EncodingRef, dims: &[i64], target: &Target, all: bool
         ],
         (MachineKind::Gpu, _) => vec![("rows of a subgroup", rows(target.machine.subgroup))],
     };
-    // Rows of one matrix lie together: those of the next expert are another's.
+    // Only rows of one matrix are interleaved, not those of the next expert.
     let matrix = &dims[dims.len().saturating_sub(2)..];
-    proposals(first, others.into_iter().filter(|(_, layout)| layout.bytes(e, matrix).is_some()))
+    proposals(
+        first,
+        others
+            .into_iter()
+            .filter(|(_, layout)| layout.bytes(e, matrix).is_some()),
+    )
 }
 
-/// The layouts that are chosen in place of those `found` by the rule. What stays as it is in its file is told, and nobody is asked.
-pub fn decided(function: &Function, mut found: Layouts, target: &Target, decider: &mut Decider) -> Layouts {
+/// Replaces the default layouts in `found` by those decided on.
+///
+/// Weights that stay as in their file are logged without asking the policy.
+pub fn decided(
+    function: &Function,
+    mut found: Layouts,
+    target: &Target,
+    decider: &mut Decider,
+) -> Layouts {
     let mut known: BTreeMap<String, Layout> = BTreeMap::new();
     for (slot, info) in function.slots.iter().enumerate() {
-        let Storage::Packed(e) = info.storage else { continue };
+        let Storage::Packed(e) = info.storage else {
+            continue;
+        };
         if e.elements == 1 {
             continue;
         }
         let site = format!("{} {:?}", e.name, info.dims);
-        let of = Decision { margin: MARGIN, everywhere: true, ..Decision::new(LAYOUT, site, vec![]) };
+        let of = Decision {
+            margin: MARGIN,
+            everywhere: true,
+            ..Decision::new(LAYOUT, site, vec![])
+        };
         let option = |Proposal { name, plan }: &Proposal<Layout>| {
             let bytes = plan.bytes(e, &info.dims).unwrap_or_default();
-            Alternative { name, plan: plan.to_string(), seconds: bytes as f64 / target.machine.bandwidth }
+            Alternative {
+                name,
+                plan: plan.to_string(),
+                seconds: bytes as f64 / target.machine.bandwidth,
+            }
         };
         let Some(own) = found.get_mut(&(slot as u32)) else {
-            let options = vec![option(&Proposal { name: "as in the file", plan: Layout::File })];
+            let options = vec![option(&Proposal {
+                name: "as in the file",
+                plan: Layout::File,
+            })];
             let told = Decision { options, ..of };
-            if decider.log.iter().all(|d| d.key() != told.key() || d.options != told.options) {
+            if decider
+                .log
+                .iter()
+                .all(|d| d.key() != told.key() || d.options != told.options)
+            {
                 decider.log.push(told);
             }
             continue;

@@ -1,43 +1,47 @@
-//! What the forms of a packed contraction share: its operands, and how a form suits it.
+//! Operands of packed contractions, and how well a matmul variant suits them.
 
 use gristmill_uop::{Graph, Id, Node, Op};
 
-/// Operands of a contraction, Σ over the last axis of `weight` times `x`.
+/// Operands of a contraction: Σ over the last axis of `weight · x`.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
-    /// The packed weight, moved to the product's shape.
+    /// Packed weight, moved to the product's shape.
     pub weight: Id,
-    /// Activations, moved to it too.
+    /// Activations, moved to the product's shape.
     pub x: Id,
-    /// What `x` moves the rows of.
+    /// Activations before `x` moves their rows.
     pub base: Id,
 }
 
-/// How a form suits a contraction.
+/// How a matmul variant suits a contraction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Suits {
-    /// It cannot compute it.
+    /// Cannot compute the contraction.
     Not,
-    /// It computes it; measurements are for others.
+    /// Can compute the contraction, but measurements favour another variant.
     Legal,
-    /// It computes it, and measurements are for it.
+    /// Can compute the contraction, and measurements favour it.
     Preferred,
 }
 
 impl Suits {
-    /// Of a form that computes it, and that measurements are for or not.
+    /// `Preferred` or `Legal`, for a variant that can compute the contraction.
     pub fn by(preferred: bool) -> Suits {
-        if preferred { Suits::Preferred } else { Suits::Legal }
+        if preferred {
+            Suits::Preferred
+        } else {
+            Suits::Legal
+        }
     }
 }
 
-/// Is `x` the same along that axis, to begin with?
+/// Returns whether `x` is an expansion along `axis`.
 pub fn repeats(g: &Graph, x: Id, axis: usize) -> bool {
     let n = &g[x];
     n.op == Op::Expand && g.int_value(g.dims(n.src[0])[axis]) == Some(1)
 }
 
-/// `x` with `new` in place of `base`, and of its type.
+/// Rebuilds `x`, which moves `base`, on top of `new`, with the type of `new`.
 pub fn moved(g: &mut Graph, x: Id, base: Id, new: Id) -> Id {
     if x == base {
         return new;
@@ -46,12 +50,22 @@ pub fn moved(g: &mut Graph, x: Id, base: Id, new: Id) -> Id {
     let mut src = n.src;
     src[0] = moved(g, src[0], base, new);
     let dtype = g[src[0]].dtype;
-    g.intern(Node { op: n.op, dtype, src, arg: n.arg })
+    g.intern(Node {
+        op: n.op,
+        dtype,
+        src,
+        arg: n.arg,
+    })
 }
 
-/// Rows that were gathered, of those that `x` moves, and what chooses them. That may be dear, and each workgroup would choose all of them.
+/// Returns the gathers below `x` and their computed indices, which are to be materialised.
+///
+/// Indices may be expensive, and each workgroup would compute all of them.
 pub fn gathered(g: &Graph, x: Id) -> Vec<Id> {
     let below = |&x: &Id| (g[x].op.is_movement() || g[x].op == Op::Gather).then(|| g[x].src[0]);
     let gathers = std::iter::successors(Some(x), below).filter(|&x| g[x].op == Op::Gather);
-    gathers.flat_map(|of| [of, g[of].src[1]]).filter(|&n| g[n].op != Op::Param).collect()
+    gathers
+        .flat_map(|of| [of, g[of].src[1]])
+        .filter(|&n| g[n].op != Op::Param)
+        .collect()
 }

@@ -1,21 +1,31 @@
-//! `SCAN` in terms of other ops, in two forms of one meaning. Of one token: the state read, changed and written as a whole. Of several: chunks of tokens
-//! whose states follow from one another, all that is inside a chunk being products of matrices (arXiv 2406.06484 and 2412.06464).
+//! Lowers `SCAN`, the recurrence of gated linear attention and gated DeltaNet, in one
+//! of two equivalent forms.
 //!
-//! With S the state before a chunk, A_i the sum of its gates up to token i and L_ij = exp(A_i − A_j) for j ≤ i, what token i adds is u_i k_iᵀ and
+//! A single token reads, updates and writes the whole state. Several tokens are processed in
+//! chunks: the states of chunks follow from one another, and everything inside a chunk is matrix
+//! products (arXiv 2406.06484 and 2412.06464).
 //!
-//! u_i = r_i (v_i − exp(A_i) S k_i − Σ_{j<i} L_ij (k_j·k_i) u_j),   so   u = T (r v) − T (r exp(A) k) S,   T = (1 + [r_i L_ij (k_i·k_j)]_{j<i})⁻¹;
-//! S q after token i = exp(A_i) S q_i + Σ_{j≤i} L_ij (q_i·k_j) u_j;   S after the chunk = exp(A_last) S + Σ_j exp(A_last − A_j) u_j k_jᵀ.
+//! With S the state before a chunk, A_i the sum of its gates up to token i and L_ij = exp(A_i −
+//! A_j) for j ≤ i, token i adds u_i k_iᵀ, where
 //!
-//! Without rates u = v. Tokens behind the last count as gates, rates and values of 0, which leave the state as it is. Sums of gates between two tokens are
-//! sums, not differences of sums: after strong decays those would be differences of large numbers.
+//! ```text
+//! u_i = r_i (v_i − exp(A_i) S k_i − Σ_{j<i} L_ij (k_j·k_i) u_j), so
+//! u = T (r v) − T (r exp(A) k) S, with T = (1 + [r_i L_ij (k_i·k_j)]_{j<i})⁻¹
+//! S q after token i = exp(A_i) S q_i + Σ_{j≤i} L_ij (q_i·k_j) u_j
+//! S after the chunk = exp(A_last) S + Σ_j exp(A_last − A_j) u_j k_jᵀ
+//! ```
+//!
+//! Without rates, u = v. Tokens after the last have gates, rates and values of 0, which leave the
+//! state unchanged. Sums of gates between two tokens are computed directly: after strong decays,
+//! differences of prefix sums would cancel.
 
 use gristmill_uop::op::Op;
 use gristmill_uop::shape::ScanSources;
 use gristmill_uop::{Arg, Graph, Id, Sources};
 use rustc_hash::FxHashMap;
 
-/// Tokens of a chunk, at most; a power of two. Work inside a chunk grows with it, and states between chunks, each a step behind the other, become fewer. Other lengths
-/// were not measured.
+/// Tokens per chunk, at most; a power of two. Longer chunks need more work inside a chunk and fewer
+/// sequential states between chunks. Other lengths were not measured.
 pub const CHUNK: i64 = 32;
 
 /// Replaces every `SCAN` below `roots`.
@@ -27,14 +37,22 @@ pub fn expand(g: &mut Graph, roots: &mut [Id]) {
         if g[id].op != Op::Scan {
             continue;
         }
-        let src: Sources = g[id].src.clone().iter().map(|&s| g.substitute(s, &mut map)).collect();
+        let src: Sources = g[id]
+            .src
+            .clone()
+            .iter()
+            .map(|&s| g.substitute(s, &mut map))
+            .collect();
         let both = match done.get(&src) {
             Some(&both) => both,
             None => {
-                let of = ScanSources::of(&src);
+                let of = ScanSources::from_sources(&src);
                 let tokens = g.shape(of.queries)[0];
-                let both =
-                    if g.int_value(tokens) == Some(1) { one_token(g, &of) } else { Chunked::new(g, &of).nodes(g) };
+                let both = if g.int_value(tokens) == Some(1) {
+                    one_token(g, &of)
+                } else {
+                    Chunked::new(g, &of).nodes(g)
+                };
                 done.insert(src, both);
                 both
             }
@@ -42,29 +60,35 @@ pub fn expand(g: &mut Graph, roots: &mut [Id]) {
         map.insert(id, both[usize::from(which == 1)]);
     }
     if !map.is_empty() {
-        roots.iter_mut().for_each(|r| *r = g.substitute(*r, &mut map));
+        roots
+            .iter_mut()
+            .for_each(|r| *r = g.substitute(*r, &mut map));
     }
 }
 
-/// `x`, whose axes stand at `axes` of `full`, in ascending order, repeated along the others.
+/// Expands `x`, whose axes are `axes` of `full` in ascending order, to `full`.
 fn over(g: &mut Graph, x: Id, axes: &[usize], full: &[Id]) -> Id {
     let one = g.int(1);
-    let dims: Vec<Id> = (0..full.len()).map(|a| if axes.contains(&a) { full[a] } else { one }).collect();
+    let dims: Vec<Id> = (0..full.len())
+        .map(|a| if axes.contains(&a) { full[a] } else { one })
+        .collect();
     let x = g.reshape(x, &dims);
     g.expand(x, full)
 }
 
-/// The product of `x` and `y`, whose axes stand at these of `full`, summed over the last axis.
+/// Multiplies `x` and `y`, each expanded from its axes to `full`, and sums over the last axis.
 fn contract(g: &mut Graph, [x, y]: [(Id, &[usize]); 2], full: &[Id]) -> Id {
     let (x, y) = (over(g, x.0, x.1, full), over(g, y.0, y.1, full));
     let product = g.mul(x, y);
     g.sum(product, &[full.len() - 1])
 }
 
-/// What is read after one token, and the state then.
+/// Returns the output of one token and the state after it.
 fn one_token(g: &mut Graph, of: &ScanSources) -> [Id; 2] {
     let full = g.shape(of.state);
-    let [heads, values, _] = full[..] else { unreachable!("a state has three axes: {}", g.show_dims(&full)) };
+    let [heads, values, _] = full[..] else {
+        unreachable!("a state has three axes: {}", g.show_dims(&full))
+    };
     let decay = g.exp(of.gates);
     let decay = over(g, decay, &[0], &full);
     let before = g.mul(of.state, decay);
@@ -87,11 +111,11 @@ fn one_token(g: &mut Graph, of: &ScanSources) -> [Id; 2] {
     [g.reshape(read, &dims), left]
 }
 
-/// A recurrence in chunks. Axes are chunks, heads, tokens of a chunk, then what a token has.
+/// A recurrence in chunks. Axes: chunks, heads, tokens of a chunk, then the element axis.
 struct Chunked {
     of: ScanSources,
     tokens: Id,
-    /// How many, and of how many tokens.
+    /// Number of chunks, and tokens per chunk.
     count: i64,
     size: i64,
     chunks: Id,
@@ -99,20 +123,24 @@ struct Chunked {
     chunk: Id,
     values: Id,
     keys: Id,
-    /// Of each token in the chunks, `[chunks, chunk]`: where it stands, held within the step, and whether it is there.
+    /// Token index in the chunks, `[chunks, chunk]`, clamped to the step, and
+    /// whether the token exists.
     at: Id,
     there: Id,
 }
 
-/// What is computed of all chunks at once.
+/// Values computed for all chunks in parallel.
 struct Inside {
     queries: Id,
-    /// exp of the gates up to each token, `[chunks, heads, chunk]`, and of all of them, `[chunks, heads]`.
+    /// exp of the gates' sum up to each token, `[chunks, heads, chunk]`, and of all
+    /// of them, `[chunks, heads]`.
     decay: Id,
     decay_of_all: Id,
-    /// Keys times the decay behind them.
+    /// Keys times the decay from their token to the chunk's end.
     decayed: Id,
-    /// What tokens would add to an empty state, and what of a state they take from it: `[chunks, heads, chunk, values]`, and `.., keys]` if there are rates.
+    /// `added` is the update to an empty state, `[chunks, heads, chunk, values]`.
+    /// `taken` multiplies the incoming state and is subtracted, `[chunks, heads, chunk,
+    /// keys]`; `None` without rates.
     added: Id,
     taken: Option<Id>,
     /// L_ij (q_i·k_j)
@@ -133,8 +161,22 @@ impl Chunked {
         let minus = g.int(-1);
         let last = g.add(tokens, minus);
         let (at, there) = (g.min(t, last), g.lt(t, tokens));
-        let &[heads, values, keys] = &state[..] else { unreachable!("a state has three axes") };
-        Chunked { of: *of, tokens, count, size, chunks, heads, chunk, values, keys, at, there }
+        let &[heads, values, keys] = &state[..] else {
+            unreachable!("a state has three axes")
+        };
+        Chunked {
+            of: *of,
+            tokens,
+            count,
+            size,
+            chunks,
+            heads,
+            chunk,
+            values,
+            keys,
+            at,
+            there,
+        }
     }
     fn pairs(&self) -> [Id; 4] {
         [self.chunks, self.heads, self.chunk, self.chunk]
@@ -143,42 +185,48 @@ impl Chunked {
         let [a, b, c, d] = self.pairs();
         [a, b, c, d, last]
     }
-    /// `x [tokens, heads, width]` by chunks: `[chunks, heads, chunk, width]`.
+    /// Gathers `x [tokens, heads, width]` by chunks: `[chunks, heads, chunk, width]`.
     fn rows(&self, g: &mut Graph, x: Id) -> Id {
         let x = g.gather(x, self.at);
         g.permute(x, &[0, 2, 1, 3])
     }
-    /// Numbers of tokens that are not there as 0; `x` has axes of chunks, heads and tokens first.
+    /// Zeroes the values of missing tokens; the first axes of `x` are chunks, heads, tokens.
     fn masked(&self, g: &mut Graph, x: Id) -> Id {
         let dims = g.shape(x);
         let (there, zero) = (over(g, self.there, &[0, 2], &dims), g.f32(0.0));
         g.select(there, x, zero)
     }
-    /// `x [tokens, heads]` by chunks: `[chunks, heads, chunk]`, 0 for tokens that are not there.
+    /// Gathers `x [tokens, heads]` by chunks, `[chunks, heads, chunk]`, with 0 for missing tokens.
     fn numbers(&self, g: &mut Graph, x: Id) -> Id {
         let x = g.gather(x, self.at);
         let x = g.permute(x, &[0, 2, 1]);
         self.masked(g, x)
     }
-    /// Sums over the last axis of `full` of gates, which stand there, where `chosen`.
+    /// Sums the gates where `chosen`, over the last axis of `full`, which is their token axis.
     fn gated(&self, g: &mut Graph, gates: Id, full: &[Id], chosen: Id) -> Id {
         let last = full.len() - 1;
         let (gates, zero) = (over(g, gates, &[0, 1, last], full), g.f32(0.0));
         let terms = g.select(chosen, gates, zero);
         g.sum(terms, &[last])
     }
-    /// (1 + `below`)⁻¹ of matrices whose entries on and above the diagonal are 0. Blocks of the diagonal are inverted, then those of twice their size:
-    /// [[P, 0], [B, Q]]⁻¹ = [[P⁻¹, 0], [−Q⁻¹ B P⁻¹, Q⁻¹]].
+    /// Inverts 1 + `below`, where `below` is strictly lower triangular.
+    ///
+    /// Diagonal blocks are inverted, then those of twice their size: `[[P, 0], [B, Q]]⁻¹ = [[P⁻¹,
+    /// 0], [−Q⁻¹ B P⁻¹, Q⁻¹]]`.
     fn inverse(&self, g: &mut Graph, below: Id) -> Id {
         let (dims, full) = (self.pairs(), self.with(self.chunk));
         let (i, j) = (g.iota(&dims, 2), g.iota(&dims, 3));
         let (zero, one) = (g.f32(0.0), g.f32(1.0));
         let diagonal = g.eq(i, j);
         let mut inverse = g.select(diagonal, one, zero);
-        inverse = if g.shape(inverse).is_empty() { g.spread(inverse, &dims) } else { inverse };
+        inverse = if g.shape(inverse).is_empty() {
+            g.spread(inverse, &dims)
+        } else {
+            inverse
+        };
         let mut size = 1;
         while size < self.size {
-            // Rows of an odd block beside columns of the even one before it.
+            // The block B: rows of an odd block, columns of the even block before it.
             let (step, two, next) = (g.int(size), g.int(2), g.int(1));
             let (row, column) = (g.idiv(i, step), g.idiv(j, step));
             let parity = g.modulo(column, two);
@@ -193,7 +241,11 @@ impl Chunked {
                     let turned = g.permute(inverse, &[0, 1, 3, 2]);
                     let right = contract(g, [(b, &[0, 1, 2, 4]), (turned, &[0, 1, 3, 4])], &full);
                     let turned = g.permute(right, &[0, 1, 3, 2]);
-                    contract(g, [(inverse, &[0, 1, 2, 4]), (turned, &[0, 1, 3, 4])], &full)
+                    contract(
+                        g,
+                        [(inverse, &[0, 1, 2, 4]), (turned, &[0, 1, 3, 4])],
+                        &full,
+                    )
                 }
             };
             inverse = g.sub(inverse, product);
@@ -201,7 +253,7 @@ impl Chunked {
         }
         inverse
     }
-    /// All that no other chunk changes.
+    /// Computes the values that do not depend on other chunks.
     fn inside(&self, g: &mut Graph) -> Inside {
         let of = &self.of;
         let [queries, keys, values] = [of.queries, of.keys, of.values].map(|x| self.rows(g, x));
@@ -212,7 +264,7 @@ impl Chunked {
         let (behind, before) = (g.lt(i, j), g.lt(j, i));
         let next = g.add(i, one);
         let until = g.lt(j, next);
-        // Between j, exclusive, and i.
+        // Gates between j, exclusive, and i, inclusive.
         let [ti, tj, tt] = [2, 3, 4].map(|axis| g.iota(&triples, axis));
         let ti = g.add(ti, one);
         let (after_j, up_to_i) = (g.lt(tj, tt), g.lt(tt, ti));
@@ -230,7 +282,8 @@ impl Chunked {
         let rest = over(g, rest, &[0, 1, 2], &of_keys);
         let decayed = g.mul(keys, rest);
         let full = self.with(self.keys);
-        let products = |g: &mut Graph, x: Id| contract(g, [(x, &[0, 1, 2, 4]), (keys, &[0, 1, 3, 4])], &full);
+        let products =
+            |g: &mut Graph, x: Id| contract(g, [(x, &[0, 1, 2, 4]), (keys, &[0, 1, 3, 4])], &full);
         let scores = products(g, queries);
         let scores = g.mul(scores, between);
         let (added, taken) = match of.rates {
@@ -255,21 +308,29 @@ impl Chunked {
                 (solve(g, values, rates), Some(solve(g, keys, decayed_rates)))
             }
         };
-        Inside { queries, decay: so_far, decay_of_all, decayed, added, taken, scores }
+        Inside {
+            queries,
+            decay: so_far,
+            decay_of_all,
+            decayed,
+            added,
+            taken,
+            scores,
+        }
     }
-    /// Chunk `at` of `x`, without the axis of chunks.
+    /// Chunk `at` of `x`, without the chunk axis.
     fn one(&self, g: &mut Graph, x: Id, at: i64) -> Id {
         let dims = g.shape(x);
         let x = g.slice(x, 0, at, 1);
         g.reshape(x, &dims[1..])
     }
-    /// `x` with an axis of one chunk in front.
+    /// Prepends a chunk axis of length 1.
     fn unit(&self, g: &mut Graph, x: Id) -> Id {
         let one = g.int(1);
         let dims: Vec<Id> = std::iter::once(one).chain(g.shape(x)).collect();
         g.reshape(x, &dims)
     }
-    /// What is read after each token, and the state after the last.
+    /// Returns the output of every token, and the state after the last.
     fn nodes(&self, g: &mut Graph) -> [Id; 2] {
         let inside = self.inside(g);
         let (mut states, mut all_added) = (Vec::new(), Vec::new());
@@ -297,21 +358,33 @@ impl Chunked {
         let (states, added) = (g.cat(&states, 0), g.cat(&all_added, 0));
         [self.read(g, &inside, states, added), state]
     }
-    /// What is read after each token, `[tokens, heads, values]`, of the states before all chunks and of what is added in them.
+    /// Output of every token, `[tokens, heads, values]`, from the states before the chunks and
+    /// the updates inside them.
     fn read(&self, g: &mut Graph, inside: &Inside, states: Id, added: Id) -> Id {
         let dims = [self.chunks, self.heads, self.chunk, self.values];
         let full = [self.chunks, self.heads, self.chunk, self.values, self.keys];
-        let of_state = contract(g, [(inside.queries, &[0, 1, 2, 4]), (states, &[0, 1, 3, 4])], &full);
+        let of_state = contract(
+            g,
+            [(inside.queries, &[0, 1, 2, 4]), (states, &[0, 1, 3, 4])],
+            &full,
+        );
         let decay = over(g, inside.decay, &[0, 1, 2], &dims);
         let of_state = g.mul(of_state, decay);
         let added = g.permute(added, &[0, 1, 3, 2]);
         let full = [self.chunks, self.heads, self.chunk, self.values, self.chunk];
-        let of_chunk = contract(g, [(inside.scores, &[0, 1, 2, 4]), (added, &[0, 1, 3, 4])], &full);
+        let of_chunk = contract(
+            g,
+            [(inside.scores, &[0, 1, 2, 4]), (added, &[0, 1, 3, 4])],
+            &full,
+        );
         let read = g.add(of_state, of_chunk);
         let read = g.permute(read, &[0, 2, 1, 3]);
         let all = g.int(self.count * self.size);
         let read = g.reshape(read, &[all, self.heads, self.values]);
         let zero = g.int(0);
-        g.shrink(read, &[(zero, self.tokens), (zero, self.heads), (zero, self.values)])
+        g.shrink(
+            read,
+            &[(zero, self.tokens), (zero, self.heads), (zero, self.values)],
+        )
     }
 }

@@ -1,16 +1,17 @@
-//! `SCATTER_ADD` in one of its forms, by price:
+//! Lowers `SCATTER_ADD` to the cheapest of three variants:
 //!
-//! - *compared*: a sum over all added rows for every row of the result, of those whose number it is. Ordinary ops, in a fixed order;
-//! - *in order*: what rows are added to is copied to where the result lies, and rows are added there one after the other, each workgroup with columns of its own.
-//!   As many additions as there are elements, in a fixed order; but nobody shares a column;
-//! - *atomic*: the same, all rows at once, by additions that exclude one another. Which comes first differs from run to run, so floats are added in that way only
-//!   where any order will do (`Target::any_order`). Sums of whole numbers are the same in any.
+//! - *compared*: each row of the result sums the added rows with its index. Ordinary ops,
+//!   deterministic, with work rows × added rows;
+//! - *in order*: the base is copied to the result, and rows are added to it one after the other.
+//!   Deterministic, one addition per element, but each column belongs to one workgroup;
+//! - *atomic*: the same with all rows in parallel, by atomic additions. The order differs from run
+//!   to run, so floats need `Target::any_order`; integer sums are exact in any order.
 //!
-//! The last version of a state is made in the state itself, without a copy.
+//! The last version of a state is updated in place, without a copy.
 
 use crate::decision::{Alternative, Decider, Decision};
-use crate::price::typical;
-use crate::tile::text::{ParseError, bad};
+use crate::ir::parse::{ParseError, bad};
+use crate::ir::size_estimate::typical;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -20,87 +21,109 @@ use smallvec::smallvec;
 use std::fmt;
 use std::str::FromStr;
 
-/// How rows are added.
+/// How added rows are accumulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
-    /// By comparison, one sum for each element of the result.
+pub enum ScatterVariant {
+    /// Compares indices: one sum per element of the result.
     Compared,
-    /// One after the other.
+    /// Adds the rows one after the other.
     InOrder,
-    /// All at once.
+    /// Adds all rows in parallel, atomically.
     Atomic,
 }
 
-impl Form {
-    /// Its name.
+impl ScatterVariant {
     fn name(self) -> &'static str {
         match self {
-            Form::Compared => "compared",
-            Form::InOrder => "in order",
-            Form::Atomic => "atomic",
+            ScatterVariant::Compared => "compared",
+            ScatterVariant::InOrder => "in order",
+            ScatterVariant::Atomic => "atomic",
         }
     }
-    const ALL: [Form; 3] = [Form::Compared, Form::InOrder, Form::Atomic];
-    /// The forms that sums of that type may take.
-    pub fn legal(scalar: Scalar, target: &Target) -> impl Iterator<Item = Form> {
+    const ALL: [ScatterVariant; 3] = [
+        ScatterVariant::Compared,
+        ScatterVariant::InOrder,
+        ScatterVariant::Atomic,
+    ];
+    /// Returns the variants that are legal for sums of this type.
+    pub fn legal(scalar: Scalar, target: &Target) -> impl Iterator<Item = ScatterVariant> {
         let atomic = target.scatter && (target.any_order || scalar == Scalar::I32);
-        let is_legal = move |form: &Form| match form {
-            Form::Compared => true,
-            Form::InOrder => target.scatter,
-            Form::Atomic => atomic,
+        let is_legal = move |form: &ScatterVariant| match form {
+            ScatterVariant::Compared => true,
+            ScatterVariant::InOrder => target.scatter,
+            ScatterVariant::Atomic => atomic,
         };
-        Form::ALL.into_iter().filter(is_legal)
+        ScatterVariant::ALL.into_iter().filter(is_legal)
     }
 }
 
-impl fmt::Display for Form {
+impl fmt::Display for ScatterVariant {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "scatter: {}", self.name())
     }
 }
 
-impl FromStr for Form {
+impl FromStr for ScatterVariant {
     type Err = ParseError;
-    fn from_str(text: &str) -> Result<Form, ParseError> {
-        Form::ALL.into_iter().find(|form| form.to_string() == text.trim()).map_or_else(|| bad(text), Ok)
+    fn from_str(text: &str) -> Result<ScatterVariant, ParseError> {
+        ScatterVariant::ALL
+            .into_iter()
+            .find(|form| form.to_string() == text.trim())
+            .map_or_else(|| bad(text), Ok)
     }
 }
 
-/// Operations for an element of a row that is compared: whether it is there, what it then counts as, and the sum. Counted, not measured.
+/// Operations per compared element: comparison, selection and sum. Counted, not measured.
 const COMPARED: f64 = 3.0;
-/// Bytes of an element that are moved where it is added: it is read, and so is what it is added to, which is written.
+/// Memory accesses per added element: read it, read the old value, write the sum.
 const MOVED: f64 = 3.0;
 
-/// Seconds in which a core adds a vector of a row and knows where the next one goes: 4,096 numbers counted one by one took a Zen 5 core 16 us.
+/// Seconds in which a core adds a vector of a row and finds the next row: counting 4,096 numbers
+/// one by one takes a Zen 5 core 16 us.
 const ROW: f64 = 4e-9;
 
-/// Replaces every `SCATTER_ADD` of a function below `roots`.
-pub fn expand(g: &mut Graph, roots: &mut [Id], function: &Function, target: &Target, decider: &mut Decider) {
+/// Replaces every `SCATTER_ADD` of a function below `roots` in the variant that is decided on.
+pub fn expand(
+    g: &mut Graph,
+    roots: &mut [Id],
+    function: &Function,
+    target: &Target,
+    decider: &mut Decider,
+) {
     let in_place = in_place(g, roots, function);
     let (mut map, mut copies) = (FxHashMap::default(), 0);
     for id in g.toposort(roots) {
         if g[id].op != Op::ScatterAdd {
             continue;
         }
-        let [x, value, index] = [0, 1, 2].map(|i| g[id].src[i]).map(|s| g.substitute(s, &mut map));
+        let [x, value, index] = [0, 1, 2]
+            .map(|i| g[id].src[i])
+            .map(|s| g.substitute(s, &mut map));
         let own = in_place.contains(&id);
         let new = match decided(g, id, own, &function.full_name(), target, decider) {
-            Form::Compared => compared(g, Added { x, value, index }, own),
+            ScatterVariant::Compared => compared(g, Added { x, value, index }, own),
             form => {
                 let base = if own { x } else { copied(g, x, &mut copies) };
-                let arg = Arg::Int(i64::from(form == Form::InOrder));
+                let arg = Arg::Int(i64::from(form == ScatterVariant::InOrder));
                 let dtype = g[id].dtype;
-                g.intern(Node { op: Op::ScatterAdd, dtype, src: smallvec![base, value, index], arg })
+                g.intern(Node {
+                    op: Op::ScatterAdd,
+                    dtype,
+                    src: smallvec![base, value, index],
+                    arg,
+                })
             }
         };
         map.insert(id, new);
     }
     if !map.is_empty() {
-        roots.iter_mut().for_each(|r| *r = g.substitute(*r, &mut map));
+        roots
+            .iter_mut()
+            .for_each(|r| *r = g.substitute(*r, &mut map));
     }
 }
 
-/// Rows that are added: `value[i]` to the row `index[i]` of `x`.
+/// Operands: `value[i]` is added to row `index[i]` of `x`.
 #[derive(Clone, Copy)]
 struct Added {
     x: Id,
@@ -108,7 +131,7 @@ struct Added {
     index: Id,
 }
 
-/// Those that make a version of a state which the function leaves behind.
+/// Finds the nodes that make the final version of a state, and the versions below it.
 fn in_place(g: &Graph, roots: &[Id], function: &Function) -> FxHashSet<Id> {
     let mut found = FxHashSet::default();
     for (&(slot, _), &root) in function.outputs.iter().zip(roots) {
@@ -121,18 +144,27 @@ fn in_place(g: &Graph, roots: &[Id], function: &Function) -> FxHashSet<Id> {
     found
 }
 
-/// A copy that nobody else has.
+/// A copy with a unique number, so that it is not shared with another node.
 fn copied(g: &mut Graph, x: Id, copies: &mut i64) -> Id {
     *copies += 1;
     let dtype = g[x].dtype;
-    g.intern(Node { op: Op::Copy, dtype, src: smallvec![x], arg: Arg::Int(*copies) })
+    g.intern(Node {
+        op: Op::Copy,
+        dtype,
+        src: smallvec![x],
+        arg: Arg::Int(*copies),
+    })
 }
 
-/// `x[r] + Σ_i (index[i] = r ? value[i] : 0)`, halves as f32.
+/// `x[r] + Σ_i (index[i] = r ? value[i] : 0)`; f16 is summed in f32.
 fn compared(g: &mut Graph, Added { x, value, index }: Added, own: bool) -> Id {
     let (dims, scalar) = (g.shape(x), g.scalar(x));
     let count = g.shape(value)[0];
-    let of = if scalar == Scalar::F16 { Scalar::F32 } else { scalar };
+    let of = if scalar == Scalar::F16 {
+        Scalar::F32
+    } else {
+        scalar
+    };
     let one = g.int(1);
     let mut full = dims.clone();
     full.insert(1, count);
@@ -164,35 +196,46 @@ fn compared(g: &mut Graph, Added { x, value, index }: Added, own: bool) -> Id {
     g.assign(x, new, begin)
 }
 
-/// The form that a node takes.
-fn decided(g: &Graph, id: Id, own: bool, function: &str, target: &Target, decider: &mut Decider) -> Form {
-    let of = Sizes::of(g, id, own);
-    let forms: Vec<Form> = Form::legal(g.scalar(id), target).collect();
+/// Chooses the variant of a node.
+fn decided(
+    g: &Graph,
+    id: Id,
+    own: bool,
+    function: &str,
+    target: &Target,
+    decider: &mut Decider,
+) -> ScatterVariant {
+    let of = Sizes::from_node(g, id, own);
+    let forms: Vec<ScatterVariant> = ScatterVariant::legal(g.scalar(id), target).collect();
     let options = forms.iter().map(|&form| Alternative {
         name: form.name(),
         plan: form.to_string(),
         seconds: of.seconds(form, target),
     });
-    let site = format!("{function} {} by {}", g.show_dims(g.dims(id)), g.show_dims(g.dims(g[id].src[2])));
+    let site = format!(
+        "{function} {} by {}",
+        g.show_dims(g.dims(id)),
+        g.show_dims(g.dims(g[id].src[2]))
+    );
     forms[decider.choose(Decision::new("scatter", site, options.collect()))]
 }
 
-/// What a price follows from.
+/// Sizes of a scatter, as inputs of the cost model.
 pub struct Sizes {
     /// Rows of the result.
     pub rows: f64,
-    /// Rows that are added.
+    /// Number of rows that are added.
     pub added: f64,
-    /// Elements of a row.
+    /// Number of elements per row.
     pub width: f64,
-    /// Their type.
+    /// Type of the elements.
     pub scalar: Scalar,
-    /// Is there no copy to make?
+    /// Whether it is in place, without a copy of the base.
     pub own: bool,
 }
 
 impl Sizes {
-    fn of(g: &Graph, id: Id, own: bool) -> Sizes {
+    fn from_node(g: &Graph, id: Id, own: bool) -> Sizes {
         let size = |d: &Id| typical(g, *d);
         let dims = g.dims(id);
         Sizes {
@@ -203,25 +246,38 @@ impl Sizes {
             own,
         }
     }
-    /// Seconds for bytes that come from the cache, if they have room there.
+    /// Seconds to move `bytes`, at cache bandwidth if they fit into the cache.
     fn moved(&self, bytes: f64, target: &Target) -> f64 {
         let m = &target.machine;
-        bytes / if bytes > m.cache as f64 { m.bandwidth } else { m.cache_bandwidth }
+        bytes
+            / if bytes > m.cache as f64 {
+                m.bandwidth
+            } else {
+                m.cache_bandwidth
+            }
     }
-    /// What a form takes.
-    pub fn seconds(&self, form: Form, target: &Target) -> f64 {
+    /// Estimated seconds of a variant.
+    pub fn seconds(&self, form: ScatterVariant, target: &Target) -> f64 {
         let (m, bytes) = (&target.machine, self.scalar.bytes() as f64);
         let all = 2.0 * self.rows * self.width * bytes;
         let elements = self.added * self.width;
-        let copy = if self.own { 0.0 } else { m.launch + self.moved(all, target) };
+        let copy = if self.own {
+            0.0
+        } else {
+            m.launch + self.moved(all, target)
+        };
         let moved = self.moved(MOVED * elements * bytes, target);
         match form {
-            Form::Compared => {
+            ScatterVariant::Compared => {
                 let operations = COMPARED * self.rows * elements;
-                m.launch + self.moved(all + elements * bytes, target).max(operations / m.operations)
+                m.launch
+                    + self
+                        .moved(all + elements * bytes, target)
+                        .max(operations / m.operations)
             }
-            Form::InOrder => {
-                // Columns are shared among units in vectors, or among threads, each of which waits for a row before it begins with the next.
+            ScatterVariant::InOrder => {
+                // Columns are divided among CPU cores in vectors, or among GPU threads. A GPU
+                // thread waits for a row before it starts the next.
                 let (together, wait) = match m.kind {
                     MachineKind::Cpu => (m.lanes as f64, ROW),
                     MachineKind::Gpu => (target.threads as f64, m.latency),
@@ -230,7 +286,9 @@ impl Sizes {
                 let together = (self.width / together / busy).ceil();
                 copy + m.launch + (moved * m.units as f64 / busy).max(self.added * together * wait)
             }
-            Form::Atomic => copy + m.launch + moved.max(elements * m.atomic / m.units as f64),
+            ScatterVariant::Atomic => {
+                copy + m.launch + moved.max(elements * m.atomic / m.units as f64)
+            }
         }
     }
 }

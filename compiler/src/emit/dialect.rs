@@ -1,4 +1,4 @@
-//! What a device's language is to the compiler.
+//! Interface between the compiler and a device's source language.
 
 use crate::lower::{KernelCode, Statement};
 use gristmill_uop::custom::{CustomRef, Language};
@@ -6,103 +6,114 @@ use gristmill_uop::program::Access;
 use gristmill_uop::{Graph, Id, Scalar};
 use std::sync::Arc;
 
-/// Turns linear code into a device's text. What differs between devices is here; everything before is shared.
+/// Prints linear code as a device's source text. All device-specific code generation is here; all
+/// earlier passes are shared.
 pub trait Dialect: Send + Sync {
-    /// The text of a kernel named `name`, which runs the bodies of `code` side by side over the launch. All that there is to decide stands in `code`.
-    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String;
-    /// What makes kernels of users' own texts, where the dialect takes any.
+    /// Returns the text of a kernel named `name`, which runs the bodies of `code` side by side over
+    /// the launch. `code` already contains every decision.
+    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature)
+    -> String;
+    /// Returns the renderer of custom kernels, or `None` if the dialect takes none.
     fn custom(&self) -> Option<&dyn CustomDialect> {
         None
     }
 }
 
-/// Makes kernels of users' own texts.
+/// Prints kernels around source text that a user has written.
 pub trait CustomDialect {
-    /// What such texts are written in.
+    /// Returns the language of the user's text.
     fn language(&self) -> Language;
-    /// The text of a kernel named `name` around a user's.
-    fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String;
+    /// Returns the text of a kernel named `name` around the user's text.
+    fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature)
+    -> String;
 }
 
-/// A kernel of the user's own, on its way to text.
+/// A user's custom kernel, ready to be printed.
 #[derive(Clone, Debug)]
 pub struct CustomCode {
-    /// Which.
+    /// The user's kernel: its text and the names that the text uses.
     pub kernel: CustomRef,
-    /// The parameter that it writes.
+    /// Parameter that the kernel writes.
     pub output: Id,
-    /// The value that stands for it: what it reads are the sources, loads of parameters and variables; the last is its number of workgroups.
+    /// Node of the kernel's result. Its sources are loads of parameters and variables; the last is
+    /// the number of workgroups.
     pub value: Id,
-    /// Threads of a workgroup.
+    /// Number of threads per workgroup.
     pub threads: usize,
-    /// The functions by which it reads and writes tensors.
+    /// Functions by which the text reads and writes tensors.
     pub accessors: Vec<Accessor>,
 }
 
-/// A function that a user's text calls: with an index, and where it stores with a value too.
+/// Function that a user's text calls with an index and, for a store, a value.
 #[derive(Clone, Debug)]
 pub struct Accessor {
-    /// What the text calls it.
+    /// Name of the function in the user's text.
     pub name: &'static str,
-    /// Its index, a range; of a tensor of one element it has none.
+    /// Range that stands for the index; `None` for a tensor of one element.
     pub index: Option<Id>,
-    /// What it computes, defined value by value; one that stores ends with that.
+    /// Statements of the body, each value defined before its use; a store ends with the write.
     pub statements: Vec<Statement>,
-    /// What it gives for an index; of one that stores, the value that it is given.
+    /// The value returned for the index; for a store, the value passed in.
     pub value: Id,
-    /// Does it store?
+    /// Whether the function stores a value instead of returning one.
     pub stores: bool,
 }
 
-/// The arguments of a kernel.
+/// Arguments of a kernel and layout of its workgroup memory.
 #[derive(Clone, Debug)]
 pub struct Signature {
-    /// Slots in the order of the buffer arguments, with how each is used and the node that stands for it.
+    /// Slot, access and parameter node of each buffer argument, in order.
     pub params: Vec<(u32, Access, Id)>,
-    /// Of how many buffers each of them is made, one behind the other.
+    /// Number of consecutive device buffers that make up each parameter.
     pub pieces: Vec<usize>,
-    /// Bytes of such a piece, but for the last.
+    /// Bytes of each such buffer except the last.
     pub piece: usize,
-    /// Variables in the order of the scalar arguments, with the nodes that stand for them.
+    /// Name and node of each variable, in the order of the scalar arguments.
     pub vars: Vec<(Arc<str>, Id)>,
-    /// Number of workgroups of each body.
+    /// Workgroup count of each body, as an expression.
     pub groups: Vec<Id>,
-    /// Offset of each workgroup buffer in a worker's scratch.
+    /// Byte offset of each workgroup buffer in the scratch memory.
     pub scratch: Vec<(Id, usize)>,
-    /// Bytes of scratch.
+    /// Total bytes of scratch memory per workgroup.
     pub scratch_bytes: usize,
-    /// What the parameters are arrays of, where the machine loads words alone.
+    /// Element type of each parameter's array, on machines that load whole
+    /// words only; otherwise empty.
     pub elements: Vec<Element>,
-    /// And what its workgroups' memory is.
+    /// Arrays that make up the workgroup memory, on such machines.
     pub arrays: Vec<Array>,
-    /// In which of these each stage lies, and from which word of it on.
+    /// Stage, index of its array, and first word within that array.
     pub stages: Vec<(Id, usize, usize)>,
-    /// Where stages end that parts of words are written to, and behind these stages of whole words: others are those that subgroups load matrices from. Of machines that load single bytes nobody asks.
+    /// Byte offsets where two classes of stages end: stages written in parts of words,
+    /// then stages of whole words. Stages with matrix accesses follow. Unused on machines
+    /// that load single bytes.
     pub stage_ends: [usize; 2],
-    /// Words of an element of scratch, where its type has some.
+    /// Words per element of the scratch arrays, where a stage is loaded in vectors of words.
     pub stage_words: usize,
 }
 
-/// An element of an array.
+/// Element type of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Element {
-    /// So many words, which are loaded at once.
+    /// A vector of this many 32-bit words, loaded at once.
     Words(usize),
-    /// A word of which parts are written, or to which threads add.
+    /// A word that is written in parts, or that threads add to atomically.
     Parts,
-    /// A number of a matrix that subgroups load, or write.
+    /// One element of a matrix that subgroups load or write.
     Number(Scalar),
-    /// Two of them, as all who write there write two at once. A matrix of eight rows is loaded from single ones; and where two threads write halves of one pair each may undo what the other has written.
+    /// Two matrix elements, when every write covers a pair.
+    ///
+    /// Not used for matrices of eight rows, which are loaded from single elements, nor when two
+    /// threads write the halves of one pair, since each could overwrite the other's half.
     Pair(Scalar),
 }
 
-/// An array of a workgroup's memory.
+/// One array of a workgroup's memory.
 #[derive(Clone, Debug)]
 pub struct Array {
-    /// Of what.
+    /// Type of the array's elements.
     pub element: Element,
-    /// The byte of the workgroup's memory where it begins.
+    /// First byte of the array in the workgroup's memory.
     pub begin: usize,
-    /// How many elements.
+    /// Length of the array in elements.
     pub length: usize,
 }

@@ -1,10 +1,10 @@
-//! A kernel in a graph of its own, and what it is called with.
+//! A kernel in a graph of its own, and its arguments.
 
 use super::dialect::Signature;
-use crate::fragment::alignment;
-use crate::lower::words::expression_in_words;
+use crate::ir::mma::fragment::alignment;
+use crate::ir::nest::{adds, global_ranges};
+use crate::lower::legalise::types::expression_in_words;
 use crate::lower::{Accesses, Code, KernelCode, accesses, bytes_of};
-use crate::nest::{adds, global_ranges};
 use crate::schedule::Launch;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::program::{Access, Extent, Param, When};
@@ -15,16 +15,16 @@ use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// What is known of the slots of a function's kernels.
+/// What code generation knows about the slots of a function.
 pub struct Slots<'a> {
     pub function: &'a Function,
-    /// Those whose rows are interleaved.
+    /// Slots with interleaved rows in memory.
     pub streams: Vec<u32>,
-    /// How much of a slot's buffer a kernel may touch.
+    /// Returns how much of a slot's buffer a kernel may touch.
     pub extent: &'a dyn Fn(u32) -> Extent,
 }
 
-/// A kernel in a graph of its own: for `interp`, for the text form, and to be lowered.
+/// A kernel in a graph of its own: for the interpreter, for the text form, and for lowering.
 pub struct Kernel {
     pub graph: Graph,
     pub root: Id,
@@ -34,29 +34,59 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Of these nests of `g`, and what holds for the workgroups of each body.
-    pub fn of(g: &Graph, bodies: &[&[Id]], when: &[When]) -> Kernel {
+    /// Copies the nests of each body from `g`, with the conditions (`when`) of
+    /// each body's workgroups.
+    pub fn new(g: &Graph, bodies: &[&[Id]], when: &[When]) -> Kernel {
         let mut own = Graph::new();
         let mut map = FxHashMap::default();
-        let bodies: Vec<Vec<Id>> =
-            bodies.iter().map(|nests| nests.iter().map(|&n| strip(g, &mut own, n, &mut map)).collect()).collect();
+        let bodies: Vec<Vec<Id>> = bodies
+            .iter()
+            .map(|nests| {
+                nests
+                    .iter()
+                    .map(|&n| strip(g, &mut own, n, &mut map))
+                    .collect()
+            })
+            .collect();
         let body_nodes: Sources = bodies
             .iter()
             .map(|nests| {
                 let src: Sources = nests.iter().copied().collect();
                 let dtype = own[src[0]].dtype;
-                own.intern(Node { op: Op::Body, dtype, src, arg: Arg::None })
+                own.intern(Node {
+                    op: Op::Body,
+                    dtype,
+                    src,
+                    arg: Arg::None,
+                })
             })
             .collect();
         let mut stripped = |x: Option<Id>| x.map(|x| strip(g, &mut own, x, &mut map));
-        let when = when.iter().map(|w| When { skip: stripped(w.skip), prologue: stripped(w.prologue), ..*w }).collect();
+        let when = when
+            .iter()
+            .map(|w| When {
+                skip: stripped(w.skip),
+                prologue: stripped(w.prologue),
+                ..*w
+            })
+            .collect();
         let dtype = own[body_nodes[0]].dtype;
-        let root = own.intern(Node { op: Op::Kernel, dtype, src: body_nodes, arg: Arg::None });
-        Kernel { graph: own, root, bodies, when }
+        let root = own.intern(Node {
+            op: Op::Kernel,
+            dtype,
+            src: body_nodes,
+            arg: Arg::None,
+        });
+        Kernel {
+            graph: own,
+            root,
+            bodies,
+            when,
+        }
     }
 }
 
-/// The arguments of a kernel on its machine, and the number of its workgroups.
+/// Returns the arguments of a kernel on its machine, and the total number of its workgroups.
 pub fn sized(
     g: &mut Graph,
     bodies: &[Vec<Id>],
@@ -65,9 +95,12 @@ pub fn sized(
     target: &Target,
 ) -> (Signature, Id) {
     let mut signature = signature(g, bodies, function);
-    // More than half of what there is leaves no room for another.
+    // An exclusive kernel reserves more than half of the shared memory, which leaves no room for a
+    // second workgroup.
     if launch.bodies.iter().any(|b| b.when.exclusive) {
-        signature.scratch_bytes = signature.scratch_bytes.max((target.machine.shared_per_workgroup / 2 + 64) & !63);
+        signature.scratch_bytes = signature
+            .scratch_bytes
+            .max((target.machine.shared_per_workgroup / 2 + 64) & !63);
     }
     let zero = g.int(0);
     let groups = signature.groups.iter().fold(zero, |sum, &n| g.add(sum, n));
@@ -75,30 +108,41 @@ pub fn sized(
 }
 
 impl Signature {
-    /// Places the stages anew where lowering has made them smaller.
+    /// Places the stages again if lowering has replaced some by smaller ones.
     pub(super) fn place_stages(&mut self, g: &Graph, bodies: &[Code]) {
         let locals: Vec<Vec<Id>> = bodies.iter().map(|b| b.locals.clone()).collect();
-        if locals.iter().flatten().any(|l| !self.scratch.iter().any(|s| s.0 == *l)) {
+        if locals
+            .iter()
+            .flatten()
+            .any(|l| !self.scratch.iter().any(|s| s.0 == *l))
+        {
             self.scratch.clear();
             self.scratch_bytes = place(g, &locals, &mut self.scratch);
         }
     }
-    /// The parameters, and of how many pieces each is.
+    /// Returns the parameters, and sets into how many device buffers each is split.
     pub(super) fn cut(&mut self, slots: &Slots, target: &Target) -> Vec<Param> {
-        let param = |p: &(u32, Access, Id)| Param { slot: p.0, access: p.1, extent: (slots.extent)(p.0) };
+        let param = |p: &(u32, Access, Id)| Param {
+            slot: p.0,
+            access: p.1,
+            extent: (slots.extent)(p.0),
+        };
         let params: Vec<Param> = self.params.iter().map(param).collect();
         self.piece = target.machine.piece();
         self.stage_words = target.machine.stage_words;
         self.pieces = params.iter().map(|p| p.pieces(self.piece)).collect();
         params
     }
-    /// Numbers of workgroups as the machine computes them.
+    /// Legalises the workgroup counts to 32-bit words where the machine requires it.
     pub(super) fn in_words(&mut self, g: &mut Graph, target: &Target) {
         if target.machine.words_alone {
-            self.groups.iter_mut().for_each(|count| *count = expression_in_words(g, *count));
+            self.groups
+                .iter_mut()
+                .for_each(|count| *count = expression_in_words(g, *count));
         }
     }
-    /// Room for what is copied ahead, and for values that meet, beside the stages of its body.
+    /// Places the buffers that lowering has added next to the stages of their body. These are ring
+    /// buffers of the software pipeline, and stages of cross-thread reductions.
     pub(super) fn add_rings(&mut self, g: &Graph, code: &KernelCode, target: &Target) {
         let locals: Vec<Vec<Id>> = code.bodies.iter().map(|b| b.locals.clone()).collect();
         let bytes = place(g, &locals, &mut self.scratch);
@@ -107,19 +151,29 @@ impl Signature {
             self.place_by_access(g, code, &locals);
         }
     }
-    /// Places the stages anew: those that parts of words are written to before those of whole words, and behind both what matrices are loaded from. Where that takes more room, as bodies have other ones at
-    /// one place, whole words lie among parts.
+    /// Places all stages again by class: stages written in parts of words, then stages of whole
+    /// words, then stages with matrix accesses.
+    ///
+    /// If this order takes more memory than before, because bodies with different stages share
+    /// addresses, stages of the first two classes are placed together.
     fn place_by_access(&mut self, g: &Graph, code: &KernelCode, locals: &[Vec<Id>]) {
         let accesses = accesses(g, code.bodies.iter().flat_map(|body| &body.statements));
-        let classes: [&dyn Fn(&Accesses) -> bool; 3] =
-            [&|a| a.matrices.is_none() && a.parts, &|a| a.matrices.is_none() && !a.parts, &|a| a.matrices.is_some()];
+        let classes: [&dyn Fn(&Accesses) -> bool; 3] = [
+            &|a| a.matrices.is_none() && a.parts,
+            &|a| a.matrices.is_none() && !a.parts,
+            &|a| a.matrices.is_some(),
+        ];
         let whole: &dyn Fn(&Accesses) -> bool = &|a| a.matrices.is_none();
         let mut bytes = 0;
         for classes in [classes, [whole, &|_| false, classes[2]]] {
             let (mut scratch, mut ends, mut end) = (Vec::new(), [0; 3], 0);
             for (is_it, at) in classes.into_iter().zip(&mut ends) {
-                let of_class =
-                    |body: &Vec<Id>| body.iter().copied().filter(|stage| is_it(&accesses.of(*stage))).collect();
+                let of_class = |body: &Vec<Id>| {
+                    body.iter()
+                        .copied()
+                        .filter(|stage| is_it(&accesses.of(*stage)))
+                        .collect()
+                };
                 let all: Vec<Vec<Id>> = locals.iter().map(of_class).collect();
                 end = place_behind(g, &all, &mut scratch, end).max(end);
                 *at = end;
@@ -134,21 +188,30 @@ impl Signature {
     }
 }
 
-/// A nest in a graph of its own, PARAMs without their dims.
+/// Copies a nest into another graph, with the dimensions of its parameters removed.
 fn strip(from: &Graph, to: &mut Graph, nest: Id, map: &mut FxHashMap<Id, Id>) -> Id {
     for id in from.toposort(&[nest]) {
         if map.contains_key(&id) {
             continue;
         }
         let node = &from[id];
-        let src: Sources = if node.op == Op::Param { smallvec![] } else { node.src.iter().map(|s| map[s]).collect() };
-        let new = to.intern(Node { op: node.op, dtype: node.dtype, src, arg: node.arg.clone() });
+        let src: Sources = if node.op == Op::Param {
+            smallvec![]
+        } else {
+            node.src.iter().map(|s| map[s]).collect()
+        };
+        let new = to.intern(Node {
+            op: node.op,
+            dtype: node.dtype,
+            src,
+            arg: node.arg.clone(),
+        });
         map.insert(id, new);
     }
     map[&nest]
 }
 
-/// The arguments of a kernel of these bodies.
+/// Returns the arguments of a kernel with these bodies.
 fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signature {
     let mut params: Vec<(u32, Access, Id)> = Vec::new();
     let mut vars: Vec<(Arc<str>, Id)> = Vec::new();
@@ -157,24 +220,38 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
         for n in g.toposort(nests) {
             let node = &g[n];
             match (&node.op, &node.arg) {
-                (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) if !params.iter().any(|p| p.0 == *slot) => {
+                (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _))
+                    if !params.iter().any(|p| p.0 == *slot) =>
+                {
                     params.push((*slot, Access::Read, n));
                 }
-                (Op::Var, Arg::Var(name, ..)) if !vars.iter().any(|v| v.0 == *name) => vars.push((name.clone(), n)),
+                (Op::Var, Arg::Var(name, ..)) if !vars.iter().any(|v| v.0 == *name) => {
+                    vars.push((name.clone(), n))
+                }
                 _ => {}
             }
         }
         for &n in nests {
             let buffer = g[n].src[0];
             if let Arg::Param(slot) | Arg::Packed(slot, _) = g[buffer].arg {
-                let state = function.slots.get(slot as usize).is_some_and(|s| s.kind == SlotKind::State);
+                let state = function
+                    .slots
+                    .get(slot as usize)
+                    .is_some_and(|s| s.kind == SlotKind::State);
                 for p in params.iter_mut().filter(|p| p.0 == slot) {
-                    p.1 = if state || adds(g, n) { Access::ReadWrite } else { Access::Write };
+                    p.1 = if state || adds(g, n) {
+                        Access::ReadWrite
+                    } else {
+                        Access::Write
+                    };
                 }
             }
         }
         let one = g.int(1);
-        let bounds: Vec<Id> = global_ranges(g, nests).iter().map(|&r| g[r].src[0]).collect();
+        let bounds: Vec<Id> = global_ranges(g, nests)
+            .iter()
+            .map(|&r| g[r].src[0])
+            .collect();
         groups.push(bounds.iter().fold(one, |p, &b| g.mul(p, b)));
     }
     let (scratch, scratch_bytes) = scratch(g, bodies);
@@ -194,43 +271,67 @@ fn signature(g: &mut Graph, bodies: &[Vec<Id>], function: &Function) -> Signatur
     }
 }
 
-/// Offsets of the stages of these bodies, and bytes of all.
+/// Returns the offsets of the bodies' stages and the total bytes.
 fn scratch(g: &Graph, bodies: &[Vec<Id>]) -> (Vec<(Id, usize)>, usize) {
     let is_stage = |&n: &Id| g[n].op == Op::Local;
-    let stages: Vec<Vec<Id>> =
-        bodies.iter().map(|nests| g.toposort(nests).into_iter().filter(is_stage).collect()).collect();
+    let stages: Vec<Vec<Id>> = bodies
+        .iter()
+        .map(|nests| g.toposort(nests).into_iter().filter(is_stage).collect())
+        .collect();
     let mut placed = Vec::new();
     let bytes = place(g, &stages, &mut placed);
     (placed, bytes)
 }
 
-/// Places the buffers of these bodies that have no offset yet: bytes of all. A buffer begins at a cache line, or where a swizzle does, and lies apart from those of every body that has it: those
-/// of equal number and size are one node, which may stand beside one buffer in a body and beside another in the next.
+/// Places the buffers that have no offset yet and returns the total bytes. A buffer starts at a
+/// cache line, or at the alignment of its swizzle.
+///
+/// It overlaps no buffer that occurs with it in any body: buffers of equal number and size are one
+/// node, which may have different neighbours in each body.
 fn place(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>) -> usize {
     place_behind(g, bodies, placed, 0)
 }
 
-/// The same, none before that byte.
-fn place_behind(g: &Graph, bodies: &[Vec<Id>], placed: &mut Vec<(Id, usize)>, from: usize) -> usize {
-    let beside = |a: Id, b: Id| bodies.iter().any(|body| body.contains(&a) && body.contains(&b));
+/// Same as [`place`], with all new buffers at or after byte `from`.
+fn place_behind(
+    g: &Graph,
+    bodies: &[Vec<Id>],
+    placed: &mut Vec<(Id, usize)>,
+    from: usize,
+) -> usize {
+    let beside = |a: Id, b: Id| {
+        bodies
+            .iter()
+            .any(|body| body.contains(&a) && body.contains(&b))
+    };
     for &n in bodies.iter().flatten() {
         if placed.iter().any(|p| p.0 == n) {
             continue;
         }
         let taken = placed.iter().filter(|p| beside(p.0, n));
-        let mut taken: Vec<(usize, usize)> = taken.map(|&(m, at)| (at, at + bytes_of(g, m))).collect();
+        let mut taken: Vec<(usize, usize)> =
+            taken.map(|&(m, at)| (at, at + bytes_of(g, m))).collect();
         taken.sort_unstable();
         let size = bytes_of(g, n);
         let whole = alignment(g, n) as usize;
         let free = |at: usize, &(begin, end): &(usize, usize)| {
-            if at + size <= begin { at } else { at.max(end).next_multiple_of(whole) }
+            if at + size <= begin {
+                at
+            } else {
+                at.max(end).next_multiple_of(whole)
+            }
         };
         placed.push((n, taken.iter().fold(from.next_multiple_of(whole), free)));
     }
-    placed.iter().map(|&(n, at)| at + bytes_of(g, n)).max().unwrap_or(0)
+    placed
+        .iter()
+        .map(|&(n, at)| at + bytes_of(g, n))
+        .max()
+        .unwrap_or(0)
 }
 
-/// Between passes, in tests and debug builds: the graph keeps to what its level allows. A failure is a bug of the pass before.
+/// Checks between passes, in tests and debug builds, that the graph conforms to its level. Panics
+/// on a violation, which is a bug of the preceding pass.
 pub fn verify(g: &Graph, root: Id, level: Level, after: &str) {
     if cfg!(debug_assertions)
         && let Err(e) = spec::check(g, root, level)
@@ -239,9 +340,11 @@ pub fn verify(g: &Graph, root: Id, level: Level, after: &str) {
     }
 }
 
-/// FNV-1a, 64 bits: kernels are named by it; the store on disk has a real hash.
+/// Returns the 64-bit FNV-1a hash that names kernels; the on-disk store uses a cryptographic hash.
 pub fn fingerprint(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ b as u64).wrapping_mul(0x100_0000_01b3))
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| {
+        (h ^ b as u64).wrapping_mul(0x100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -249,13 +352,18 @@ mod tests {
     use super::*;
     use gristmill_uop::Scalar;
 
-    /// A body that fills stages of such numbers and sizes, in words.
+    /// Returns a body that fills stages of these (number, size in words) pairs.
     fn body(g: &mut Graph, stages: &[(i64, i64)]) -> Vec<Id> {
         let zero = g.int(0);
         let fill = |&(number, words): &(i64, i64)| {
             let (words, one) = (g.int(words), g.constant(Scalar::F32, 1.0));
             let (dtype, arg) = (Scalar::F32.one(), Arg::Int(number));
-            let stage = g.intern(Node { op: Op::Local, dtype, src: smallvec![words], arg });
+            let stage = g.intern(Node {
+                op: Op::Local,
+                dtype,
+                src: smallvec![words],
+                arg,
+            });
             g.store(stage, zero, one, &[])
         };
         stages.iter().map(fill).collect()
@@ -264,9 +372,15 @@ mod tests {
     #[test]
     fn stages_of_one_body_lie_apart() {
         let mut g = Graph::new();
-        // The second stage of the last body is the first body's, its first that of the one between.
+        // The third body shares its second stage with the first body, and its first stage with the
+        // second.
         let shared: &[(i64, i64)] = &[(0, 64), (1, 256), (2, 64)];
-        let all = [&[(0, 16), (1, 256)], &[(0, 64), (2, 64)], shared, &[(3, 32)]];
+        let all = [
+            &[(0, 16), (1, 256)],
+            &[(0, 64), (2, 64)],
+            shared,
+            &[(3, 32)],
+        ];
         let bodies: Vec<Vec<Id>> = all.iter().map(|stages| body(&mut g, stages)).collect();
         let (placed, bytes) = scratch(&g, &bodies);
         let span = |nest: &Id| {
@@ -278,7 +392,13 @@ mod tests {
             for (i, a) in nests.iter().enumerate() {
                 let a = span(a);
                 assert!(a.end <= bytes && a.start % 64 == 0);
-                assert!(nests[..i].iter().map(span).all(|b| a.end <= b.start || b.end <= a.start), "{placed:?}");
+                assert!(
+                    nests[..i]
+                        .iter()
+                        .map(span)
+                        .all(|b| a.end <= b.start || b.end <= a.start),
+                    "{placed:?}"
+                );
             }
         }
         assert_eq!(span(&bodies[3][0]), 0..128, "it is beside none");

@@ -1,59 +1,77 @@
-//! What a kernel's statements ask of a GPU's unit before anything is decided about their launch: registers for sums, and waits for memory.
+//! Estimates the resources of a kernel's statements before its launch plan is chosen: register
+//! pressure of accumulators, and waits for memory.
 
-use super::async_copies::async_copies;
-use super::code::{Code, Statement, end_of_block};
-use super::rings::{Wanted, wanted};
-use crate::typical::typical;
+use super::linear_ir::{Code, Statement, end_of_block};
+use super::memory::pipeline::async_copies::async_copies;
+use super::memory::pipeline::ring::{Wanted, wanted};
+use crate::ir::size_estimate::typical;
 use gristmill_uop::{Graph, Id, Op};
 
-/// What the bodies of a kernel ask for, the largest for all.
+/// Resource requirements of a kernel, the maximum over its bodies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pressure {
-    /// Sums that a thread adds to at once, or tiles of sums of matrix products of halves.
+    /// Accumulators per thread at once, or MMA accumulator tiles.
     pub sums: i64,
-    /// The same, of those bodies alone that unpack no weight; 0 if all do.
+    /// The same over bodies that do not unpack weights; 0 if all do.
     pub others: i64,
-    /// Are there matrix products? Their tiles take what registers there are.
+    /// Whether there are MMA products; their tiles take the free registers.
     pub products: bool,
-    /// Registers of the tiles where products unpack a weight.
+    /// Registers of the accumulator tiles where products unpack a weight.
     pub unpacked: i64,
-    /// Words that these products ask memory for at once.
+    /// Words that these products load at once.
     pub asked: i64,
-    /// Words that a loop of sums asks memory for at once, where threads add.
+    /// Words that a reduction loop loads at once, in bodies with accumulators.
     pub words: i64,
-    /// What their loops ask for if they are copied ahead.
+    /// Requirements of the loops if their copies are pipelined; `None` without such loops.
     pub ahead: Option<Wanted>,
 }
 
-/// Registers of a lane that a tile of sums has.
+/// Registers per lane of an accumulator tile.
 const OF_A_TILE: i64 = 4;
 
 impl Pressure {
-    /// Of these bodies.
-    pub fn of(g: &Graph, bodies: &[Code], threads: i64) -> Pressure {
+    /// Computes the requirements of these bodies.
+    pub fn for_bodies(g: &Graph, bodies: &[Code], threads: i64) -> Pressure {
         let sums = |b: &Code| accumulators(g, &b.statements).max(tiles(g, &b.statements));
-        let most = |of: &dyn Fn(&&Code) -> bool| bodies.iter().filter(of).map(sums).max().unwrap_or(0) as i64;
-        let unpacks = || bodies.iter().map(|b| &b.statements).filter(|s| unpacked(g, s));
+        let most = |of: &dyn Fn(&&Code) -> bool| {
+            bodies.iter().filter(of).map(sums).max().unwrap_or(0) as i64
+        };
+        let unpacks = || {
+            bodies
+                .iter()
+                .map(|b| &b.statements)
+                .filter(|s| unpacked(g, s))
+        };
         let wanted = bodies.iter().filter_map(|b| wanted(g, b, threads));
         Pressure {
             sums: most(&|_| true),
             others: most(&|b| !unpacked(g, &b.statements)),
             products: bodies.iter().any(|b| products(g, &b.statements)),
-            unpacked: unpacks().map(|s| OF_A_TILE * tiles(g, s) as i64).max().unwrap_or(0),
+            unpacked: unpacks()
+                .map(|s| OF_A_TILE * tiles(g, s) as i64)
+                .max()
+                .unwrap_or(0),
             asked: unpacks().map(|s| asked_for(g, s)).max().unwrap_or(0),
-            words: bodies.iter().filter(|b| sums(b) > 0).map(|b| asked_for(g, &b.statements)).max().unwrap_or(0),
+            words: bodies
+                .iter()
+                .filter(|b| sums(b) > 0)
+                .map(|b| asked_for(g, &b.statements))
+                .max()
+                .unwrap_or(0),
             ahead: wanted.reduce(|a, b| a.and(b)),
         }
     }
 }
 
-/// Is there anything that could go to a stage without registers?
+/// Returns whether any load can become an asynchronous copy.
 pub fn can_copy(g: &Graph, bodies: &[Code]) -> bool {
     let is_copy = |s: &Statement| matches!(s, Statement::AsyncCopy { .. });
-    bodies.iter().any(|b| async_copies(g, b.statements.clone()).iter().any(is_copy))
+    bodies
+        .iter()
+        .any(|b| async_copies(g, b.statements.clone()).iter().any(is_copy))
 }
 
-/// Are there matrix products?
+/// Returns whether there are MMA products.
 pub(super) fn products(g: &Graph, statements: &[Statement]) -> bool {
     let is_product = |id: Id| matches!(g[id].op, Op::Mma | Op::MmaHalf);
     statements.iter().any(|s| match s {
@@ -62,23 +80,29 @@ pub(super) fn products(g: &Graph, statements: &[Statement]) -> bool {
     })
 }
 
-/// The most tiles of matrix products of halves that a nest keeps.
+/// Returns the largest number of MMA accumulator tiles of a nest.
 fn tiles(g: &Graph, statements: &[Statement]) -> usize {
     let nests = statements.split(|s| matches!(s, Statement::Nest { .. }));
     let registers = |s: &Statement| match s {
         Statement::Accumulator(acc) if g[*acc].dtype.lanes > 1 => g[*acc].dtype.lanes as usize,
         _ => 0,
     };
-    nests.map(|nest| nest.iter().map(registers).sum::<usize>() / OF_A_TILE as usize).max().unwrap_or(0)
+    nests
+        .map(|nest| nest.iter().map(registers).sum::<usize>() / OF_A_TILE as usize)
+        .max()
+        .unwrap_or(0)
 }
 
-/// The most accumulators that a loop adds to, with those of the loops around it. Tiles of matrix products are made to leave room (`map/fragment_tiling.rs`).
+/// Returns the largest number of scalar accumulators in a loop, including those of enclosing loops.
+/// MMA tiles are sized to leave room (`map/fragment_tiling.rs`).
 fn accumulators(g: &Graph, statements: &[Statement]) -> usize {
     let mut open = vec![0];
     let mut most = 0;
     for s in statements {
         match s {
-            Statement::Accumulator(acc) if g[*acc].dtype.lanes == 1 => *open.last_mut().expect("one for all") += 1,
+            Statement::Accumulator(acc) if g[*acc].dtype.lanes == 1 => {
+                *open.last_mut().expect("one for all") += 1
+            }
             s if s.opens() => {
                 most = most.max(open.iter().sum());
                 open.push(0);
@@ -92,25 +116,38 @@ fn accumulators(g: &Graph, statements: &[Statement]) -> usize {
     most
 }
 
-/// Does a nest multiply what it unpacks?
+/// Returns whether the statements unpack a weight for MMA products.
 fn unpacked(g: &Graph, statements: &[Statement]) -> bool {
-    statements.iter().any(|s| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair))
+    statements
+        .iter()
+        .any(|s| matches!(s, Statement::Define(id) if g[*id].op == Op::ScaledPair))
 }
 
-/// The most words that a loop asks memory for at once.
+/// Returns the most words that a loop loads at once.
 fn asked_for(g: &Graph, statements: &[Statement]) -> i64 {
-    let loops = (0..statements.len()).filter(|&at| matches!(statements[at], Statement::Loop { .. }));
-    let words = |at: usize| statements[at..at + end_of_block(&statements[at..])].iter().map(|s| s.words(g)).sum();
+    let loops =
+        (0..statements.len()).filter(|&at| matches!(statements[at], Statement::Loop { .. }));
+    let words = |at: usize| {
+        statements[at..at + end_of_block(&statements[at..])]
+            .iter()
+            .map(|s| s.words(g))
+            .sum()
+    };
     loops.map(words).max().unwrap_or(0)
 }
 
-/// How often a thread waits for memory, one time after the other, in statements whose loops say how often they are unrolled: once for what stands together.
+/// Estimates how many times in sequence a thread waits for memory, given the unroll factors; loads
+/// in the same straight-line code count once.
 pub fn waits(g: &Graph, statements: &[Statement]) -> f64 {
     let (mut all, mut here, mut at) = (0.0, false, 0);
     while at < statements.len() {
         let (s, end) = (&statements[at], at + end_of_block(&statements[at..]));
         match s {
-            Statement::Loop { range, step, unroll } => {
+            Statement::Loop {
+                range,
+                step,
+                unroll,
+            } => {
                 let rounds = typical(g, g[*range].src[0]) / (step * unroll.unwrap_or(1)) as f64;
                 all += rounds.max(1.0) * waits(g, &statements[at + 1..end]);
             }

@@ -1,10 +1,10 @@
-//! Reductions that share a loop.
+//! Fuses reductions into shared loops.
 
 use gristmill_uop::{Graph, Id, RangeKind};
 use rustc_hash::FxHashMap;
 
-/// `value` with those of its `reductions` that have equal bounds and do not depend on one another over the same ranges: they share a loop, wait for their
-/// loads together, and read a common operand once.
+/// Gives independent reductions with equal bounds the same ranges. They share a loop, have their
+/// loads in flight together, and read common operands once.
 pub fn fuse_reductions(g: &mut Graph, value: Id, reductions: &[Id]) -> Id {
     let mut map: FxHashMap<Id, Id> = FxHashMap::default();
     for sharing in loops(g, reductions) {
@@ -16,18 +16,29 @@ pub fn fuse_reductions(g: &mut Graph, value: Id, reductions: &[Id]) -> Id {
             }
         }
     }
-    if map.is_empty() { value } else { g.substitute(value, &mut map) }
+    if map.is_empty() {
+        value
+    } else {
+        g.substitute(value, &mut map)
+    }
 }
 
-/// Reductions by the loop that they share: each joins the first one of which no reduction depends on it, nor it on that.
+/// Groups reductions by shared loop: each joins the first group with equal ranges and no
+/// dependence in either direction.
 fn loops(g: &Graph, reductions: &[Id]) -> Vec<Vec<Id>> {
     let shape = |n: Id| -> Vec<(Id, Option<RangeKind>)> {
-        g[n].src[1..].iter().map(|&r| (g[r].src[0], g.range_kind(r))).collect()
+        g[n].src[1..]
+            .iter()
+            .map(|&r| (g[r].src[0], g.range_kind(r)))
+            .collect()
     };
     let apart = |a: Id, b: Id| !g.any(a, |x, _| x == b) && !g.any(b, |x, _| x == a);
     let mut loops: Vec<Vec<Id>> = Vec::new();
     for &n in reductions {
-        match loops.iter_mut().find(|l| shape(l[0]) == shape(n) && l.iter().all(|&m| apart(m, n))) {
+        match loops
+            .iter_mut()
+            .find(|l| shape(l[0]) == shape(n) && l.iter().all(|&m| apart(m, n)))
+        {
             Some(sharing) => sharing.push(n),
             None => loops.push(vec![n]),
         }

@@ -1,59 +1,78 @@
-//! A CPU's nests: what each range is mapped to, as a plan says. The heuristic, by kernel class:
+//! Maps the ranges of a CPU's nest to loops, vector lanes and registers. A plan decides, or a
+//! heuristic per kernel class:
 //!
-//! - an output axis along which every load and the store are contiguous becomes the lanes of a vector (attention's values, elementwise);
-//! - otherwise each reduction is cut into (blocks, unrolled, lanes): lanes along the contiguous axis of its operands, a whole block of a
-//!   packed operand per iteration, so that its scales are read once;
-//! - loops that remain around a reduction are tiled into registers, as many accumulators as there are registers for.
+//! - an output axis along which all loads and the store are contiguous becomes vector lanes
+//!   (attention's values, elementwise);
+//! - otherwise each reduction is split into (blocks, unrolled, lanes): lanes along the contiguous
+//!   axis of its operands, and a whole block of a packed operand per iteration, so that its
+//!   scales are read once;
+//! - remaining loops around a reduction are tiled into registers, with as many accumulators as fit.
 //!
-//! Every choice is legal for any nest: what does not fit stays a scalar loop.
+//! Every choice is legal for any nest; a loop that fits no rule stays scalar.
 
 use super::fuse_reductions::fuse_reductions;
-use crate::nest::{Nest, Ranges, divisor, outermost_reductions};
-use crate::tile::{NestPlan, OutputLanes, SumLanes, Vectors};
+use crate::ir::nest::{Nest, Ranges, divisor, outermost_reductions};
+use crate::plan::{NestPlan, OutputLanes, SumLanes, Vectors};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 
-/// Most sums that share a loop, times the copies of loops around them. Not measured: more save loads and leave no registers for operands (experiments, 8, is about two of them).
+/// Maximum number of sums that share a loop, times the copies of enclosing loops. Not measured:
+/// more would save loads but leave no registers for operands (`docs/experiments/008` measures two).
 const SUMS_OF_A_LOOP: i64 = 4;
-/// Statements of a loop's body above which it is unrolled no further. Not measured: longer bodies wait less for their loads, and are more text to compile and to fetch.
+/// Statements of a loop body above which it is not unrolled further. Not measured: longer bodies
+/// hide more latency, but cost compile time and instruction fetch.
 const MOST_STATEMENTS: i64 = 320;
-/// Elements of a thread, tokens as a rule, from which on a quarter of the registers are accumulators, not half: an operand's vectors are held for all of them. With 16 accumulators of 8 tokens gcc kept 157 vectors in memory in an
-/// iteration of 128 products; with 8 eight sequences of Youtu generate 158 tokens a second for 118 on two cores of Zen 5 (experiments, 122).
+/// Outputs per thread (usually tokens) from which accumulators take a quarter of the registers, not
+/// half. Operand vectors stay live for all of them: gcc spilled 157 vectors per iteration of 8
+/// tokens, and decoding ran at 118 instead of 158 tok/s (`docs/experiments/122`).
 const MANY_TOKENS: i64 = 8;
-/// Most iterations of a plain (not packed) reduction that are unrolled, in vectors. With the accumulators there will be, their operands
-/// have room in the registers (experiments, 11: attention behind 4,096 positions 29.5 to 26.5 ms a token with such a limit; four was not measured against others).
+/// Maximum unroll of a reduction without packed operands, in vectors, so that operands and
+/// accumulators fit in registers. Attention at context depth 4,096: 29.5 to 26.5 ms per token with
+/// a limit; four was not compared with other values (`docs/experiments/011`).
 const PLAIN_UNROLL: i64 = 4;
 
-/// How the terms of a sum are cut.
+/// How the terms of a sum are split.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Cut {
     /// Lanes of a vector.
     lanes: i64,
-    /// Vectors side by side.
+    /// Vectors per unrolled iteration.
     unroll: i64,
-    /// Terms of a block.
     block: i64,
 }
 
-/// Registers that a nest's sums have already.
+/// Registers that a nest's sums already use.
 #[derive(Clone, Copy)]
 struct Registers {
-    /// Copies of the loops around them.
+    /// Copies of the enclosing loops.
     upcasts: i64,
-    /// Accumulators of this sum once loops are tiled.
+    /// Accumulators of this sum after tiling.
     accumulators: i64,
 }
 
-/// Rewrites a nest's ranges for the target: as the plan says, or by the heuristic. Returns what was done, too; what a plan says that does not fit stays a
-/// loop.
-pub fn nest(g: &mut Graph, store: Id, plan: Option<&Vectors>, target: &Target, ranges: &mut Ranges) -> (Id, NestPlan) {
+/// Rewrites a nest's ranges for the target, by the plan or by the heuristic. Also returns the plan
+/// that was applied; parts of a plan that do not fit stay loops.
+pub fn nest(
+    g: &mut Graph,
+    store: Id,
+    plan: Option<&Vectors>,
+    target: &Target,
+    ranges: &mut Ranges,
+) -> (Id, NestPlan) {
     let lanes = target.machine.lanes as i64;
     if lanes <= 1 {
         return (store, NestPlan::Serial);
     }
     let registers = target.registers as i64;
-    let mut o = Optimiser { g, ranges, registers, plan, made: Vectors::default(), cuts: FxHashMap::default() };
+    let mut o = Optimiser {
+        g,
+        ranges,
+        registers,
+        plan,
+        made: Vectors::default(),
+        cuts: FxHashMap::default(),
+    };
     let store = o.fused(store);
     let store = o.output_lanes(store, lanes);
     let store = o.reduce_lanes(store, lanes);
@@ -65,21 +84,24 @@ struct Optimiser<'a> {
     g: &'a mut Graph,
     ranges: &'a mut Ranges,
     registers: i64,
-    /// What was decided; without it the heuristic decides.
+    /// Given decisions; without a plan the heuristic decides.
     plan: Option<&'a Vectors>,
-    /// What is done.
     made: Vectors,
-    /// What a range of reductions was cut into, by lanes, copies and terms of a block: reductions over the same terms share their loop.
+    /// Ranges that a reduction's range was split into: reductions over the same
+    /// terms share their loop.
     cuts: FxHashMap<(Id, Cut), [Id; 4]>,
 }
 
-/// The largest of `lanes`, half, a quarter (at least 4) that divides `n`.
+/// Returns the largest of `lanes`, a half and a quarter of it (at least 4) that divides `n`.
 fn fitting(n: i64, lanes: i64) -> Option<i64> {
-    [lanes, lanes / 2, lanes / 4].into_iter().find(|&l| l >= 4 && n % l == 0)
+    [lanes, lanes / 2, lanes / 4]
+        .into_iter()
+        .find(|&l| l >= 4 && n % l == 0)
 }
 
 impl Optimiser<'_> {
-    /// Sums of a few outputs share a loop: two rows of weights come from memory at once, and what they are multiplied with is read once.
+    /// Fuses the sums of a few outputs into one loop: rows of weights are loaded in parallel, and
+    /// their common operand is read once.
     fn fused(&mut self, store: Id) -> Id {
         let all = outermost_reductions(self.g, store);
         let few = self.upcasts(store) * all.len() as i64 <= SUMS_OF_A_LOOP;
@@ -87,7 +109,7 @@ impl Optimiser<'_> {
         if !self.made.fused {
             return store;
         }
-        let nest = Nest::of(self.g, store);
+        let nest = Nest::from_store(self.g, store);
         let value = fuse_reductions(self.g, nest.value, &all);
         Nest { value, ..nest }.store(self.g)
     }
@@ -107,10 +129,16 @@ impl Optimiser<'_> {
             .map(|&r| self.fixed(r).unwrap_or(1))
             .product()
     }
-    /// The nest with `from` replaced by an expression of `into`, the ranges that take its place in the order.
+    /// Replaces the range `from` by an expression over the ranges `into`, which take its position.
     fn split(&mut self, store: Id, from: Id, expression: Id, into: &[Id]) -> Id {
         let mut map = FxHashMap::from_iter([(from, expression)]);
-        let Nest { buffer, offset, value, adds, closed: old } = Nest::of(self.g, store);
+        let Nest {
+            buffer,
+            offset,
+            value,
+            adds,
+            closed: old,
+        } = Nest::from_store(self.g, store);
         let mut closed = Vec::new();
         for r in old {
             if r == from {
@@ -121,9 +149,16 @@ impl Optimiser<'_> {
         }
         let offset = self.g.substitute(offset, &mut map);
         let value = self.g.substitute(value, &mut map);
-        Nest { buffer, offset, value, adds, closed }.store(self.g)
+        Nest {
+            buffer,
+            offset,
+            value,
+            adds,
+            closed,
+        }
+        .store(self.g)
     }
-    /// Are all loads below `id` that depend on the lane range contiguous along it?
+    /// Returns whether all loads below `id` that depend on the lane range are contiguous along it.
     fn contiguous(&self, id: Id, lane: Id) -> bool {
         let g = &*self.g;
         let mut depends: FxHashMap<Id, bool> = FxHashMap::default();
@@ -143,22 +178,30 @@ impl Optimiser<'_> {
         }
         true
     }
-    /// Is the offset `unit · lane + what does not depend on the lane`?
+    /// Returns whether the offset is `unit · lane` plus terms independent of the lane.
     fn stride_is(&self, offset: Id, lane: Id, unit: i64) -> bool {
         let sum = self.g.linear(offset);
-        sum.coefficient(lane) == unit && sum.terms.iter().all(|&(t, _)| t == lane || !self.g.any(t, |n, _| n == lane))
+        sum.coefficient(lane) == unit
+            && sum
+                .terms
+                .iter()
+                .all(|&(t, _)| t == lane || !self.g.any(t, |n, _| n == lane))
     }
 
-    /// An output axis as lanes.
+    /// Maps an output axis to lanes.
     fn output_lanes(&mut self, store: Id, lanes: i64) -> Id {
         for (at, r) in self.closed(store).into_iter().enumerate().rev() {
             let given = self.plan.map(|p| p.output.filter(|o| o.at == at));
-            // Rows that are added in an order are no lanes.
+            // Rows that are added in order cannot be lanes.
             if self.g.range_kind(r) == Some(RangeKind::Reduce) {
                 continue;
             }
-            let Some(n) = self.fixed(r).filter(|_| given != Some(None)) else { continue };
-            let Some(l) = fitting(n, given.flatten().map_or(lanes, |o| o.lanes)) else { continue };
+            let Some(n) = self.fixed(r).filter(|_| given != Some(None)) else {
+                continue;
+            };
+            let Some(l) = fitting(n, given.flatten().map_or(lanes, |o| o.lanes)) else {
+                continue;
+            };
             let lane = self.range(l, RangeKind::Vector);
             let outer = self.range(n / l, RangeKind::Loop);
             let by = self.g.int(l);
@@ -166,35 +209,61 @@ impl Optimiser<'_> {
             let index = self.g.add(index, lane);
             let new = self.split(store, r, index, &[outer, lane]);
             let (offset, value) = (self.g[new].src[1], self.g[new].src[2]);
-            if self.stride_is(offset, lane, 1) && self.g.any(value, |n, _| n == lane) && self.contiguous(value, lane) {
-                // Several vectors side by side, where a reduction would otherwise wait for its own additions.
+            if self.stride_is(offset, lane, 1)
+                && self.g.any(value, |n, _| n == lane)
+                && self.contiguous(value, lane)
+            {
+                // Several vectors per iteration, so that a reduction does not wait for its own
+                // additions.
                 let reduces = self.g.any(value, |_, n| n.op == Op::Reduce);
                 let room = self.registers / 2 / self.upcasts(new).max(1);
-                let most = given.flatten().map_or(if reduces { room.min(4) } else { 1 }, |o| o.copies);
+                let most = given
+                    .flatten()
+                    .map_or(if reduces { room.min(4) } else { 1 }, |o| o.copies);
                 let copies = (1..=most).rev().find(|c| n / l % c == 0).unwrap_or(1);
-                self.made.output = Some(OutputLanes { at, lanes: l, copies });
-                return if copies > 1 { self.tiled(new, outer, copies) } else { new };
+                self.made.output = Some(OutputLanes {
+                    at,
+                    lanes: l,
+                    copies,
+                });
+                return if copies > 1 {
+                    self.tiled(new, outer, copies)
+                } else {
+                    new
+                };
             }
         }
         store
     }
 
-    /// Every reduction that has no lanes yet: blocks, unrolled, lanes.
+    /// Splits every reduction without lanes into blocks, unrolled copies and lanes.
     fn reduce_lanes(&mut self, store: Id, lanes: i64) -> Id {
-        let nest = Nest::of(self.g, store);
+        let nest = Nest::from_store(self.g, store);
         let upcasts = self.upcasts(store);
         let mut map: FxHashMap<Id, Id> = FxHashMap::default();
         for n in self.g.toposort(&[nest.value]) {
             let node = self.g[n].clone();
             if node.op == Op::Reduce {
-                let src: Vec<Id> = node.src.iter().map(|&s| self.g.substitute(s, &mut map)).collect();
-                let Arg::Reduce(op, _) = node.arg else { continue };
-                let has_lanes =
-                    self.g.free_ranges(src[0]).iter().any(|&r| self.g.range_kind(r) == Some(RangeKind::Vector));
+                let src: Vec<Id> = node
+                    .src
+                    .iter()
+                    .map(|&s| self.g.substitute(s, &mut map))
+                    .collect();
+                let Arg::Reduce(op, _) = node.arg else {
+                    continue;
+                };
+                let has_lanes = self
+                    .g
+                    .free_ranges(src[0])
+                    .iter()
+                    .any(|&r| self.g.range_kind(r) == Some(RangeKind::Vector));
                 let new = if has_lanes {
                     self.g.reduce_ranges(src[0], &src[1..], op)
                 } else {
-                    let registers = Registers { upcasts, accumulators: self.accumulators(store, n) };
+                    let registers = Registers {
+                        upcasts,
+                        accumulators: self.accumulators(store, n),
+                    };
                     self.lanes_of(&src, lanes, registers, op)
                 };
                 map.insert(n, new);
@@ -204,26 +273,24 @@ impl Optimiser<'_> {
         Nest { value, ..nest }.store(self.g)
     }
 
-    /// The reduction of `src[0]` over the other sources with lanes along one of these, if one's neighbours are contiguous.
+    /// Returns the reduction of `src[0]` over the other sources, with lanes along one of
+    /// them that is contiguous.
     fn lanes_of(&mut self, src: &[Id], lanes: i64, wanted: Registers, op: ReduceOp) -> Id {
         let (value, ranges) = (src[0], &src[1..]);
         let room = (self.registers / 2 / wanted.accumulators).max(1);
-        let given = self.plan.map(|p| p.sums.get(self.made.sums.len()).copied().flatten());
+        let given = self
+            .plan
+            .map(|p| p.sums.get(self.made.sums.len()).copied().flatten());
         for (i, &r) in ranges.iter().enumerate().rev() {
             let mine = given.map(|g| g.filter(|s| s.at == i));
-            let Some(n) = self.fixed(r).filter(|_| mine != Some(None)) else { continue };
-            let Some(l) = fitting(n, mine.flatten().map_or(lanes, |s| s.lanes)) else { continue };
-            // A whole block of the largest packed operand that this range walks along, or a few vectors.
-            let block = self
-                .g
-                .toposort(&[value])
-                .into_iter()
-                .filter(|&m| self.g[m].op == Op::Load && self.g.any(m, |x, _| x == r))
-                .filter_map(|m| match self.g[self.g[m].src[0]].arg {
-                    Arg::Packed(_, e) => Some(e.elements as i64),
-                    _ => None,
-                })
-                .max();
+            let Some(n) = self.fixed(r).filter(|_| mine != Some(None)) else {
+                continue;
+            };
+            let Some(l) = fitting(n, mine.flatten().map_or(lanes, |s| s.lanes)) else {
+                continue;
+            };
+            // A whole block of the largest packed operand along this range, or a few vectors.
+            let block = self.largest_block(value, r);
             let whole = match block {
                 Some(b) if b > 1 && (n % b != 0 || b % l != 0) => continue,
                 Some(b) if b > 1 => b,
@@ -233,9 +300,23 @@ impl Optimiser<'_> {
                 }
             };
             let statements = (whole / l) * wanted.upcasts * if block.is_some() { 4 } else { 1 };
-            let most = if statements <= MOST_STATEMENTS * 2 { whole / l } else { (whole / l).min(2) };
-            let unroll = mine.flatten().map_or(most, |s| divisor(whole / l, s.unroll));
-            let [lane, u, inner, outer] = self.cut(r, n, Cut { lanes: l, unroll, block: whole });
+            let most = if statements <= MOST_STATEMENTS * 2 {
+                whole / l
+            } else {
+                (whole / l).min(2)
+            };
+            let unroll = mine
+                .flatten()
+                .map_or(most, |s| divisor(whole / l, s.unroll));
+            let [lane, u, inner, outer] = self.cut(
+                r,
+                n,
+                Cut {
+                    lanes: l,
+                    unroll,
+                    block: whole,
+                },
+            );
             let mut index = self.g.int(0);
             for (part, step) in [(outer, whole), (inner, l * unroll), (u, l), (lane, 1)] {
                 let step = self.g.int(step);
@@ -247,22 +328,47 @@ impl Optimiser<'_> {
             if !self.contiguous(new, lane) {
                 continue;
             }
-            self.made.sums.push(Some(SumLanes { at: i, lanes: l, unroll }));
+            self.made.sums.push(Some(SumLanes {
+                at: i,
+                lanes: l,
+                unroll,
+            }));
             let mut all: Vec<Id> = ranges[..i].to_vec();
             all.extend(ranges[i + 1..].iter().copied());
-            all.extend([outer, inner, u, lane].into_iter().filter(|&x| self.g[x].op == Op::Range));
+            all.extend(
+                [outer, inner, u, lane]
+                    .into_iter()
+                    .filter(|&x| self.g[x].op == Op::Range),
+            );
             return self.g.reduce_ranges(new, &all, op);
         }
         self.made.sums.push(None);
         self.g.reduce_ranges(value, ranges, op)
     }
 
-    /// The lanes, the copies, and the loops within a block and over blocks that a range of `n` terms is cut into.
+    /// Returns the elements of a block of the largest packed operand of `value` along a range.
+    fn largest_block(&self, value: Id, r: Id) -> Option<i64> {
+        self.g
+            .toposort(&[value])
+            .into_iter()
+            .filter(|&m| self.g[m].op == Op::Load && self.g.any(m, |x, _| x == r))
+            .filter_map(|m| match self.g[self.g[m].src[0]].arg {
+                Arg::Packed(_, e) => Some(e.elements as i64),
+                _ => None,
+            })
+            .max()
+    }
+
+    /// Splits a range of `n` terms into lanes, copies, and the loops within and over blocks.
     fn cut(&mut self, r: Id, n: i64, by: Cut) -> [Id; 4] {
         if let Some(&known) = self.cuts.get(&(r, by)) {
             return known;
         }
-        let Cut { lanes, unroll, block } = by;
+        let Cut {
+            lanes,
+            unroll,
+            block,
+        } = by;
         let lane = self.range(lanes, RangeKind::VectorReduce);
         let u = self.range(unroll, RangeKind::Unroll);
         let inner = self.range(block / lanes / unroll, RangeKind::Reduce);
@@ -271,7 +377,7 @@ impl Optimiser<'_> {
         new
     }
 
-    /// A loop cut into (loop, registers).
+    /// Splits a loop into (loop, copies in registers).
     fn tiled(&mut self, store: Id, r: Id, copies: i64) -> Id {
         let n = self.fixed(r).unwrap_or(copies);
         let outer = self.range(n / copies, RangeKind::Loop);
@@ -282,7 +388,7 @@ impl Optimiser<'_> {
         self.split(store, r, index, &[outer, inner])
     }
 
-    /// Loops around a reduction, tiled into registers.
+    /// Tiles the loops around a reduction into registers.
     fn tile(&mut self, store: Id) -> Id {
         let value = self.g[store].src[2];
         if !self.g.any(value, |_, n| n.op == Op::Reduce) {
@@ -303,14 +409,15 @@ impl Optimiser<'_> {
         }
         store
     }
-    /// As many copies of a loop as a plan says, if there are so many iterations.
+    /// Returns a plan's number of copies of a loop, reduced to a divisor of its iterations.
     fn copies_given(&self, r: Id, copies: i64) -> i64 {
         match self.fixed(r) {
             Some(n) if self.g.range_kind(r) == Some(RangeKind::Loop) => divisor(n, copies),
             _ => 1,
         }
     }
-    /// Copies that a loop around a reduction gets in registers, where there are so many already.
+    /// Returns the heuristic number of copies of a loop around a reduction, given
+    /// the copies already made.
     fn copies(&self, store: Id, r: Id, upcasts: i64) -> i64 {
         let accumulators = self.registers / if upcasts >= MANY_TOKENS { 4 } else { 2 };
         let room = accumulators / upcasts.max(1);
@@ -318,7 +425,7 @@ impl Optimiser<'_> {
             return 1;
         }
         let Some(n) = self.fixed(r) else { return 1 };
-        // Only where the reduction depends on it: else it is hoisted anyway.
+        // Only if the reduction depends on the loop; otherwise it is hoisted.
         let dependent = self
             .g
             .toposort(&[self.g[store].src[2]])
@@ -327,7 +434,7 @@ impl Optimiser<'_> {
         let most = if dependent { room.min(4) } else { 1 };
         (1..=most).rev().find(|c| n % c == 0).unwrap_or(1)
     }
-    /// Accumulators that a reduction of this nest will have once it is tiled.
+    /// Returns the number of accumulators that a reduction will have after tiling.
     fn accumulators(&self, store: Id, reduce: Id) -> i64 {
         let mine = self.g.free_ranges(reduce);
         let (mut all, mut upcasts) = (1, self.upcasts(store));

@@ -1,37 +1,53 @@
-//! A GPU's nests as their plans say: how one is shared among the threads of its workgroup.
+//! Distributes a GPU's nests over the threads of a workgroup, as their plans say.
 //!
-//! Loops over output elements are flattened and spread over *groups* of threads (`Vector`), the ranges of reductions over the *lanes* of a group
-//! (`VectorReduce`), whose partial results are folded. Which threads are neighbours is the plan's choice: the lanes of a group, or the groups. The numbers
-//! of the new ranges say so: threads are counted row-major over the ranges of their nest, in the order of their numbers.
+//! Loops over outputs are flattened and distributed over *groups* of threads (`Vector`); the ranges
+//! of reductions are distributed over the *lanes* of a group (`VectorReduce`), and a cooperative
+//! reduction combines the partial results. The plan chooses whether neighbouring threads are the
+//! lanes of a group or the groups. The order of the new range numbers expresses this: threads are
+//! mapped row-major to the ranges of their nest, by number.
 //!
-//! Every plan is legal for any nest. Where a count does not divide, surplus elements repeat the last one, and surplus terms of a reduction
-//! count as its identity.
+//! Every plan is legal for any nest. If a count does not divide, surplus outputs repeat the last
+//! one, and surplus terms of a reduction are its identity.
 
 use super::fuse_reductions::fuse_reductions;
 use super::{accumulators, fragment_tiling};
-use crate::nest::{Nest, Ranges, adds, divisor, floor_power, identity, outermost_reductions, strided};
-use crate::tile::nest_view::{NestView, divided, fixed, is, most, reductions, walked};
-use crate::tile::{Along, Counted, NestPlan, Sum, Threads};
+use crate::ir::nest::{
+    Nest, Ranges, adds, divisor, floor_power, identity, outermost_reductions, strided,
+};
+use crate::plan::nest_view::{NestView, divided, fixed, is, most, reductions, walked};
+use crate::plan::{Along, Counted, NestPlan, ThreadSum, Threads};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp};
 use rustc_hash::FxHashMap;
 
-/// The nest with its reductions over the same terms in one loop: what proposals for threads are made for.
+/// Fuses a nest's reductions over the same terms into one loop. Proposals for
+/// threads assume this form.
 pub fn fused(g: &mut Graph, store: Id) -> Id {
-    let nest = Nest::of(g, store);
+    let nest = Nest::from_store(g, store);
     let all = reductions(g, nest.value);
     let value = fuse_reductions(g, nest.value, &all);
     Nest { value, ..nest }.store(g)
 }
 
-/// Rewrites a nest's ranges for the threads of a workgroup, as the plan says. Of a nest that is no matrix product, what [`fused`] makes of it is wanted.
+/// Rewrites a nest's ranges for the threads of a workgroup. For all plans but `Warps` and
+/// `Accumulators`, the nest must come from [`fused`].
 pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: &mut Ranges) -> Id {
     match plan {
-        NestPlan::Warps(warps) => fragment_tiling::nest(g, store, warps, &target.machine, ranges).unwrap_or(store),
+        NestPlan::Warps(warps) => {
+            fragment_tiling::nest(g, store, warps, &target.machine, ranges).unwrap_or(store)
+        }
         NestPlan::Threads(plan) => {
             let threads = target.threads as i64;
             let inside = adds(g, store).then(Vec::new);
-            Sharing { g, ranges, threads, plan, steps: FxHashMap::default(), inside }.nest(store)
+            Sharing {
+                g,
+                ranges,
+                threads,
+                plan,
+                steps: FxHashMap::default(),
+                inside,
+            }
+            .nest(store)
         }
         NestPlan::Counted(plan) => counted(g, store, plan, ranges),
         NestPlan::Accumulators(plan) => accumulators::nest(g, store, plan, ranges).unwrap_or(store),
@@ -39,30 +55,54 @@ pub fn nest(g: &mut Graph, store: Id, plan: &NestPlan, target: &Target, ranges: 
     }
 }
 
-/// A nest whose threads are counted already, of each of its sums so many steps at once; the lanes that share the steps of outermost sums are whole
-/// copies of these threads.
+/// Rewrites a nest with threads that are already mapped: unrolls its sums, and splits outermost
+/// sums over `lanes` copies of these threads (split-K within the workgroup).
 fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id {
-    let mut nest = Nest::of(g, store);
+    let mut nest = Nest::from_store(g, store);
     let lane = (plan.lanes > 1).then(|| beside_threads(g, &mut nest, plan.lanes, ranges));
     let outermost = outermost_reductions(g, nest.value);
     let mut cuts: FxHashMap<(Id, i64, bool), Vec<Id>> = FxHashMap::default();
     let mut map = FxHashMap::default();
-    let walks = |g: &Graph, n: Id| walked(g, n).into_iter().max_by_key(|&r| most(g, r)).map(|r| (n, r));
-    let sums: Vec<(Id, Id)> = reductions(g, nest.value).into_iter().filter_map(|n| walks(g, n)).collect();
+    let walks = |g: &Graph, n: Id| {
+        walked(g, n)
+            .into_iter()
+            .max_by_key(|&r| most(g, r))
+            .map(|r| (n, r))
+    };
+    let sums: Vec<(Id, Id)> = reductions(g, nest.value)
+        .into_iter()
+        .filter_map(|n| walks(g, n))
+        .collect();
     for (i, (n, r)) in sums.into_iter().enumerate() {
         let node = g[n].clone();
-        // A loop whose length is data is taken a step at a time, by all lanes: what lies behind its end is no number.
-        let (Arg::Reduce(op, _), Some(bound)) = (node.arg, fixed(g, r)) else { continue };
+        // A loop with data-dependent length is stepped by all lanes together: values past its end
+        // may not be numbers.
+        let (Arg::Reduce(op, _), Some(bound)) = (node.arg, fixed(g, r)) else {
+            continue;
+        };
         let divides = |by: i64| bound % by == 0;
         let lane = lane.filter(|_| outermost.contains(&n) && divides(plan.lanes));
         let lanes = if lane.is_some() { plan.lanes } else { 1 };
-        let wide = plan.steps.get(i).copied().filter(|w| divides(lanes * w)).unwrap_or(1);
+        let wide = plan
+            .steps
+            .get(i)
+            .copied()
+            .filter(|w| divides(lanes * w))
+            .unwrap_or(1);
         let parts = cuts.entry((r, wide, lane.is_some())).or_insert_with(|| {
             let step = ranges.fixed(g, bound / wide / lanes, RangeKind::Reduce);
-            [step].into_iter().chain(lane).chain([ranges.fixed(g, wide, RangeKind::Unroll)]).collect()
+            [step]
+                .into_iter()
+                .chain(lane)
+                .chain([ranges.fixed(g, wide, RangeKind::Unroll)])
+                .collect()
         });
         let strides = [lanes * wide, wide, 1];
-        let strides = if lane.is_some() { &strides[..] } else { &[wide, 1][..] };
+        let strides = if lane.is_some() {
+            &strides[..]
+        } else {
+            &[wide, 1][..]
+        };
         let at: Vec<(Id, i64)> = parts.iter().copied().zip(strides.iter().copied()).collect();
         let at = strided(g, &at);
         let inner = g.substitute(node.src[0], &mut FxHashMap::from_iter([(r, at)]));
@@ -74,10 +114,16 @@ fn counted(g: &mut Graph, store: Id, plan: &Counted, ranges: &mut Ranges) -> Id 
     Nest { value, ..nest }.store(g)
 }
 
-/// A range of so many copies of a nest's threads. It is counted outside them: those of one copy keep their neighbours, as a warp's product wants it.
+/// Adds a range of `lanes` copies of the nest's threads. It is outermost, so the threads of one
+/// copy stay neighbours, as MMA products require.
 fn beside_threads(g: &mut Graph, nest: &mut Nest, lanes: i64, ranges: &mut Ranges) -> Id {
     let lane = ranges.fixed(g, lanes, RangeKind::VectorReduce);
-    let threads: Vec<Id> = nest.closed.iter().copied().filter(|&r| is(g, r, RangeKind::Vector)).collect();
+    let threads: Vec<Id> = nest
+        .closed
+        .iter()
+        .copied()
+        .filter(|&r| is(g, r, RangeKind::Vector))
+        .collect();
     let mut map = FxHashMap::default();
     for r in threads {
         let again = ranges.range(g, g[r].src[0], RangeKind::Vector);
@@ -96,9 +142,11 @@ struct Sharing<'a> {
     ranges: &'a mut Ranges,
     threads: i64,
     plan: &'a Threads,
-    /// Ranges that a range of reductions was cut into, for lanes: reductions over the same terms share their loop.
-    steps: FxHashMap<(Id, Id, Sum), [Id; 2]>,
-    /// Of a nest that adds, whose indices are held within what is shared: where these have not passed the end.
+    /// Ranges that a reduction's range was split into, by lane range: reductions over the same
+    /// terms share their loop.
+    steps: FxHashMap<(Id, Id, ThreadSum), [Id; 2]>,
+    /// For a nest that adds to its buffer: the conditions under which clamped
+    /// indices are within bounds.
     inside: Option<Vec<Id>>,
 }
 
@@ -111,12 +159,11 @@ struct Lanes {
 
 /// The threads of a workgroup as groups of lanes.
 struct Division {
-    /// Lanes of a group.
     lanes: i64,
-    /// Their range, if there are several.
+    /// Range of the lanes, if there are several.
     lane: Option<Id>,
     groups: i64,
-    /// Their range, if there are several and elements for them.
+    /// Range of the groups, if there are several and more than one output.
     group: Option<Id>,
 }
 
@@ -127,29 +174,39 @@ impl Sharing<'_> {
     fn fixed_range(&mut self, bound: i64, kind: RangeKind) -> Id {
         self.ranges.fixed(self.g, bound, kind)
     }
-    /// A power of two that divides the threads.
+    /// Returns a power of two that divides the threads.
     fn lanes(&self, wanted: i64) -> i64 {
         floor_power(wanted.min(self.threads))
     }
 
     fn nest(&mut self, store: Id) -> Id {
-        let nest = Nest::of(self.g, store);
-        let NestView { own, common, mut shared } = NestView::of(self.g, &nest, self.threads);
-        let sums = NestView { own: own.clone(), common, shared: vec![] }.sums(self.g, nest.value);
-        let Nest { buffer, offset, value, adds, mut closed } = nest;
+        let nest = Nest::from_store(self.g, store);
+        let NestView {
+            own,
+            common,
+            mut shared,
+        } = NestView::new(self.g, &nest, self.threads);
+        let sums = NestView {
+            own: own.clone(),
+            common,
+            shared: vec![],
+        }
+        .sums(self.g, nest.value);
+        let Nest {
+            buffer,
+            offset,
+            value,
+            adds,
+            mut closed,
+        } = nest;
         let (along, mut map) = (self.plan.along, FxHashMap::default());
         self.widen(&mut shared, &mut closed, &mut map);
         self.repeat(&mut shared, &mut closed, &mut map);
         let outputs: i64 = shared.iter().map(|&r| most(self.g, r)).product();
-        // Threads that have no element of their own must know that: one that is added is added once.
+        // In an addition, surplus threads must be masked, since each element is added exactly once.
         let division = self.division(if adds { self.threads } else { outputs }, !own.is_empty());
-        // What is left of the output once the reductions are known is shared among the lanes of the group.
-        let rest: Vec<Id> = closed
-            .iter()
-            .copied()
-            .filter(|&r| is(self.g, r, RangeKind::Loop) && fixed(self.g, r).is_some() && !shared.contains(&r))
-            .filter(|r| !own.iter().any(|&n| self.g.free_ranges(n).contains(r)))
-            .collect();
+        // Loops on which no reduction depends are distributed over the lanes of a group.
+        let rest = self.independent_loops(&closed, &shared, &own);
         let mut order: Vec<Id> = Vec::new();
         let mut indices = FxHashMap::default();
         if let Some(group) = division.group {
@@ -164,23 +221,49 @@ impl Sharing<'_> {
         for (_, index) in map.iter_mut() {
             *index = self.g.substitute(*index, &mut indices.clone());
         }
-        let left: Vec<Id> = closed.iter().copied().filter(|r| !indices.contains_key(r)).collect();
+        let left: Vec<Id> = closed
+            .iter()
+            .copied()
+            .filter(|r| !indices.contains_key(r))
+            .collect();
         map.extend(indices);
-        // Loops that are left stay outside: what a workgroup does one after the other.
+        // Remaining loops stay outermost; a workgroup runs them in sequence.
         let stays = |&r: &Id| is(self.g, r, RangeKind::Loop) || is(self.g, r, RangeKind::Reduce);
         let (loops, copies): (Vec<Id>, Vec<Id>) = left.into_iter().partition(stays);
         let order: Vec<Id> = loops.into_iter().chain(order).chain(copies).collect();
         let offset = self.g.substitute(offset, &mut map);
         self.divide_reductions(value, &sums, &own, &division, &mut map);
         let value = self.g.substitute(value, &mut map);
-        let mut nest = Nest { buffer, offset, value, adds, closed: order };
+        let mut nest = Nest {
+            buffer,
+            offset,
+            value,
+            adds,
+            closed: order,
+        };
         nest.only_where(self.g, self.inside.as_deref().unwrap_or_default());
         nest.store(self.g)
     }
 
-    /// The threads divided among so many output elements and their own reductions: ranges numbered in the order of the threads.
+    /// Returns the loops of fixed length that are not `shared`, and on which no sum of `own` depends.
+    fn independent_loops(&self, closed: &[Id], shared: &[Id], own: &[Id]) -> Vec<Id> {
+        closed
+            .iter()
+            .copied()
+            .filter(|&r| {
+                is(self.g, r, RangeKind::Loop) && fixed(self.g, r).is_some() && !shared.contains(&r)
+            })
+            .filter(|r| !own.iter().any(|&n| self.g.free_ranges(n).contains(r)))
+            .collect()
+    }
+
+    /// Divides the threads between outputs and lanes; the new ranges are numbered in thread order.
     fn division(&mut self, outputs: i64, reduces: bool) -> Division {
-        let lanes = if reduces { self.lanes(self.plan.lanes) } else { 1 };
+        let lanes = if reduces {
+            self.lanes(self.plan.lanes)
+        } else {
+            1
+        };
         let groups = self.threads / lanes;
         let (mut lane, mut group) = (None, None);
         if self.plan.along == Along::Output && lanes > 1 {
@@ -192,11 +275,16 @@ impl Sharing<'_> {
         if self.plan.along == Along::Reduction && lanes > 1 {
             lane = Some(self.fixed_range(lanes, RangeKind::VectorReduce));
         }
-        Division { lanes, lane, groups, group }
+        Division {
+            lanes,
+            lane,
+            groups,
+            group,
+        }
     }
 
-    /// Puts the reductions below `value`, each after its sources, into `map`: of those that are `sums` an output element's `own` over the lanes of its group,
-    /// the others over lanes of all threads.
+    /// Rewrites the reductions below `value` into `map`, in topological order: an output's `own`
+    /// sums over the lanes of its group, other `sums` over lanes of all threads.
     fn divide_reductions(
         &mut self,
         value: Id,
@@ -210,19 +298,32 @@ impl Sharing<'_> {
             if node.op != Op::Reduce {
                 continue;
             }
-            let src: Vec<Id> = node.src.iter().map(|&s| self.g.substitute(s, map)).collect();
-            let Arg::Reduce(op, _) = node.arg else { continue };
+            let src: Vec<Id> = node
+                .src
+                .iter()
+                .map(|&s| self.g.substitute(s, map))
+                .collect();
+            let Arg::Reduce(op, _) = node.arg else {
+                continue;
+            };
             let new = match sums.iter().position(|&s| s == n) {
                 Some(at) => {
-                    let mut sum = Sum { common: None, terms: 1, steps: 1 };
+                    let mut sum = ThreadSum {
+                        common: None,
+                        terms: 1,
+                        steps: 1,
+                    };
                     sum = self.plan.sums.get(at).copied().unwrap_or(sum);
                     let (mut lane, mut count) = (division.lane, division.lanes);
                     if !own.contains(&n) {
                         count = self.lanes(sum.common.unwrap_or(1));
-                        lane = (count > 1).then(|| self.fixed_range(count, RangeKind::VectorReduce));
+                        lane =
+                            (count > 1).then(|| self.fixed_range(count, RangeKind::VectorReduce));
                     }
                     match lane {
-                        Some(range) => self.reduction(src[0], &src[1..], op, sum, Lanes { range, count }),
+                        Some(range) => {
+                            self.reduction(src[0], &src[1..], op, sum, Lanes { range, count })
+                        }
                         None => self.g.reduce_ranges(src[0], &src[1..], op),
                     }
                 }
@@ -232,11 +333,18 @@ impl Sharing<'_> {
         }
     }
 
-    /// Loops over output elements become copies, so that what they share is read once for all of them.
+    /// Turns loops over outputs into copies, so that shared operands are read once.
     fn repeat(&mut self, shared: &mut Vec<Id>, closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
         let nest = closed.clone();
-        for r in self.plan.copies.iter().filter_map(|&at| nest.get(at).copied()) {
-            let Some(n) = fixed(self.g, r).filter(|_| shared.contains(&r)) else { continue };
+        for r in self
+            .plan
+            .copies
+            .iter()
+            .filter_map(|&at| nest.get(at).copied())
+        {
+            let Some(n) = fixed(self.g, r).filter(|_| shared.contains(&r)) else {
+                continue;
+            };
             let copy = self.fixed_range(n, RangeKind::Upcast);
             map.insert(r, copy);
             shared.retain(|&s| s != r);
@@ -245,13 +353,19 @@ impl Sharing<'_> {
         }
     }
 
-    /// Several neighbouring output elements for each thread: the last loop as (loop, copies).
+    /// Gives each thread several neighbouring outputs: splits the last loop into (loop, copies).
     fn widen(&mut self, shared: &mut Vec<Id>, closed: &mut Vec<Id>, map: &mut FxHashMap<Id, Id>) {
-        let Some(&last) = shared.last().filter(|_| self.plan.width > 1) else { return };
-        let Some(bound) = fixed(self.g, last) else { return };
+        let Some(&last) = shared.last().filter(|_| self.plan.width > 1) else {
+            return;
+        };
+        let Some(bound) = fixed(self.g, last) else {
+            return;
+        };
         let wide = divisor(bound, self.plan.width);
-        let (outer, inner) =
-            (self.fixed_range(bound / wide, RangeKind::Loop), self.fixed_range(wide, RangeKind::Upcast));
+        let (outer, inner) = (
+            self.fixed_range(bound / wide, RangeKind::Loop),
+            self.fixed_range(wide, RangeKind::Upcast),
+        );
         let w = self.g.int(wide);
         let at = self.g.mul(outer, w);
         let at = self.g.add(at, inner);
@@ -268,8 +382,15 @@ impl Sharing<'_> {
         closed.extend(Some(inner).filter(|&r| self.g[r].op == Op::Range));
     }
 
-    /// The ranges `shared` as (steps, groups of threads): `map` gets their indices.
-    fn spread(&mut self, shared: &[Id], group: Id, groups: i64, map: &mut FxHashMap<Id, Id>) -> Option<Id> {
+    /// Distributes the ranges `shared` over groups of threads, and adds their indices to `map`.
+    /// Returns the remaining loop.
+    fn spread(
+        &mut self,
+        shared: &[Id],
+        group: Id,
+        groups: i64,
+        map: &mut FxHashMap<Id, Id>,
+    ) -> Option<Id> {
         let bounds: Vec<Id> = shared.iter().map(|&r| self.g[r].src[0]).collect();
         let one = self.g.int(1);
         let total = bounds.iter().fold(one, |p, &b| self.g.mul(p, b));
@@ -297,12 +418,27 @@ impl Sharing<'_> {
         (self.g[step].op == Op::Range).then_some(step)
     }
 
-    /// A reduction whose terms are shared by these lanes.
-    fn reduction(&mut self, value: Id, ranges: &[Id], op: ReduceOp, plan: Sum, of: Lanes) -> Id {
-        let Lanes { range: lane, count: lanes } = of;
-        let walked: Vec<Id> = ranges.iter().copied().filter(|&r| is(self.g, r, RangeKind::Reduce)).collect();
+    /// Splits the terms of a reduction over lanes.
+    fn reduction(
+        &mut self,
+        value: Id,
+        ranges: &[Id],
+        op: ReduceOp,
+        plan: ThreadSum,
+        of: Lanes,
+    ) -> Id {
+        let Lanes {
+            range: lane,
+            count: lanes,
+        } = of;
+        let walked: Vec<Id> = ranges
+            .iter()
+            .copied()
+            .filter(|&r| is(self.g, r, RangeKind::Reduce))
+            .collect();
         let Some(r) = divided(self.g, &walked, lanes) else {
-            // Straight code: every lane computes all of it, and one counts.
+            // Unrolled reductions are computed by every lane, and all but the first contribute the
+            // identity.
             return self.only_first(value, ranges, op, lane);
         };
         let (bound, wide) = (self.g[r].src[0], plan.terms);
@@ -312,8 +448,10 @@ impl Sharing<'_> {
         let of_lane = self.g.mul(lane, w);
         let at = self.g.add(at, of_lane);
         let at = self.g.add(at, part);
-        let divides =
-            self.g.int_value(bound).is_some_and(|b| b % (lanes * wide) == 0 && (b / (lanes * wide)) % plan.steps == 0);
+        let divides = self
+            .g
+            .int_value(bound)
+            .is_some_and(|b| b % (lanes * wide) == 0 && (b / (lanes * wide)) % plan.steps == 0);
         let (mut index, minus) = (at, self.g.int(-1));
         if !divides {
             let last = self.g.add(bound, minus);
@@ -328,11 +466,17 @@ impl Sharing<'_> {
         }
         let mut all: Vec<Id> = ranges.iter().copied().filter(|&x| x != r).collect();
         let stepped: Vec<Id> = self.g.free_ranges(step).to_vec();
-        all.extend(stepped.into_iter().chain([part, lane]).filter(|&x| self.g[x].op == Op::Range));
+        all.extend(
+            stepped
+                .into_iter()
+                .chain([part, lane])
+                .filter(|&x| self.g[x].op == Op::Range),
+        );
         self.g.reduce_ranges(new, &all, op)
     }
-    /// The ranges that a range of reductions is cut into, once for all of them: an index of steps, and the neighbouring terms of a step.
-    fn cut(&mut self, r: Id, lanes: Lanes, plan: Sum) -> [Id; 2] {
+    /// Splits a range into a step index and the neighbouring terms of a step,
+    /// shared by equal reductions.
+    fn cut(&mut self, r: Id, lanes: Lanes, plan: ThreadSum) -> [Id; 2] {
         if let Some(&known) = self.steps.get(&(r, lanes.range, plan)) {
             return known;
         }
@@ -340,16 +484,23 @@ impl Sharing<'_> {
         let (by, up) = (self.g.int(at_once), self.g.int(at_once - 1));
         let steps = self.g.add(self.g[r].src[0], up);
         let steps = self.g.idiv(steps, by);
-        let new = [self.steps(steps, plan.steps), self.fixed_range(plan.terms, RangeKind::Unroll)];
+        let new = [
+            self.steps(steps, plan.steps),
+            self.fixed_range(plan.terms, RangeKind::Unroll),
+        ];
         self.steps.insert((r, lanes.range, plan), new);
         new
     }
-    /// A loop over so many steps, in copies whose loads wait for memory together. What is beyond the end counts as nothing.
+    /// Creates a loop over `steps`, with `copies` of them unrolled to have their loads in flight
+    /// together. Steps past the end contribute the identity.
     fn steps(&mut self, steps: Id, copies: i64) -> Id {
         let (up, by) = (self.g.int(copies - 1), self.g.int(copies));
         let count = self.g.add(steps, up);
         let count = self.g.idiv(count, by);
-        let (outer, inner) = (self.range(count, RangeKind::Reduce), self.fixed_range(copies, RangeKind::Unroll));
+        let (outer, inner) = (
+            self.range(count, RangeKind::Reduce),
+            self.fixed_range(copies, RangeKind::Unroll),
+        );
         let at = self.g.mul(outer, by);
         self.g.add(at, inner)
     }

@@ -1,37 +1,37 @@
-//! Launches: what scheduling makes, and mapping and emitting read.
+//! Launches: the output of scheduling, read by mapping and emission.
 
-use crate::price::Price;
-use crate::tile::TilePlan;
+use crate::cost::Cost;
+use crate::plan::TilePlan;
 use gristmill_uop::Id;
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::When;
 
-/// What one kernel computes of a launch.
+/// One kernel's part of a launch.
 #[derive(Clone, Debug)]
 pub struct Body {
-    /// Its nests.
+    /// Nests, in execution order.
     pub nests: Vec<Id>,
-    /// What holds for its workgroups.
+    /// Conditions on its workgroups.
     pub when: When,
-    /// The tensor-level node that it computes, if it is a function's.
+    /// Tensor-level node that it computes; `None` in a prepack kernel.
     pub root: Option<Id>,
-    /// The user's kernel whose text it runs, if it has one.
+    /// Custom kernel that it runs, if any.
     pub kernel: Option<CustomRef>,
-    /// What it computes, in words.
+    /// Human-readable description of its work.
     pub title: String,
-    /// How it is computed; nests are planned when they are mapped.
+    /// Tile plan; the plans of nests are added by the mapping.
     pub plan: TilePlan,
-    /// Seconds by the cost model, without its launch.
+    /// Modelled seconds without the launch.
     pub seconds: f64,
 }
 
-/// One launch: bodies without a path between them, side by side.
+/// One launch of independent bodies.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The bodies.
+    /// Bodies that share the grid.
     pub bodies: Vec<Body>,
-    /// Launches of one level are independent.
+    /// Dependency level; launches of one level are independent.
     pub level: usize,
-    /// Modelled cost.
-    pub price: Price,
+    /// Modelled cost, launch included.
+    pub cost: Cost,
 }

@@ -1,9 +1,9 @@
-//! Memory plan: intermediates that are not alive at the same time share bytes of one arena.
+//! Memory plan: intermediates with disjoint lifetimes share bytes of one arena.
 
-/// An intermediate: its size and the levels from its first write to its last read, inclusive.
+/// Size and lifetime of an intermediate: levels from its first write to its last read, inclusive.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetime {
-    /// Bytes.
+    /// Size of the intermediate in bytes.
     pub bytes: usize,
     /// Level of its writer.
     pub from: usize,
@@ -11,11 +11,13 @@ pub struct Lifetime {
     pub to: usize,
 }
 
-/// Alignment of every intermediate, at least: a cache line, and any vector.
+/// Minimum alignment of an intermediate: a cache line, and any vector.
 const ALIGN: usize = 64;
 
-/// Offsets, in the order of `lifetimes`, and the size of the arena. Largest first, each at the lowest offset that is free throughout
-/// its life, a multiple of `alignment`, which is a power of two.
+/// Assigns offsets, in the order of `lifetimes`, and returns them with the arena size.
+///
+/// Places the largest first, each at the lowest multiple of `alignment` (a power of two) that is
+/// free during its lifetime.
 pub fn plan(lifetimes: &[Lifetime], alignment: usize) -> (Vec<usize>, usize) {
     let alignment = alignment.max(ALIGN);
     let mut order: Vec<usize> = (0..lifetimes.len()).collect();

@@ -1,8 +1,9 @@
-//! Random functions, computed in two ways and judged by the evaluator.
+//! Random functions, computed in two ways and compared with the f64 evaluator.
 //!
-//! The bytes of an input choose ops, shapes, encodings, lengths that are known only to a step, and a way to compute: another machine's numbers, some
-//! optimisations switched off, a perturbed schedule. The conformance suite's harness runs the function on `interp`, as the cheapest
-//! schedule and in that way, and compares both with the f64 evaluator.
+//! The bytes of an input choose ops, shapes, encodings, dynamic lengths, and a variant of
+//! compilation: another machine description, some optimisations disabled, a perturbed schedule. The
+//! conformance suite's harness runs the function on `interp` with the cheapest schedule and with
+//! that variant, and compares both with the f64 evaluator.
 
 mod build;
 #[expect(dead_code, reason = "the conformance suite uses the rest")]
@@ -10,7 +11,7 @@ mod build;
 mod harness;
 
 use crate::Target;
-use crate::bytes::Bytes;
+use crate::bytes::FuzzInput;
 use build::Drawn;
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::dialect::C;
@@ -22,7 +23,7 @@ use gristmill_uop::target::{FLAGS, PARAMETERS, Target as Kind};
 use harness::{Way, check};
 use std::sync::Arc;
 
-/// Bytes of choices.
+/// Input: a byte string of choices.
 pub const TARGET: Target = Target {
     name: "graphs",
     about: "random functions of ops, shapes and encodings: two schedules on interp against the f64 evaluator",
@@ -34,7 +35,7 @@ pub const TARGET: Target = Target {
 };
 
 fn run(input: &[u8]) {
-    let mut bytes = Bytes::new(input);
+    let mut bytes = FuzzInput::new(input);
     let machine = machine(&mut bytes);
     let seed = Some(u64::from(bytes.byte())).filter(|&seed| seed % 2 == 1);
     let written = bytes.below(4) == 0;
@@ -47,27 +48,56 @@ fn run(input: &[u8]) {
             None => Box::new(Cheapest),
         };
         let compiled = compile(&case.function, &machine, Some(dialect), policy.as_mut());
-        assert!(compiled.programs.iter().all(|program| !program.source.is_empty()), "a kernel without a text");
+        assert!(
+            compiled
+                .programs
+                .iter()
+                .all(|program| !program.source.is_empty()),
+            "a kernel without a text"
+        );
     }
     let plain = Opened::new(Arc::new(InterpDevice::new()), None).exact();
-    let varied = Opened { target: machine, ..plain.clone() };
-    let way = |name: &str, device, seed| Way { name: name.into(), device, seed, same_as: None };
-    check(vec![case], vec![way("cheapest", plain, None), way("varied", varied, seed)]);
+    let varied = Opened {
+        target: machine,
+        ..plain.clone()
+    };
+    let way = |name: &str, device, seed| Way {
+        name: name.into(),
+        device,
+        seed,
+        same_as: None,
+    };
+    check(
+        vec![case],
+        vec![way("cheapest", plain, None), way("varied", varied, seed)],
+    );
 }
 
-/// Numbers of a machine: a processor's or a GPU's, tuned somehow, with some optimisations off.
-fn machine(bytes: &mut Bytes) -> Kind {
+/// Draws a machine description: a CPU or a GPU, with random tuning parameters
+/// and some optimisations disabled.
+fn machine(bytes: &mut FuzzInput) -> Kind {
     let mut machine = match bytes.below(6) {
-        0 => Kind { threads: 64, ..Kind::named("h200") },
+        0 => Kind {
+            threads: 64,
+            ..Kind::named("h200")
+        },
         1 => Kind::named(NAMED[bytes.below(NAMED.len())].name),
         kind => {
             let lanes = bytes.pick(&[4, 8, 16]);
             let workers = 1 + bytes.below(3);
-            Kind::new(Machine { pairs: kind == 2, signed_bytes: kind == 3, ..Machine::cpu("fuzz", lanes, workers) })
+            Kind::new(Machine {
+                pairs: kind == 2,
+                signed_bytes: kind == 3,
+                ..Machine::cpu("fuzz", lanes, workers)
+            })
         }
     };
     let off = u32::from_le_bytes([bytes.byte(), bytes.byte(), bytes.byte(), bytes.byte()]);
-    FLAGS.iter().enumerate().filter(|(i, _)| off >> i & 1 == 1).for_each(|(_, flag)| (flag.off)(&mut machine));
+    FLAGS
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| off >> i & 1 == 1)
+        .for_each(|(_, flag)| (flag.off)(&mut machine));
     let tuned = bytes.byte();
     for (i, parameter) in PARAMETERS.iter().enumerate() {
         *(parameter.field)(&mut machine.tuning) =
@@ -77,7 +107,14 @@ fn machine(bytes: &mut Bytes) -> Kind {
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    // What the bytes mean is the generator's business: a few hundred of each kind of machine reach every op.
-    let mut random = crate::mutate::Random(1);
-    (0..24).map(|i| (0..16 + 8 * (i % 12)).map(|_| random.bits() as u8).collect()).collect()
+    // The generator gives the bytes their meaning: a few hundred for each kind of machine reach
+    // every op.
+    let mut random = crate::mutate::SplitMix(1);
+    (0..24)
+        .map(|i| {
+            (0..16 + 8 * (i % 12))
+                .map(|_| random.bits() as u8)
+                .collect()
+        })
+        .collect()
 }

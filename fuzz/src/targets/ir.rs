@@ -1,10 +1,10 @@
-//! The text form of the IR.
+//! Fuzz target for the text form of the IR.
 
 use crate::Target;
 use gristmill_uop::spec::{Level, check};
 use gristmill_uop::text::{parse, print};
 
-/// A text.
+/// Input: UTF-8 text.
 pub const TARGET: Target = Target {
     name: "ir",
     about: "the IR's text form: parsed, checked at both levels, printed, parsed again",
@@ -80,9 +80,18 @@ pub const TARGET: Target = Target {
 };
 
 fn run(input: &[u8]) {
-    let Ok(text) = std::str::from_utf8(input) else { return };
-    let find = |name: &str| gristmill_encodings::TABLE.iter().copied().find(|e| e.name == name);
-    let Ok((graph, roots)) = parse(text, &find) else { return };
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    let find = |name: &str| {
+        gristmill_encodings::TABLE
+            .iter()
+            .copied()
+            .find(|e| e.name == name)
+    };
+    let Ok((graph, roots)) = parse(text, &find) else {
+        return;
+    };
     let printed = print(&graph, &roots);
     let (again, same) = parse(&printed, &find).unwrap_or_else(|error| panic!("{error}\n{printed}"));
     assert_eq!(print(&again, &same), printed);

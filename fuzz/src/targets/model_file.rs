@@ -1,10 +1,10 @@
-//! Model files, whole and split.
+//! Fuzz targets for model files, single and split.
 
 use crate::Target;
 use crate::targets::toy;
 use gristmill_encodings::TABLE;
-use gristmill_llm::arch::{self, Functions, Logits, Model, Options, Pools, TokenClass};
-use gristmill_llm::gguf::{Gguf, Metadata, Source, TensorDecl, Value, Writer};
+use gristmill_llm::arch::{self, Functions, Logits, Model, Options, Pools, StepKind};
+use gristmill_llm::gguf::{ByteSource, Gguf, Metadata, TensorDecl, Value, Writer};
 use gristmill_llm::language;
 use gristmill_uop::Scalar;
 use gristmill_uop::encoding::EncodingRef;
@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// One file.
+/// Input: one GGUF file.
 pub const FILE: Target = Target {
     name: "gguf",
     about: "a model file: header, metadata, tensors, tokenizer, template, sampling, the plan of a step",
@@ -23,7 +23,7 @@ pub const FILE: Target = Target {
     tries: 3000,
 };
 
-/// Files of a split model.
+/// Input: the files of a split model.
 pub const SPLIT: Target = Target {
     name: "split",
     about: "the files of a split model, by their names in a folder",
@@ -58,22 +58,28 @@ const WORDS: &[&str] = &[
     "\0\0\0\0\0\0\0\u{1}",
 ];
 
-/// Zeros after an input: the header alone is mutated, and its tensors have data all the same.
+/// Zeros appended to an input, so that a mutated header still has tensor data.
 const ZEROS: u64 = 1 << 20;
-/// Layers, heads, experts and positions of models that are planned here. More of them would take time and show nothing else.
+/// Maximum layers, heads, experts and positions of a model that is planned; larger
+/// ones only take longer.
 const PLANNED: usize = 8;
 
 struct Padded(Vec<u8>);
 
-impl Source for Padded {
+impl ByteSource for Padded {
     fn size(&self) -> u64 {
         self.0.len() as u64 + ZEROS
     }
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        if offset.checked_add(out.len() as u64).is_none_or(|end| end > self.size()) {
+        if offset
+            .checked_add(out.len() as u64)
+            .is_none_or(|end| end > self.size())
+        {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.0.len());
+        let start = usize::try_from(offset)
+            .unwrap_or(usize::MAX)
+            .min(self.0.len());
         let n = out.len().min(self.0.len() - start);
         out[..n].copy_from_slice(&self.0[start..start + n]);
         out[n..].fill(0);
@@ -90,17 +96,29 @@ fn file(input: &[u8]) {
     }
 }
 
-/// Reads what a program reads of a file.
+/// Reads everything that a program reads from a file.
 fn read(file: &Gguf) {
     let metadata = file.metadata();
     for (key, value) in metadata.iter() {
-        let _ = (value.to_string(), metadata.u32(key), metadata.f32(key), metadata.bool(key), metadata.str(key));
-        let _ = (metadata.ints(key), metadata.strings(key), metadata.floats(key), metadata.per_layer(key, 3));
+        let _ = (
+            value.to_string(),
+            metadata.u32(key),
+            metadata.f32(key),
+            metadata.bool(key),
+            metadata.str(key),
+        );
+        let _ = (
+            metadata.ints(key),
+            metadata.strings(key),
+            metadata.floats(key),
+            metadata.per_layer(key, 3),
+        );
     }
     for tensor in file.tensors() {
         let mut data = vec![0; tensor.bytes.min(4 << 10) as usize];
         assert!(tensor.elements() > 0, "{tensor:?}");
-        file.read_range(tensor, tensor.bytes - data.len() as u64, &mut data).expect("the end of a tensor");
+        file.read_range(tensor, tensor.bytes - data.len() as u64, &mut data)
+            .expect("the end of a tensor");
         let beyond = file.read_range(tensor, tensor.bytes, &mut [0]);
         assert!(beyond.is_err(), "{tensor:?} has a byte beyond its last");
     }
@@ -116,21 +134,40 @@ fn read(file: &Gguf) {
 
 fn plan(metadata: &Metadata, model: &dyn Model) {
     let name = model.architecture();
-    let small = |key: &str| metadata.u32(&format!("{name}.{key}")).ok().flatten().unwrap_or(0) as usize <= PLANNED;
-    let counts = ["attention.head_count", "expert_count", "expert_used_count", "expert_group_count"];
+    let small = |key: &str| {
+        metadata
+            .u32(&format!("{name}.{key}"))
+            .ok()
+            .flatten()
+            .unwrap_or(0) as usize
+            <= PLANNED
+    };
+    let counts = [
+        "attention.head_count",
+        "expert_count",
+        "expert_used_count",
+        "expert_group_count",
+    ];
     if model.layers() > PLANNED || !counts.into_iter().all(small) {
         return;
     }
     for table in model.rope_tables(PLANNED) {
         assert_eq!(table.rows(PLANNED).len() * 4, PLANNED * table.row_bytes());
     }
-    for tokens in [TokenClass::One, TokenClass::Chunk { max: PLANNED }] {
+    for tokens in [StepKind::Decode, StepKind::Prefill { max: PLANNED }] {
         let rows = Options::rows_for(PLANNED, tokens.max());
-        let cache = if tokens == TokenClass::One { Scalar::F16 } else { Scalar::F32 };
+        let cache = if tokens == StepKind::Decode {
+            Scalar::F16
+        } else {
+            Scalar::F32
+        };
         let options = Options {
             tokens,
             rows,
-            pools: Pools { states: 1, ..Pools::of(rows / Options::PAGE) },
+            pools: Pools {
+                states: 1,
+                ..Pools::from_pages(rows / Options::PAGE)
+            },
             contiguous: true,
             depth: rows,
             cache,
@@ -138,16 +175,17 @@ fn plan(metadata: &Metadata, model: &dyn Model) {
             tile: Options::TILE,
         };
         let plan = model.plan(&options, &mut Functions::new());
-        assert!(!plan.calls.is_empty() && model.planes(cache).len() == model.layers());
+        assert!(!plan.calls.is_empty() && model.cache_tensors(cache).len() == model.layers());
     }
 }
 
-/// A length of two bytes before each file.
+/// Input format: each file is preceded by its length in two bytes.
 fn split(input: &[u8]) {
     let mut rest = input;
     let mut files: Vec<&[u8]> = Vec::new();
     while let Some((&[low, high], after)) = rest.split_first_chunk::<2>() {
-        let (file, after) = after.split_at(usize::from(u16::from_le_bytes([low, high])).min(after.len()));
+        let (file, after) =
+            after.split_at(usize::from(u16::from_le_bytes([low, high])).min(after.len()));
         files.push(file);
         rest = after;
         if files.len() == 4 {
@@ -155,7 +193,11 @@ fn split(input: &[u8]) {
         }
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let path = |i: usize| -> PathBuf { folder.path().join(format!("m-{:05}-of-{:05}.gguf", i + 1, files.len())) };
+    let path = |i: usize| -> PathBuf {
+        folder
+            .path()
+            .join(format!("m-{:05}-of-{:05}.gguf", i + 1, files.len()))
+    };
     for (i, file) in files.iter().enumerate() {
         fs::write(path(i), file).expect("written");
     }
@@ -166,15 +208,23 @@ fn split(input: &[u8]) {
     }
 }
 
-/// The first encoding of so many elements a block.
-fn of(elements: usize) -> EncodingRef {
-    TABLE.iter().find(|e| e.elements == elements).unwrap_or_else(|| unreachable!("no encoding of {elements} elements"))
+/// Returns the first encoding with that number of elements per block.
+fn encoding(elements: usize) -> EncodingRef {
+    TABLE
+        .iter()
+        .find(|e| e.elements == elements)
+        .unwrap_or_else(|| unreachable!("no encoding of {elements} elements"))
 }
 
-/// A small model of latent attention, with a tokenizer and a template.
+/// A small model with multi-head latent attention (MLA), a tokenizer and a template.
 fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
-    let mut m = toy::metadata("glm4", &[(b"<|user|>".to_vec(), 3), (b"he".to_vec(), 1)], &[b"h e".to_vec()]);
-    m.insert("general.architecture", "deepseek2").insert("tokenizer.chat_template", "{{ messages[0].content }}");
+    let mut m = toy::metadata(
+        "glm4",
+        &[(b"<|user|>".to_vec(), 3), (b"he".to_vec(), 1)],
+        &[b"h e".to_vec()],
+    );
+    m.insert("general.architecture", "deepseek2")
+        .insert("tokenizer.chat_template", "{{ messages[0].content }}");
     for (key, n) in [
         ("block_count", 2u32),
         ("context_length", 64),
@@ -194,10 +244,15 @@ fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
     ] {
         m.insert(format!("deepseek2.{key}"), n);
     }
-    m.insert("deepseek2.attention.layer_norm_rms_epsilon", 1e-6f32).insert("general.sampling.temp", 0.5f32);
+    m.insert("deepseek2.attention.layer_norm_rms_epsilon", 1e-6f32)
+        .insert("general.sampling.temp", 0.5f32);
     let mut tensors: Vec<(String, Vec<u64>, EncodingRef)> = Vec::new();
     let mut add = |name: &str, dims: &[u64]| {
-        let encoding = if dims.len() > 1 { of(32) } else { of(1) };
+        let encoding = if dims.len() > 1 {
+            encoding(32)
+        } else {
+            encoding(1)
+        };
         tensors.push((name.to_owned(), dims.to_vec(), encoding));
     };
     add("token_embd.weight", &[32, 258]);
@@ -214,20 +269,36 @@ fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
         add("attn_q_b", &[32, 48]);
         add("attn_kv_b", &[32, 64]);
         if layer == 0 {
-            [("ffn_gate", [32, 32]), ("ffn_up", [32, 32]), ("ffn_down", [32, 32])].iter().for_each(|(n, d)| add(n, d));
+            [
+                ("ffn_gate", [32, 32]),
+                ("ffn_up", [32, 32]),
+                ("ffn_down", [32, 32]),
+            ]
+            .iter()
+            .for_each(|(n, d)| add(n, d));
             continue;
         }
         add("ffn_gate_inp", &[32, 2]);
-        ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"].iter().for_each(|n| add(n, &[32, 32, 2]));
-        ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"].iter().for_each(|n| add(n, &[32, 32]));
+        ["ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"]
+            .iter()
+            .for_each(|n| add(n, &[32, 32, 2]));
+        ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"]
+            .iter()
+            .for_each(|n| add(n, &[32, 32]));
     }
     (m, tensors)
 }
 
-/// The header of a file, without its data.
+/// Header of a file, without its data.
 fn header(metadata: &Metadata, tensors: &[(String, Vec<u64>, EncodingRef)]) -> Vec<u8> {
-    let declared: Vec<TensorDecl<'_>> =
-        tensors.iter().map(|&(ref name, ref dims, encoding)| TensorDecl { name, dims, encoding }).collect();
+    let declared: Vec<TensorDecl<'_>> = tensors
+        .iter()
+        .map(|&(ref name, ref dims, encoding)| TensorDecl {
+            name,
+            dims,
+            encoding,
+        })
+        .collect();
     let mut out = Vec::new();
     let _ = Writer::new(&mut out, metadata, &declared).expect("a header");
     out
@@ -265,15 +336,23 @@ fn every_kind_of_value() -> Metadata {
 
 fn files() -> Vec<Vec<u8>> {
     let (metadata, tensors) = tiny();
-    let plain = vec![("a".to_owned(), vec![4, 2], of(1)), ("b".to_owned(), vec![32, 3], of(32))];
-    vec![header(&metadata, &tensors), with_data(header(&every_kind_of_value(), &plain), 192)]
+    let plain = vec![
+        ("a".to_owned(), vec![4, 2], encoding(1)),
+        ("b".to_owned(), vec![32, 3], encoding(32)),
+    ];
+    vec![
+        header(&metadata, &tensors),
+        with_data(header(&every_kind_of_value(), &plain), 192),
+    ]
 }
 
 fn splits() -> Vec<Vec<u8>> {
     let shard = |no: u16, name: &str| {
         let mut m = Metadata::new();
-        m.insert("split.no", no).insert("split.count", 2u16).insert("split.tensors.count", 2i32);
-        with_data(header(&m, &[(name.to_owned(), vec![4], of(1))]), 32)
+        m.insert("split.no", no)
+            .insert("split.count", 2u16)
+            .insert("split.tensors.count", 2i32);
+        with_data(header(&m, &[(name.to_owned(), vec![4], encoding(1))]), 32)
     };
     let prefixed = |file: Vec<u8>| [&(file.len() as u16).to_le_bytes()[..], &file].concat();
     vec![[prefixed(shard(0, "a")), prefixed(shard(1, "b"))].concat()]

@@ -1,14 +1,14 @@
-//! What a model writes, taken apart: it is as little to be trusted as what a client sends.
+//! Fuzz target for parsing model output, which is as untrusted as client input.
 
 use crate::Target;
-use crate::bytes::Bytes;
+use crate::bytes::FuzzInput;
 use gristmill_llm::chat::markup::TABLE;
 use gristmill_llm::chat::spell::{self, Spelt};
-use gristmill_server::fuzzing::{Begins, Part, Reply, Schemas};
+use gristmill_server::fuzzing::{Begins, Reply, ReplyPart, Schemas};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
-/// What replies are made of: tokens that structure them, and what stands between.
+/// Dictionary: structural tokens of replies, and text between them.
 const WORDS: &[&str] = &[
     "<think>",
     "</think>",
@@ -89,7 +89,7 @@ const WORDS: &[&str] = &[
     " ",
 ];
 
-/// Two bytes of choices, and the text.
+/// Input: two bytes of choices, then the text.
 pub const TARGET: Target = Target {
     name: "reply",
     about: "a model's reply with reasoning and calls: taken apart in pieces and at once",
@@ -104,15 +104,25 @@ fn run(input: &[u8]) {
     static PARAMETERS: LazyLock<Value> = LazyLock::new(
         || json!({ "properties": { "x": { "type": "string" }, "n": { "type": "integer" }, "o": { "type": "object" } } }),
     );
-    let mut input = Bytes::new(input);
+    let mut input = FuzzInput::new(input);
     let (how, row) = (input.byte(), input.byte());
-    let begins = if how & 1 != 0 { Begins::Reasoning } else { Begins::Open };
+    let begins = if how & 1 != 0 {
+        Begins::Reasoning
+    } else {
+        Begins::Open
+    };
     let (tools, forced, cut) = (how & 2 != 0, how & 4 != 0, how & 8 != 0);
     let piece = 1 + usize::from(how >> 4);
     let text = String::from_utf8_lossy(input.rest()).into_owned();
-    let schemas = || tools.then(|| Schemas::new([("f", Some(&*PARAMETERS)), ("g", None)].into_iter()));
+    let schemas =
+        || tools.then(|| Schemas::new([("f", Some(&*PARAMETERS)), ("g", None)].into_iter()));
     let parsed = |piece: usize| {
-        let mut reply = Reply::new(&TABLE[usize::from(row) % TABLE.len()], begins, schemas(), forced);
+        let mut reply = Reply::new(
+            &TABLE[usize::from(row) % TABLE.len()],
+            begins,
+            schemas(),
+            forced,
+        );
         let characters: Vec<char> = text.chars().collect();
         let mut parts = Vec::new();
         for few in characters.chunks(piece) {
@@ -125,14 +135,16 @@ fn run(input: &[u8]) {
     assert_eq!(pieces, whole, "in pieces of {piece} otherwise than at once");
 }
 
-/// Neighbours of one kind made one: where texts are cut is a matter of when they came.
-fn joined(parts: Vec<Part>) -> Vec<Part> {
-    let mut out: Vec<Part> = Vec::new();
+/// Joins neighbouring parts of the same kind, since the cuts depend on how the text arrived.
+fn joined(parts: Vec<ReplyPart>) -> Vec<ReplyPart> {
+    let mut out: Vec<ReplyPart> = Vec::new();
     for part in parts {
         match (out.last_mut(), part) {
-            (Some(Part::Reasoning(text)), Part::Reasoning(more))
-            | (Some(Part::Content(text)), Part::Content(more))
-            | (Some(Part::Arguments(text)), Part::Arguments(more)) => text.push_str(&more),
+            (Some(ReplyPart::Reasoning(text)), ReplyPart::Reasoning(more))
+            | (Some(ReplyPart::Content(text)), ReplyPart::Content(more))
+            | (Some(ReplyPart::Arguments(text)), ReplyPart::Arguments(more)) => {
+                text.push_str(&more)
+            }
             (_, part) => out.push(part),
         }
     }
@@ -145,10 +157,25 @@ fn seeds() -> Vec<Vec<u8>> {
         ("n".to_owned(), Value::from(3)),
         ("o".to_owned(), json!({ "k": [1, {}] })),
     ]);
-    let calls = [Spelt { name: "f", arguments: &arguments }, Spelt { name: "g", arguments: &serde_json::Map::new() }];
+    let calls = [
+        Spelt {
+            name: "f",
+            arguments: &arguments,
+        },
+        Spelt {
+            name: "g",
+            arguments: &serde_json::Map::new(),
+        },
+    ];
     let spelt = TABLE.iter().zip(0u8..).map(|(row, index)| {
         let [open, close] = row.think;
-        [&[0x32, index], format!("{open}a{close}b{}", spell::calls(row, &calls)).as_bytes()].concat()
+        [
+            &[0x32, index],
+            format!("{open}a{close}b{}", spell::calls(row, &calls)).as_bytes(),
+        ]
+        .concat()
     });
-    spelt.chain([[&[0x11, 12], "Hm. So?</think>The answer is 42.".as_bytes()].concat()]).collect()
+    spelt
+        .chain([[&[0x11, 12], "Hm. So?</think>The answer is 42.".as_bytes()].concat()])
+        .collect()
 }

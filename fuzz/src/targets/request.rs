@@ -1,4 +1,4 @@
-//! Requests, from their text to the job that the engine would be given.
+//! Fuzz target for HTTP requests, from their text to the job for the engine.
 
 use crate::Target;
 use crate::targets::toy;
@@ -6,7 +6,7 @@ use gristmill_server::Config;
 use gristmill_server::fuzzing::Door;
 use std::cell::LazyCell;
 
-/// A line `METHOD PATH`, headers, an empty line, the body.
+/// Input: a line `METHOD PATH`, headers, an empty line, the body.
 pub const TARGET: Target = Target {
     name: "request",
     about: "a request of HTTP: paths, headers, bodies of every endpoint, up to the job for the engine",
@@ -115,7 +115,7 @@ pub const TARGET: Target = Target {
     tries: 1000,
 };
 
-/// Tokens of context.
+/// Context length of the model, tokens.
 const CONTEXT: usize = 512;
 
 const TEMPLATE: &str = "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.tool_calls %}{% for call in m.tool_calls %}<tool_call>{{ \
@@ -130,31 +130,62 @@ fn run(input: &[u8]) {
         Some(at) => (&input[..at], &input[at + 4..]),
         None => (input, &[][..]),
     };
-    let Ok(head) = std::str::from_utf8(head) else { return };
+    let Ok(head) = std::str::from_utf8(head) else {
+        return;
+    };
     let mut lines = head.split("\r\n");
-    let (method, path) = lines.next().and_then(|line| line.split_once(' ')).unwrap_or_default();
+    let (method, path) = lines
+        .next()
+        .and_then(|line| line.split_once(' '))
+        .unwrap_or_default();
     let headers: Vec<(&str, &str)> = lines.filter_map(|line| line.split_once(": ")).collect();
-    let Some(response) = DOOR.with(|door| door.ask(method, path, &headers, body.to_vec())) else { return };
+    let Some(response) = DOOR.with(|door| door.ask(method, path, &headers, body.to_vec())) else {
+        return;
+    };
     let text = String::from_utf8_lossy(&response.body);
     assert_ne!(response.status, 500, "{text}");
     if let Some(accepted) = response.accepted {
-        // What a job promises: room for a token, and something to do.
-        assert!(accepted.prompts.iter().all(|prompt| (1..CONTEXT).contains(prompt)), "{accepted:?}");
-        assert!((1..=Config::default().choices).contains(&accepted.choices), "{accepted:?}");
-        assert!(accepted.logprobs.is_none_or(|top| top <= 20), "{accepted:?}");
+        // Invariants of an accepted request: room for at least one token, and bounded counts.
+        assert!(
+            accepted
+                .prompts
+                .iter()
+                .all(|prompt| (1..CONTEXT).contains(prompt)),
+            "{accepted:?}"
+        );
+        assert!(
+            (1..=Config::default().choices).contains(&accepted.choices),
+            "{accepted:?}"
+        );
+        assert!(
+            accepted.logprobs.is_none_or(|top| top <= 20),
+            "{accepted:?}"
+        );
     } else {
-        assert!(response.body.len() < 64 << 10, "{} bytes of refusal", response.body.len());
+        assert!(
+            response.body.len() < 64 << 10,
+            "{} bytes of refusal",
+            response.body.len()
+        );
     }
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    let post =
-        |path: &str, body: &str| format!("POST {path}\r\ncontent-type: application/json\r\n\r\n{body}").into_bytes();
+    let post = |path: &str, body: &str| {
+        format!("POST {path}\r\ncontent-type: application/json\r\n\r\n{body}").into_bytes()
+    };
     let chat = |body: &str| post("/v1/chat/completions", body);
-    let mut out: Vec<Vec<u8>> = ["/", "/health", "/metrics", "/v1/models", "/v1/models/toy", "/nowhere"]
-        .iter()
-        .map(|path| format!("GET {path}\r\nhost: localhost:8080\r\n\r\n").into_bytes())
-        .collect();
+    let mut out: Vec<Vec<u8>> = [
+        "/",
+        "/health",
+        "/metrics",
+        "/v1/models",
+        "/v1/models/toy",
+        "/nowhere",
+    ]
+    .iter()
+    .map(|path| format!("GET {path}\r\nhost: localhost:8080\r\n\r\n").into_bytes())
+    .collect();
     out.extend([
         chat(r#"{"model":"toy","messages":[{"role":"system","content":"Be kind."},{"role":"user","content":"Hello!"}]}"#),
         chat(

@@ -1,16 +1,19 @@
-//! JSON schemas and tools, made grammars, and followed.
+//! Fuzz target for JSON schemas and tools, compiled to grammars, and for
+//! constrained decoding with them.
 
 use crate::Target;
-use crate::bytes::Bytes;
+use crate::bytes::FuzzInput;
 use crate::targets::toy;
 use gristmill_llm::chat::markup::TABLE;
 use gristmill_llm::sampling::TokenSet;
 use gristmill_llm::tokenizer::Tokenizer;
-use gristmill_server::fuzzing::{Begins, Callable, Form, Grammars, OutputConstraint, grammar};
+use gristmill_server::fuzzing::{
+    Begins, Callable, Grammars, OutputConstraint, OutputFormat, grammar,
+};
 use serde_json::Value;
 use std::cell::LazyCell;
 
-/// Two bytes of choices, a schema, a zero, and the choices of tokens.
+/// Input: two bytes of choices, a schema, a zero byte, and the choices of tokens.
 pub const TARGET: Target = Target {
     name: "schema",
     about: "a JSON schema, as an answer's or as a tool's: a grammar, and an answer that follows it",
@@ -78,7 +81,7 @@ pub const TARGET: Target = Target {
     tries: 300,
 };
 
-/// Tokens of an answer that are tried.
+/// Tokens generated under the grammar.
 const FOLLOWED: usize = 24;
 
 fn run(input: &[u8]) {
@@ -89,36 +92,71 @@ fn run(input: &[u8]) {
             (tokenizer, grammars)
         });
     }
-    let mut input = Bytes::new(input);
+    let mut input = FuzzInput::new(input);
     let (how, thinking) = (input.byte(), input.byte() == 1);
-    let Ok(schema) = serde_json::from_slice::<Value>(input.until(0)) else { return };
+    let Ok(schema) = serde_json::from_slice::<Value>(input.until(0)) else {
+        return;
+    };
     let markup = &TABLE[usize::from(how >> 3) % TABLE.len()];
-    let begins = if thinking { Begins::Reasoning } else { Begins::Open };
-    let tool = |name| Callable { name, parameters: Some(&schema) };
-    let answer = Form::Schema(schema.clone());
+    let begins = if thinking {
+        Begins::Reasoning
+    } else {
+        Begins::Open
+    };
+    let tool = |name| Callable {
+        name,
+        parameters: Some(&schema),
+    };
+    let answer = OutputFormat::Schema(schema.clone());
     let form = match how & 3 {
-        0 => OutputConstraint { form: Some(&answer), ..OutputConstraint::default() },
-        1 => OutputConstraint { calls: vec![tool("f")], ..OutputConstraint::default() },
+        0 => OutputConstraint {
+            form: Some(&answer),
+            ..OutputConstraint::default()
+        },
+        1 => OutputConstraint {
+            calls: vec![tool("f")],
+            ..OutputConstraint::default()
+        },
         2 => {
-            let calls = vec![tool("f"), Callable { name: "g \"<", parameters: None }];
-            OutputConstraint { calls, several: true, form: None }
+            let calls = vec![
+                tool("f"),
+                Callable {
+                    name: "g \"<",
+                    parameters: None,
+                },
+            ];
+            OutputConstraint {
+                calls,
+                several: true,
+                form: None,
+            }
         }
-        _ => OutputConstraint { form: Some(&answer), calls: vec![tool("f")], several: false },
+        _ => OutputConstraint {
+            form: Some(&answer),
+            calls: vec![tool("f")],
+            several: false,
+        },
     };
     READY.with(|ready| {
         let (tokenizer, grammars) = &**ready;
-        // Too large to be compiled: that is a refusal.
-        let Ok(grammar) = grammar(&form, markup, begins, tokenizer) else { return };
+        // A schema that is too large may be refused.
+        let Ok(grammar) = grammar(&form, markup, begins, tokenizer) else {
+            return;
+        };
         if let Ok(mut constraint) = grammars.compile(grammar, thinking.then_some(markup.think[1])) {
             for _ in 0..FOLLOWED {
                 let mut tokens = TokenSet::all(tokenizer.n_tokens());
-                // A grammar may become too large to follow: that is a refusal.
+                // A grammar that becomes too large to follow may be refused.
                 if constraint.mask(&mut tokens).is_err() {
                     return;
                 }
                 let allowed: Vec<u32> = tokens.iter().collect();
-                assert!(!allowed.is_empty(), "nothing may come next, not even the end");
-                let token = allowed[(usize::from(input.byte()) << 8 | usize::from(input.byte())) % allowed.len()];
+                assert!(
+                    !allowed.is_empty(),
+                    "nothing may come next, not even the end"
+                );
+                let token = allowed
+                    [(usize::from(input.byte()) << 8 | usize::from(input.byte())) % allowed.len()];
                 if tokenizer.is_eog(token) {
                     return;
                 }
@@ -142,7 +180,18 @@ fn seeds() -> Vec<Vec<u8>> {
         "true",
     ];
     let with = |(i, schema): (usize, &&str)| {
-        [&[i as u8 * 9, 0], schema.as_bytes(), b"\0\x01\x02\x03\x04\x05\x06\x07\x08"].concat()
+        [
+            &[i as u8 * 9, 0],
+            schema.as_bytes(),
+            b"\0\x01\x02\x03\x04\x05\x06\x07\x08",
+        ]
+        .concat()
     };
-    SCHEMAS.iter().cycle().take(TABLE.len()).enumerate().map(with).collect()
+    SCHEMAS
+        .iter()
+        .cycle()
+        .take(TABLE.len())
+        .enumerate()
+        .map(with)
+        .collect()
 }

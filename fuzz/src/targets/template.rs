@@ -1,13 +1,13 @@
-//! Chat templates.
+//! Fuzz target for chat templates.
 
 use crate::Target;
-use crate::bytes::Bytes;
+use crate::bytes::FuzzInput;
 use crate::targets::toy;
 use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, SpecialTexts};
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
-/// A template, a zero, and the text of the messages.
+/// Input: a template, a zero byte, and the text of the messages.
 pub const TARGET: Target = Target {
     name: "template",
     about: "a chat template and a conversation: compiled and rendered, with trust and without",
@@ -79,28 +79,33 @@ pub const TARGET: Target = Target {
     tries: 1500,
 };
 
-/// Most operators of one kind in a template that runs within this process, where their depth is bounded by nothing but the input's length.
+/// Limit on operators of one kind in a template rendered in this process, where only the input's
+/// length bounds their depth.
 const DEEP: usize = 500;
 
-/// Names in templates that may ask for gigabytes within this process: repetitions, padding and doubling. What bounds memory in a process of its own
-/// takes them.
+/// Names that may request gigabytes within this process: repetition, padding, doubling. They are
+/// permitted in a sandbox process, which limits memory.
 const HUNGRY: &[&str] = &[
-    "*", "~", "+", "%", "range", "replace", "join", "format", "batch", "slice", "indent", "center", "just", "wordwrap",
-    "lipsum",
+    "*", "~", "+", "%", "range", "replace", "join", "format", "batch", "slice", "indent", "center",
+    "just", "wordwrap", "lipsum",
 ];
 
-/// Is it bounded without a process of its own?
+/// Returns whether rendering is bounded without a separate process.
 fn is_bounded(source: &str) -> bool {
-    // A loop, a macro or a recursion may do all that again and again, and what keeps its own value may grow or hold itself.
+    // A loop, macro or recursion may repeat these operations, and a variable may grow or contain
+    // itself.
     let code = source.replace("{%", "").replace("%}", "");
-    let again = ["for", "macro", "call", "recursive", "namespace"].iter().any(|word| code.contains(word));
+    let again = ["for", "macro", "call", "recursive", "namespace"]
+        .iter()
+        .any(|word| code.contains(word));
     let hungry = HUNGRY.iter().any(|word| code.contains(word));
     !(again && hungry || code.contains("namespace") || hungry && code.matches("set").count() > 2)
 }
 
 fn run(input: &[u8]) {
-    static SPECIALS: LazyLock<SpecialTexts> = LazyLock::new(|| SpecialTexts::from(&toy::tokenizer()));
-    let mut input = Bytes::new(input);
+    static SPECIALS: LazyLock<SpecialTexts> =
+        LazyLock::new(|| SpecialTexts::from(&toy::tokenizer()));
+    let mut input = FuzzInput::new(input);
     let source = String::from_utf8_lossy(input.until(0)).into_owned();
     let first = String::from_utf8_lossy(input.until(0)).into_owned();
     let second = String::from_utf8_lossy(input.until(0)).into_owned();
@@ -108,8 +113,14 @@ fn run(input: &[u8]) {
     if source.len() > 8 * DEEP || !is_bounded(&source) {
         return;
     }
-    let Ok(template) = ChatTemplate::new(&source, &SPECIALS, &Isolation::InProcess) else { return };
-    let mut messages = vec![Message::system("be kind"), Message::user(first), Message::assistant(second)];
+    let Ok(template) = ChatTemplate::new(&source, &SPECIALS, &Isolation::InProcess) else {
+        return;
+    };
+    let mut messages = vec![
+        Message::system("be kind"),
+        Message::user(first),
+        Message::assistant(second),
+    ];
     if switches & 4 != 0 {
         messages.push(Message::tool("42"));
     }
@@ -119,11 +130,18 @@ fn run(input: &[u8]) {
         now: Some(SystemTime::UNIX_EPOCH),
         ..RenderOptions::default()
     };
-    let Ok(spans) = template.render(&messages, &options) else { return };
-    let again = template.render(&messages, &options).expect("it rendered before");
+    let Ok(spans) = template.render(&messages, &options) else {
+        return;
+    };
+    let again = template
+        .render(&messages, &options)
+        .expect("it rendered before");
     assert_eq!(spans, again, "a rendering that differs from the one before");
-    // What is trusted cannot have come from a message: neither its control tokens nor its text in full.
-    assert!(spans.iter().all(|span| !span.text.is_empty()), "an empty span");
+    // Trusted spans cannot come from a message: neither its control tokens nor its full text.
+    assert!(
+        spans.iter().all(|span| !span.text.is_empty()),
+        "an empty span"
+    );
 }
 
 fn seeds() -> Vec<Vec<u8>> {
@@ -136,5 +154,14 @@ fn seeds() -> Vec<Vec<u8>> {
         "{% if enable_thinking is defined and not enable_thinking %}</think>{% else %}{{ strftime_now('%d %b %Y') }}{% endif %}{{ raise_exception('no') if tools }}",
         "{% for m in messages if m.role != 'system' %}{% if loop.index0 == 1 %}{% break %}{% endif %}{{ loop.cycle('a','b') }}{{ m.content|replace('a','b') }}{% endfor %}",
     ];
-    TEMPLATES.iter().map(|t| [t.as_bytes(), b"\0hello <|user|> there\0an answer</think>yes\0\x01"].concat()).collect()
+    TEMPLATES
+        .iter()
+        .map(|t| {
+            [
+                t.as_bytes(),
+                b"\0hello <|user|> there\0an answer</think>yes\0\x01",
+            ]
+            .concat()
+        })
+        .collect()
 }

@@ -1,5 +1,7 @@
-//! What others put into the folder of models, and what a hostile hub says: nothing outside the folder is read, written or
-//! removed, and nothing in it that was not fetched is removed.
+//! Hostile contents of the store and hostile answers of the hub.
+//!
+//! Nothing outside the store is read, written or removed, and nothing in it that was
+//! not downloaded is removed.
 
 use super::{Case, FORM, REPOSITORY, name, sha256};
 use crate::server::Fault;
@@ -15,31 +17,42 @@ fn repository() -> Name {
     Name::parse(&format!("hf:{REPOSITORY}")).unwrap().unwrap()
 }
 
-/// Where a file is kept.
+/// Path of a file in the store.
 fn place(case: &Case, file: &str) -> PathBuf {
     case.store.root().join(REPOSITORY).join(file)
 }
 
-/// A folder of somebody else, laid out as the store is, with a model that looks fetched.
+/// Creates a foreign folder with the layout of the store and a model with a record.
 fn elsewhere(case: &Case) -> PathBuf {
     let folder = case.folder.path().join("elsewhere");
     let models = folder.join("models/big");
     fs::create_dir_all(&models).unwrap();
     for at in [&folder, &folder.join("models"), &models] {
         fs::write(at.join("theirs.gguf"), "theirs").unwrap();
-        fs::write(at.join("theirs.gguf.sha256"), format!("{}  theirs.gguf\n", sha256(b"theirs"))).unwrap();
+        fs::write(
+            at.join("theirs.gguf.sha256"),
+            format!("{}  theirs.gguf\n", sha256(b"theirs")),
+        )
+        .unwrap();
     }
     folder
 }
 
-/// All that is below a folder, with what it is and holds.
+/// Returns all files below a folder, sorted, with the contents of regular ones.
 fn everything(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut out = vec![];
     for entry in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
         let about = entry.symlink_metadata().unwrap();
         match about.is_dir() {
             true => out.extend(everything(&entry)),
-            false => out.push((entry.clone(), if about.is_file() { fs::read(&entry).unwrap() } else { vec![] })),
+            false => out.push((
+                entry.clone(),
+                if about.is_file() {
+                    fs::read(&entry).unwrap()
+                } else {
+                    vec![]
+                },
+            )),
         }
     }
     out.sort();
@@ -47,7 +60,12 @@ fn everything(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 fn set_date(path: &Path, date: SystemTime) {
-    fs::File::options().append(true).open(path).unwrap().set_modified(date).unwrap();
+    fs::File::options()
+        .append(true)
+        .open(path)
+        .unwrap()
+        .set_modified(date)
+        .unwrap();
 }
 
 /// Flips a byte of a file, and keeps its date if `dated`.
@@ -56,8 +74,15 @@ fn change(path: &Path, dated: bool) {
     let mut bytes = fs::read(path).unwrap();
     bytes[1234] ^= 1;
     fs::write(path, bytes).unwrap();
-    // Where clocks are coarse, writing may not show.
-    set_date(path, if dated { date } else { date + Duration::from_secs(1) });
+    // With a coarse clock, writing may not change the date.
+    set_date(
+        path,
+        if dated {
+            date
+        } else {
+            date + Duration::from_secs(1)
+        },
+    );
 }
 
 #[test]
@@ -85,19 +110,37 @@ fn links_to_folders_are_neither_listed_nor_followed() {
             }
         };
         let listed = case.store.list().unwrap();
-        assert!(listed.kept.iter().all(|k| k.name.file.as_deref() == Some("small.gguf")), "{listed:?}");
+        assert!(
+            listed
+                .kept
+                .iter()
+                .all(|k| k.name.file.as_deref() == Some("small.gguf")),
+            "{listed:?}"
+        );
         assert_eq!(listed.passed_over, std::slice::from_ref(&link));
         for wanted in ["theirs", "big/theirs.gguf"] {
-            assert!(!matches!(case.find(&name(wanted)), Ok(Some(_))), "{depth} {wanted}");
+            assert!(
+                !matches!(case.find(&name(wanted)), Ok(Some(_))),
+                "{depth} {wanted}"
+            );
             case.store.remove(&name(wanted)).unwrap_err();
         }
-        // To fetch into it is refused before anything comes.
+        // Downloading into the link is refused before any bytes arrive.
         case.server.requests();
         let error = case.pull("bf16").unwrap_err();
-        assert!(matches!(&error, Error::Disk { path, .. } if path.starts_with(&link)), "{error}");
-        assert!(error.hint().unwrap().contains("link") && case.server.starts().is_empty(), "{error}");
+        assert!(
+            matches!(&error, Error::Disk { path, .. } if path.starts_with(&link)),
+            "{error}"
+        );
+        assert!(
+            error.hint().unwrap().contains("link") && case.server.starts().is_empty(),
+            "{error}"
+        );
         match case.store.remove(&repository()) {
-            Ok(removed) => assert_eq!((depth, removed.gone.len(), removed.left), (2, 1, vec![link.clone()])),
+            Ok(removed) => assert_eq!(
+                (depth, removed.gone.len(), removed.left),
+                (2, 1, vec![link.clone()])
+            ),
             Err(error) => assert!(depth < 2, "{error}"),
         }
         assert!(link.is_symlink(), "{depth}");
@@ -108,7 +151,15 @@ fn links_to_folders_are_neither_listed_nor_followed() {
 #[test]
 fn a_link_in_place_of_a_file_is_not_written_through() {
     let mark = |case: &Case| format!("{FILE}.{}.part", &sha256(&case.bytes(FILE))[..12]);
-    for which in ["part", "sha256", "file", "hard", "fifo", "folder", "new record"] {
+    for which in [
+        "part",
+        "sha256",
+        "file",
+        "hard",
+        "fifo",
+        "folder",
+        "new record",
+    ] {
         let case = Case::new();
         let theirs = elsewhere(&case).join("theirs.gguf");
         fs::create_dir_all(case.store.root().join(REPOSITORY)).unwrap();
@@ -122,23 +173,33 @@ fn a_link_in_place_of_a_file_is_not_written_through() {
             "hard" => fs::hard_link(&theirs, &planted).unwrap(),
             "folder" => fs::create_dir(&planted).unwrap(),
             "fifo" => {
-                let made = std::process::Command::new("mkfifo").arg(&planted).status().unwrap();
+                let made = std::process::Command::new("mkfifo")
+                    .arg(&planted)
+                    .status()
+                    .unwrap();
                 assert!(made.success());
             }
             _ => symlink(&theirs, &planted).unwrap(),
         }
         let error = case.pull("Q4_0").unwrap_err();
-        assert!(matches!(&error, Error::Disk { path, .. } if path.starts_with(planted.parent().unwrap())), "{error}");
+        assert!(
+            matches!(&error, Error::Disk { path, .. } if path.starts_with(planted.parent().unwrap())),
+            "{error}"
+        );
         assert!(
             error.to_string().contains("regular file") || error.to_string().contains("hard link"),
             "{which}: {error}"
         );
         assert_eq!(fs::read(&theirs).unwrap(), b"theirs", "{which}");
         assert!(planted.symlink_metadata().is_ok(), "{which}");
-        // Nor is it removed with what was fetched, unless it is a name of ours for a file.
+        // Removing leaves it too, unless it is a regular file with the name of a partial one.
         let _ = case.store.remove(&repository());
         assert_eq!(fs::read(&theirs).unwrap(), b"theirs", "{which}");
-        assert_eq!(planted.symlink_metadata().is_ok(), which != "hard", "{which}");
+        assert_eq!(
+            planted.symlink_metadata().is_ok(),
+            which != "hard",
+            "{which}"
+        );
     }
 }
 
@@ -147,23 +208,60 @@ fn files_without_a_record_are_listed_and_left() {
     let case = Case::new();
     case.pull("Q4_0").unwrap();
     case.pull("bf16").unwrap();
-    for file in ["own.gguf", "big/own-Q8_0.gguf", "notes.txt", "own.gguf.part"] {
+    for file in [
+        "own.gguf",
+        "big/own-Q8_0.gguf",
+        "notes.txt",
+        "own.gguf.part",
+    ] {
         fs::write(place(&case, file), "own").unwrap();
     }
-    // A record of another file is none.
-    fs::write(place(&case, "own.gguf.sha256"), format!("{}  other.gguf\n", sha256(b"own"))).unwrap();
+    // A record that names another file is ignored.
+    fs::write(
+        place(&case, "own.gguf.sha256"),
+        format!("{}  other.gguf\n", sha256(b"own")),
+    )
+    .unwrap();
     let listed = case.store.list().unwrap();
-    let about: Vec<_> = listed.kept.iter().map(|k| (k.name.file.as_deref().unwrap(), k.fetched)).collect();
+    let about: Vec<_> = listed
+        .kept
+        .iter()
+        .map(|k| (k.name.file.as_deref().unwrap(), k.fetched))
+        .collect();
     assert_eq!(
         about,
-        [("big/m-BF16-00001-of-00002.gguf", true), ("big/own-Q8_0.gguf", false), (FILE, true), ("own.gguf", false)]
+        [
+            ("big/m-BF16-00001-of-00002.gguf", true),
+            ("big/own-Q8_0.gguf", false),
+            (FILE, true),
+            ("own.gguf", false)
+        ]
     );
-    assert_eq!(case.find(&name("own.gguf")).unwrap(), Some(place(&case, "own.gguf")));
+    assert_eq!(
+        case.find(&name("own.gguf")).unwrap(),
+        Some(place(&case, "own.gguf"))
+    );
     let error = case.store.remove(&name("own.gguf")).unwrap_err();
-    assert!(matches!(&error, Error::NotFetched { path, .. } if *path == place(&case, "own.gguf")), "{error}");
+    assert!(
+        matches!(&error, Error::NotFetched { path, .. } if *path == place(&case, "own.gguf")),
+        "{error}"
+    );
     let removed = case.store.remove(&repository()).unwrap();
-    assert_eq!((removed.gone.len(), removed.left.len()), (2, 5), "{removed:?}");
-    assert_eq!(case.files(), ["notes.txt", "own-Q8_0.gguf", "own.gguf", "own.gguf.part", "own.gguf.sha256"]);
+    assert_eq!(
+        (removed.gone.len(), removed.left.len()),
+        (2, 5),
+        "{removed:?}"
+    );
+    assert_eq!(
+        case.files(),
+        [
+            "notes.txt",
+            "own-Q8_0.gguf",
+            "own.gguf",
+            "own.gguf.part",
+            "own.gguf.sha256"
+        ]
+    );
     let error = case.store.remove(&repository()).unwrap_err();
     assert!(matches!(error, Error::NotFetched { .. }), "{error}");
 }
@@ -174,12 +272,18 @@ fn a_file_of_ones_own_is_not_replaced() {
     fs::create_dir_all(case.store.root().join(REPOSITORY)).unwrap();
     fs::write(place(&case, FILE), "own").unwrap();
     let error = case.pull("Q4_0").unwrap_err();
-    assert!(matches!(&error, Error::InTheWay { path } if *path == place(&case, FILE)), "{error}");
+    assert!(
+        matches!(&error, Error::InTheWay { path } if *path == place(&case, FILE)),
+        "{error}"
+    );
     assert_eq!(fs::read(place(&case, FILE)).unwrap(), b"own");
-    // The hub's file, put there by hand, need not come; it is not ours for that.
+    // A copy of the hub's file is not downloaded, but does not count as downloaded.
     fs::write(place(&case, FILE), case.bytes(FILE)).unwrap();
     assert_eq!(case.pull("Q4_0").unwrap().fetched, 0);
-    assert!(matches!(case.store.remove(&repository()), Err(Error::NotFetched { .. })));
+    assert!(matches!(
+        case.store.remove(&repository()),
+        Err(Error::NotFetched { .. })
+    ));
     assert_eq!(case.files(), [FILE]);
 }
 
@@ -189,58 +293,87 @@ fn a_change_at_the_same_size_is_noticed() {
     let file = case.pull("Q4_0").unwrap().file;
     change(&file, false);
     let error = case.find(&name("Q4_0")).unwrap_err();
-    assert!(matches!(&error, Error::Changed { path, .. } if *path == file), "{error}");
-    assert!(error.hint().unwrap().contains("gristmill pull hf:some/models:m-Q4_0.gguf"), "{error}");
+    assert!(
+        matches!(&error, Error::Changed { path, .. } if *path == file),
+        "{error}"
+    );
+    assert!(
+        error
+            .hint()
+            .unwrap()
+            .contains("gristmill pull hf:some/models:m-Q4_0.gguf"),
+        "{error}"
+    );
     let mut changed = 0;
     let pulled = pull(&case.client(), &case.store, &name("Q4_0"), FORM, &mut |p| {
         changed += usize::from(matches!(p, Progress::Changed { .. }));
     });
-    assert_eq!((pulled.unwrap().fetched, changed), (case.bytes(FILE).len() as u64, 1));
+    assert_eq!(
+        (pulled.unwrap().fetched, changed),
+        (case.bytes(FILE).len() as u64, 1)
+    );
     assert_eq!(fs::read(&file).unwrap(), case.bytes(FILE));
-    // Another size needs no reading.
+    // A different size is detected without reading.
     fs::write(&file, "short").unwrap();
-    let read = case.store.find(&name("Q4_0"), &mut |_| panic!("it is read"));
+    let read = case
+        .store
+        .find(&name("Q4_0"), &mut |_| panic!("it is read"));
     assert!(matches!(read, Err(Error::Changed { .. })));
     case.pull("Q4_0").unwrap();
-    // Where the date was set back, reading all of it on request shows it.
+    // A change with the old date is detected only by `verify`.
     change(&file, true);
     assert!(case.find(&name("Q4_0")).is_ok());
     let kept = case.store.list().unwrap().kept;
-    assert_eq!(case.store.verify(&kept[0], &mut |_, _, _| ()).unwrap(), Verdict::Changed);
+    assert_eq!(
+        case.store.verify(&kept[0], &mut |_, _, _| ()).unwrap(),
+        Verdict::Changed
+    );
 }
 
 #[test]
 fn another_date_is_read_once() {
     let case = Case::new();
     let file = case.pull("Q4_0").unwrap().file;
-    set_date(&file, SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_007));
+    set_date(
+        &file,
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_007),
+    );
     let read = || {
         let mut bytes = 0;
         let mut progress = |p: Progress| match p {
             Progress::Checked { done, .. } => bytes = done,
             other => panic!("{other:?}"),
         };
-        case.store.find(&name("Q4_0"), &mut progress).unwrap().unwrap();
+        case.store
+            .find(&name("Q4_0"), &mut progress)
+            .unwrap()
+            .unwrap();
         bytes
     };
     assert_eq!([read(), read()], [fs::metadata(&file).unwrap().size(), 0]);
     let kept = case.store.list().unwrap().kept;
-    assert_eq!(case.store.verify(&kept[0], &mut |_, _, _| ()).unwrap(), Verdict::Same);
-    // A record without a date that is older than its file says nothing about it.
+    assert_eq!(
+        case.store.verify(&kept[0], &mut |_, _, _| ()).unwrap(),
+        Verdict::Same
+    );
+    // A record without a stamp that is older than its file proves nothing.
     let record = strip(&case);
-    set_date(&record, fs::metadata(&file).unwrap().modified().unwrap() - Duration::from_secs(1));
+    set_date(
+        &record,
+        fs::metadata(&file).unwrap().modified().unwrap() - Duration::from_secs(1),
+    );
     assert_eq!([read(), read()], [fs::metadata(&file).unwrap().size(), 0]);
     assert_eq!(case.pull("Q4_0").unwrap().fetched, 0);
 }
 
-/// The record of the file as earlier versions wrote it: without a comment.
+/// Replaces the record by one of an earlier version, without comments.
 fn strip(case: &Case) -> PathBuf {
     let record = place(case, &format!("{FILE}.sha256"));
     fs::write(&record, format!("{}  {FILE}\n", sha256(&case.bytes(FILE)))).unwrap();
     record
 }
 
-/// Makes the file's record one that cannot be written anew, for root as well.
+/// Prevents or allows writing a new record, also for root.
 fn seal(case: &Case, sealed: bool) {
     let folder = place(case, "");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
@@ -259,30 +392,52 @@ fn records_of_earlier_versions_are_not_read_for() {
     let case = Case::new();
     let file = case.pull("Q4_0").unwrap().file;
     let record = strip(&case);
-    let find = || case.store.find(&name("Q4_0"), &mut |p| panic!("it is read: {p:?}"));
-    // Where the record cannot be written anew, at every start.
+    let find = || {
+        case.store
+            .find(&name("Q4_0"), &mut |p| panic!("it is read: {p:?}"))
+    };
+    // If the record cannot be rewritten, the dates are compared at every start.
     seal(&case, true);
     for _ in 0..2 {
         assert_eq!(find().unwrap(), Some(file.clone()));
         let pulled = pull(&case.client(), &case.store, &name("Q4_0"), FORM, &mut |p| {
-            assert!(matches!(p, Progress::PassedOver { .. }), "it is read: {p:?}");
+            assert!(
+                matches!(p, Progress::PassedOver { .. }),
+                "it is read: {p:?}"
+            );
         });
         assert_eq!(pulled.unwrap().fetched, 0);
     }
     seal(&case, false);
     assert!(!fs::read_to_string(&record).unwrap().contains("size"));
     assert_eq!(find().unwrap(), Some(file.clone()));
-    assert!(fs::read_to_string(&record).unwrap().contains(&format!("# gristmill: size {}", case.bytes(FILE).len())));
-    // Its date counts from then on.
+    assert!(
+        fs::read_to_string(&record)
+            .unwrap()
+            .contains(&format!("# gristmill: size {}", case.bytes(FILE).len()))
+    );
+    // From now on the recorded date counts.
     change(&file, false);
-    assert!(matches!(case.find(&name("Q4_0")), Err(Error::Changed { .. })));
-    // A change after an earlier version's record was written shows.
-    set_date(&strip(&case), fs::metadata(&file).unwrap().modified().unwrap() - Duration::from_secs(1));
-    assert!(matches!(case.find(&name("Q4_0")), Err(Error::Changed { .. })));
-    // A file of another length is none of the hub's, whatever its date is.
+    assert!(matches!(
+        case.find(&name("Q4_0")),
+        Err(Error::Changed { .. })
+    ));
+    // A change after an earlier version wrote its record is detected.
+    set_date(
+        &strip(&case),
+        fs::metadata(&file).unwrap().modified().unwrap() - Duration::from_secs(1),
+    );
+    assert!(matches!(
+        case.find(&name("Q4_0")),
+        Err(Error::Changed { .. })
+    ));
+    // A file of another size is never the hub's, whatever its date.
     fs::write(&file, "short").unwrap();
     strip(&case);
-    assert_eq!(case.pull("Q4_0").unwrap().fetched, case.bytes(FILE).len() as u64);
+    assert_eq!(
+        case.pull("Q4_0").unwrap().fetched,
+        case.bytes(FILE).len() as u64
+    );
 }
 
 #[test]
@@ -298,8 +453,14 @@ fn what_is_read_at_every_start_is_said() {
             Progress::Unrecorded { file, .. } => said.push(file.to_owned()),
             other => panic!("{other:?}"),
         };
-        assert_eq!(case.store.find(&name("Q4_0"), &mut progress).unwrap(), Some(file.clone()));
-        assert_eq!((read, said), (case.bytes(FILE).len() as u64, vec![file.clone()]));
+        assert_eq!(
+            case.store.find(&name("Q4_0"), &mut progress).unwrap(),
+            Some(file.clone())
+        );
+        assert_eq!(
+            (read, said),
+            (case.bytes(FILE).len() as u64, vec![file.clone()])
+        );
     }
     seal(&case, false);
 }
@@ -307,10 +468,22 @@ fn what_is_read_at_every_start_is_said() {
 #[test]
 fn names_that_do_not_show_what_they_are_are_passed_over() {
     let case = Case::new();
-    for file in ["m-\u{202e}0_4Q.gguf", "\u{1b}[2Jx.gguf", "a\u{200b}.gguf", "..gguf", "-x.gguf", &"x".repeat(300)] {
-        // As JSON has them.
+    for file in [
+        "m-\u{202e}0_4Q.gguf",
+        "\u{1b}[2Jx.gguf",
+        "a\u{200b}.gguf",
+        "..gguf",
+        "-x.gguf",
+        &"x".repeat(300),
+    ] {
+        // Escaped as in JSON.
         let file = file.replace('\u{1b}', "\\u001b");
-        case.server.state.lock().unwrap().files.push((file, b"x".to_vec(), None));
+        case.server
+            .state
+            .lock()
+            .unwrap()
+            .files
+            .push((file, b"x".to_vec(), None));
     }
     let mut passed_over = 0;
     let error = pull(&case.client(), &case.store, &repository(), FORM, &mut |p| {
@@ -318,17 +491,23 @@ fn names_that_do_not_show_what_they_are_are_passed_over() {
             passed_over = files;
         }
     });
-    let Err(Error::Several { models, .. }) = error else { panic!("{error:?}") };
-    // With the one that leads outside.
+    let Err(Error::Several { models, .. }) = error else {
+        panic!("{error:?}")
+    };
+    // The seventh is the path that leads outside.
     assert_eq!((models.len(), passed_over), (3, 7), "{models:?}");
-    // On the disk as well.
+    // The same names in the store.
     case.pull("small").unwrap();
     for file in ["m\u{202e}.gguf", "\u{1b}[2Jx.gguf", ".hidden.gguf"] {
         fs::write(place(&case, file), "x").unwrap();
     }
     fs::create_dir(case.store.root().join("a\u{1b}b")).unwrap();
     let listed = case.store.list().unwrap();
-    assert_eq!((listed.kept.len(), listed.passed_over.len()), (1, 4), "{listed:?}");
+    assert_eq!(
+        (listed.kept.len(), listed.passed_over.len()),
+        (1, 4),
+        "{listed:?}"
+    );
     assert_eq!(case.store.remove(&repository()).unwrap().left.len(), 3);
 }
 
@@ -348,8 +527,13 @@ fn what_other_programs_leave_is_not_worth_a_word() {
     }
     let listed = case.store.list().unwrap();
     assert_eq!((listed.kept.len(), listed.passed_over), (1, vec![]));
-    // Links and names that hide something are.
-    let planted = [root.join("a\u{202e}b"), root.join("link"), root.join("some/.\u{200b}"), root.join("some/link")];
+    // Links and names with invisible characters are reported.
+    let planted = [
+        root.join("a\u{202e}b"),
+        root.join("link"),
+        root.join("some/.\u{200b}"),
+        root.join("some/link"),
+    ];
     for (i, path) in planted.iter().enumerate() {
         match i {
             0 => fs::write(path, "x").unwrap(),
@@ -381,7 +565,10 @@ fn a_token_is_not_sent_in_the_clear() {
     let store = Store::new("none");
     let client = Client::new("http://hub.example", Some("secret".into())).pause(Duration::ZERO);
     let error = pull(&client, &store, &repository(), FORM, &mut |_| ()).unwrap_err();
-    assert!(matches!(error, Error::PlainToken(_)) && error.hint().unwrap().contains("https"), "{error}");
+    assert!(
+        matches!(error, Error::PlainToken(_)) && error.hint().unwrap().contains("https"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -390,7 +577,13 @@ fn a_hub_that_sends_more_than_it_said_is_left() {
     let listed = case.bytes("small.gguf");
     case.server.faults(&[Fault::More(1 << 20); 8]);
     let error = case.pull("small").unwrap_err();
-    assert!(matches!(&error, Error::Transport { message, .. } if message.contains("more than")), "{error}");
-    let sizes: u64 = everything(case.store.root()).iter().map(|f| f.1.len() as u64).sum();
+    assert!(
+        matches!(&error, Error::Transport { message, .. } if message.contains("more than")),
+        "{error}"
+    );
+    let sizes: u64 = everything(case.store.root())
+        .iter()
+        .map(|f| f.1.len() as u64)
+        .sum();
     assert!(sizes <= listed.len() as u64, "{sizes}");
 }

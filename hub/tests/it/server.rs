@@ -1,97 +1,99 @@
-//! A hub of the tests' own, with its faults: one repository, answered as the real one does; and the same files as a server
-//! has them that is no hub.
+//! Fake hub with injected faults, and the same files as on an HTTP server that is no hub.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What the next answers with a file's bytes do wrong.
+/// Fault of one answer with a file's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// They end after so many bytes.
+    /// The body ends after this number of bytes.
     Cut(usize),
-    /// They begin at the start, whatever was asked for.
+    /// The range is ignored: the body begins at the start.
     NoRanges,
-    /// There are so many more than there should be.
+    /// The body has this number of additional bytes.
     More(usize),
-    /// There is none: this status instead.
+    /// The answer is this status, without a file.
     Status(u16),
 }
 
-/// A request, as it was seen.
+/// A received request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request {
-    /// Its path.
     pub path: String,
-    /// Where the range it asks for begins.
+    /// First offset of the requested range.
     pub from: Option<usize>,
-    /// The version that this range shall be of.
+    /// Value of `If-Range`.
     pub of: Option<String>,
-    /// What it is asked with.
+    /// Bearer token.
     pub token: Option<String>,
 }
 
-/// What is served, and what came in.
+/// Served files and received requests.
 #[derive(Default)]
 pub struct State {
-    /// Path, bytes, checksum as it is announced.
+    /// Path, bytes and announced checksum of each file.
     pub files: Vec<(String, Vec<u8>, Option<String>)>,
-    /// What a server that is no hub says of their version: a header and its value.
+    /// Validator of all files on the server that is no hub: a header and its value.
     pub mark: Option<(&'static str, String)>,
-    /// For the answers to come, in order; then all goes well.
+    /// Faults of the next answers, in order; later answers have none.
     pub faults: VecDeque<Fault>,
-    /// All requests.
     pub requests: Vec<Request>,
 }
 
-/// The server; it lives as long as the test's process.
+/// The server; it runs until the test's process ends.
 pub struct Server {
-    /// `http://ADDRESS`.
+    /// URL: `http://ADDRESS`.
     pub endpoint: String,
-    /// Shared with it.
     pub state: Arc<Mutex<State>>,
 }
 
-/// The one repository.
+/// Name of the only repository.
 pub const REPOSITORY: &str = "some/models";
-/// Where files lie as on a server that is no hub: path and query as they are, with a mark of their version.
+/// Prefix of files as on a server that is no hub.
 pub const PLAIN: &str = "/plain/";
-/// `/hops/N/FILE` sends on N times, and then to the file there.
+/// `/hops/N/FILE` redirects N times, and then to the file under `PLAIN`.
 pub const HOPS: &str = "/hops/";
-/// `/away/HOST/FILE` sends on to `http://HOST/FILE`.
+/// `/away/HOST/FILE` redirects to `http://HOST/FILE`.
 pub const AWAY: &str = "/away/";
 const COMMIT: &str = "0123abcd";
-/// Where large files lie, as the hub's do.
+/// Target of the hub's redirections for large files.
 pub const ELSEWHERE: &str = "/elsewhere/";
 
 impl Server {
-    /// Serves these files.
+    /// Starts a server of these files on a free port.
     pub fn start(files: Vec<(String, Vec<u8>, Option<String>)>) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
-        let state = Arc::new(Mutex::new(State { files, ..State::default() }));
+        let state = Arc::new(Mutex::new(State {
+            files,
+            ..State::default()
+        }));
         let shared = state.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let shared = shared.clone();
-                // A client that leaves is its own affair.
+                // Errors of a disconnected client are ignored.
                 std::thread::spawn(move || answer(&stream, &shared));
             }
         });
         Server { endpoint, state }
     }
-    /// Lets the next answers go wrong.
+    /// Sets the faults of the next answers.
     pub fn faults(&self, faults: &[Fault]) {
         self.state.lock().expect("whole").faults = faults.iter().copied().collect();
     }
-    /// The requests since the last call, in order.
+    /// Returns the requests since the last call, in order.
     pub fn requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.state.lock().expect("whole").requests)
     }
-    /// Of these, those for bytes: where each began.
+    /// Returns the first offset of each request for bytes since the last call.
     pub fn starts(&self) -> Vec<usize> {
-        let bytes = self.requests().into_iter().filter(|r| r.path.starts_with(ELSEWHERE) || r.path.starts_with(PLAIN));
+        let bytes = self
+            .requests()
+            .into_iter()
+            .filter(|r| r.path.starts_with(ELSEWHERE) || r.path.starts_with(PLAIN));
         bytes.map(|r| r.from.unwrap_or(0)).collect()
     }
 }
@@ -99,16 +101,26 @@ impl Server {
 fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream).lines();
     let first = lines.next().unwrap_or(Ok(String::new()))?;
-    let mut request = Request { path: first.split(' ').nth(1).unwrap_or("").to_owned(), ..Request::default() };
+    let mut request = Request {
+        path: first.split(' ').nth(1).unwrap_or("").to_owned(),
+        ..Request::default()
+    };
     for line in lines {
         let line = line?;
-        let Some((name, value)) = line.split_once(':') else { break };
+        let Some((name, value)) = line.split_once(':') else {
+            break;
+        };
         match name.to_ascii_lowercase().as_str() {
             "range" => {
-                request.from = value.trim().strip_prefix("bytes=").and_then(|r| r.split('-').next()?.parse().ok())
+                request.from = value
+                    .trim()
+                    .strip_prefix("bytes=")
+                    .and_then(|r| r.split('-').next()?.parse().ok())
             }
             "if-range" => request.of = Some(value.trim().to_owned()),
-            "authorization" => request.token = value.trim().strip_prefix("Bearer ").map(str::to_owned),
+            "authorization" => {
+                request.token = value.trim().strip_prefix("Bearer ").map(str::to_owned)
+            }
             _ => {}
         }
     }
@@ -116,12 +128,21 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         let mut state = state.lock().expect("whole");
         respond(&mut state, request)
     };
-    write!(stream, "HTTP/1.1 {status} x\r\nconnection: close\r\n{headers}\r\n")?;
+    write!(
+        stream,
+        "HTTP/1.1 {status} x\r\nconnection: close\r\n{headers}\r\n"
+    )?;
     stream.write_all(&body)
 }
 
 fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
-    let text = |status, body: String| (status, format!("content-length: {}\r\n", body.len()), body.into_bytes());
+    let text = |status, body: String| {
+        (
+            status,
+            format!("content-length: {}\r\n", body.len()),
+            body.into_bytes(),
+        )
+    };
     state.requests.push(request.clone());
     let files = format!("/{REPOSITORY}/resolve/{COMMIT}/");
     if request.path == format!("/api/models/{REPOSITORY}/revision/main?blobs=true") {
@@ -130,16 +151,39 @@ fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
                 r#"{{"rfilename":"{path}","size":{n},"blobId":"x","lfs":{{"sha256":"{sha256}","size":{n},"pointerSize":134}}}}"#,
                 n = bytes.len()
             ),
-            None => format!(r#"{{"rfilename":"{path}","size":{},"blobId":"x"}}"#, bytes.len()),
+            None => format!(
+                r#"{{"rfilename":"{path}","size":{},"blobId":"x"}}"#,
+                bytes.len()
+            ),
         };
         let siblings: Vec<String> = state.files.iter().map(sibling).collect();
-        return text(200, format!(r#"{{"id":"{REPOSITORY}","sha":"{COMMIT}","siblings":[{}]}}"#, siblings.join(",")));
+        return text(
+            200,
+            format!(
+                r#"{{"id":"{REPOSITORY}","sha":"{COMMIT}","siblings":[{}]}}"#,
+                siblings.join(",")
+            ),
+        );
     }
     if let Some(path) = request.path.strip_prefix(&files) {
-        return (302, format!("location: {ELSEWHERE}{path}\r\ncontent-length: 0\r\n"), vec![]);
+        return (
+            302,
+            format!("location: {ELSEWHERE}{path}\r\ncontent-length: 0\r\n"),
+            vec![],
+        );
     }
-    let sends_on = |to: &str| (302, format!("location: {to}\r\ncontent-length: 0\r\n"), vec![]);
-    if let Some((count, file)) = request.path.strip_prefix(HOPS).and_then(|rest| rest.split_once('/')) {
+    let sends_on = |to: &str| {
+        (
+            302,
+            format!("location: {to}\r\ncontent-length: 0\r\n"),
+            vec![],
+        )
+    };
+    if let Some((count, file)) = request
+        .path
+        .strip_prefix(HOPS)
+        .and_then(|rest| rest.split_once('/'))
+    {
         return match count.parse::<usize>() {
             Ok(0) | Err(_) => sends_on(&format!("{PLAIN}{file}")),
             Ok(n) => sends_on(&format!("{HOPS}{}/{file}", n - 1)),
@@ -148,17 +192,33 @@ fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
     if let Some(place) = request.path.strip_prefix(AWAY) {
         return sends_on(&format!("http://{place}"));
     }
-    let plain = request.path.strip_prefix(PLAIN).map(|path| path.split('?').next().unwrap_or_default());
-    let Some(path) = plain.or(request.path.strip_prefix(ELSEWHERE)) else { return text(404, "no".into()) };
-    let Some(bytes) = state.files.iter().find(|f| f.0 == path).map(|f| f.1.clone()) else {
+    let plain = request
+        .path
+        .strip_prefix(PLAIN)
+        .map(|path| path.split('?').next().unwrap_or_default());
+    let Some(path) = plain.or(request.path.strip_prefix(ELSEWHERE)) else {
         return text(404, "no".into());
     };
-    // Who looks at the first bytes of a file is answered as it is.
+    let Some(bytes) = state
+        .files
+        .iter()
+        .find(|f| f.0 == path)
+        .map(|f| f.1.clone())
+    else {
+        return text(404, "no".into());
+    };
+    // A request for a file's first bytes never has a fault.
     let is_look = plain.is_some() && request.from == Some(0);
-    let fault = if is_look { None } else { state.faults.pop_front() };
+    let fault = if is_look {
+        None
+    } else {
+        state.faults.pop_front()
+    };
     let mark = state.mark.as_ref().filter(|_| plain.is_some());
     let is_other = request.of.is_some() && request.of.as_ref() != mark.map(|(_, value)| value);
-    let from = request.from.filter(|_| fault != Some(Fault::NoRanges) && !is_other);
+    let from = request
+        .from
+        .filter(|_| fault != Some(Fault::NoRanges) && !is_other);
     if let Some(Fault::Status(status)) = fault {
         return text(status, "no".into());
     }
@@ -172,7 +232,11 @@ fn respond(state: &mut State, request: Request) -> (u16, String, Vec<u8>) {
     let mut headers = format!("content-length: {}\r\n", rest.len());
     headers.extend(mark.map(|(name, value)| format!("{name}: {value}\r\n")));
     if let Some(from) = from {
-        headers.push_str(&format!("content-range: bytes {from}-{}/{}\r\n", from + rest.len() - 1, bytes.len()));
+        headers.push_str(&format!(
+            "content-range: bytes {from}-{}/{}\r\n",
+            from + rest.len() - 1,
+            bytes.len()
+        ));
     }
     let body = match fault {
         Some(Fault::Cut(n)) => rest[..n.min(rest.len())].to_vec(),

@@ -1,124 +1,169 @@
-//! What a layer keeps: of every token, and of all tokens before.
+//! Cache layout of a layer: KV cache rows per token and recurrent states per sequence.
 
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::rows::group_of;
 
-/// A buffer of a cache: of every row, the part of one type; or a state.
+/// One buffer of a layer's cache: one component of all rows, or a recurrent state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Plane {
-    /// What the part is called.
+pub struct CacheTensor {
+    /// Name of the component that the buffer stores.
     pub name: &'static str,
-    /// Its elements, of a row or of the state.
+    /// Number of elements of a row, or of a whole state.
     pub width: usize,
-    /// Their type.
+    /// Element type in the buffer.
     pub scalar: Scalar,
-    /// What it has of a sequence.
-    pub holds: Holds,
+    /// Part of a sequence that the buffer covers.
+    pub extent: CacheExtent,
 }
 
-/// What a buffer of a cache has of a sequence.
+/// Part of a sequence that a cache buffer covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Holds {
-    /// A row for every position.
+pub enum CacheExtent {
+    /// One row for every position.
     All,
-    /// Rows of the last positions, so many at least: a ring, see [`super::Options::ring`].
+    /// Rows of the last positions, for a sliding window of this length.
     Window(usize),
-    /// A state of all tokens so far, whatever their number.
+    /// One recurrent state, independent of the number of tokens.
     State,
 }
 
-impl Plane {
-    /// Is it a state?
+impl CacheTensor {
+    /// Returns true for a recurrent state.
     pub fn is_state(&self) -> bool {
-        self.holds == Holds::State
+        self.extent == CacheExtent::State
     }
-    /// The positions that tokens see of its rows, unless they see all.
+    /// Returns the length of the sliding window; `None` if all positions are kept.
     pub fn window(&self) -> Option<usize> {
-        if let Holds::Window(window) = self.holds { Some(window) } else { None }
+        if let CacheExtent::Window(window) = self.extent {
+            Some(window)
+        } else {
+            None
+        }
     }
-    /// Bytes of its part of a row of a position; of a state none.
+    /// Returns the bytes of one position's row; 0 for a recurrent state.
     pub fn row_bytes(&self) -> usize {
         if self.is_state() { 0 } else { self.bytes(1) }
     }
-    /// Its bytes, where it has so many rows, of a state one for each sequence.
+    /// Returns the bytes of `rows` rows, or of `rows` recurrent states.
     pub fn bytes(&self, rows: usize) -> usize {
         rows * self.width * self.scalar.bytes()
     }
 }
 
-/// Numbers that a layer keeps of every token.
+/// A vector that a layer caches: per token in the KV cache, or per sequence as a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Component {
-    /// What they are called.
+    /// Name of the component in functions and listings.
     pub name: &'static str,
-    /// How many.
+    /// Number of elements per row or state.
     pub width: usize,
-    /// Positions that tokens see of them, unless they see all.
+    /// Length of the sliding window in positions; `None` if every position is visible.
     pub window: Option<usize>,
 }
 
 impl Component {
-    /// Numbers of every token.
+    /// Creates a component that is visible at every position.
     pub fn new(name: &'static str, width: usize) -> Component {
-        Component { name, width, window: None }
+        Component {
+            name,
+            width,
+            window: None,
+        }
     }
-    /// What a buffer of them has of a sequence.
-    fn holds(&self) -> Holds {
-        self.window.map_or(Holds::All, Holds::Window)
+    fn extent(&self) -> CacheExtent {
+        self.window.map_or(CacheExtent::All, CacheExtent::Window)
     }
 }
 
-/// The cache of one layer: a row of each component for every position, and states, which each token changes. Of states only the latest is there: a
-/// sequence cannot be cut to a part of which no copy of them was kept.
+/// Cache layout of one layer: KV cache components per position, and recurrent states.
+///
+/// A recurrent state exists only for the sequence's current end. A sequence can be truncated only
+/// to a position with a state snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CacheSpec {
-    /// What a row is made of.
+    /// Components of a row of the KV cache.
     pub components: Vec<Component>,
-    /// States, in f32, by their number of elements.
+    /// Recurrent states, stored as f32.
     pub states: Vec<Component>,
 }
 
 impl CacheSpec {
-    /// Rows of one component.
-    pub fn of(name: &'static str, width: usize) -> CacheSpec {
-        CacheSpec { components: vec![Component::new(name, width)], states: Vec::new() }
+    /// Creates a layout with one component per position.
+    pub fn new(name: &'static str, width: usize) -> CacheSpec {
+        CacheSpec {
+            components: vec![Component::new(name, width)],
+            states: Vec::new(),
+        }
     }
-    /// Rows of components.
-    pub fn of_rows(components: &[Component]) -> CacheSpec {
-        CacheSpec { components: components.to_vec(), states: Vec::new() }
+    /// Creates a layout with these components per position and no recurrent states.
+    pub fn from_components(components: &[Component]) -> CacheSpec {
+        CacheSpec {
+            components: components.to_vec(),
+            states: Vec::new(),
+        }
     }
-    /// States alone.
-    pub fn of_states(states: Vec<Component>) -> CacheSpec {
-        CacheSpec { components: Vec::new(), states }
+    /// Creates a layout with recurrent states only.
+    pub fn from_states(states: Vec<Component>) -> CacheSpec {
+        CacheSpec {
+            components: Vec::new(),
+            states,
+        }
     }
-    /// The buffers, where numbers are stored as `cache`: the numbers themselves, or bytes and then their scales (`uop/src/rows.rs`), for one
-    /// component after the other; then the states.
-    pub fn planes(&self, cache: Scalar) -> Vec<Plane> {
+    /// Returns the buffers for elements of type `cache`, component by component, then the states.
+    /// An integer type adds a buffer of f16 scales after each component (`uop/src/rows.rs`).
+    pub fn tensors(&self, cache: Scalar) -> Vec<CacheTensor> {
         let of = |c: &Component| {
-            let mut planes = vec![Plane { name: c.name, width: c.width, scalar: cache, holds: c.holds() }];
+            let mut planes = vec![CacheTensor {
+                name: c.name,
+                width: c.width,
+                scalar: cache,
+                extent: c.extent(),
+            }];
             if !cache.is_float() {
                 let width = c.width / group_of(c.width);
-                planes.push(Plane { name: "scales", width, scalar: Scalar::F16, holds: c.holds() });
+                planes.push(CacheTensor {
+                    name: "scales",
+                    width,
+                    scalar: Scalar::F16,
+                    extent: c.extent(),
+                });
             }
             planes
         };
-        let state = |c: &Component| Plane { name: c.name, width: c.width, scalar: Scalar::F32, holds: Holds::State };
-        self.components.iter().flat_map(of).chain(self.states.iter().map(state)).collect()
+        let state = |c: &Component| CacheTensor {
+            name: c.name,
+            width: c.width,
+            scalar: Scalar::F32,
+            extent: CacheExtent::State,
+        };
+        self.components
+            .iter()
+            .flat_map(of)
+            .chain(self.states.iter().map(state))
+            .collect()
     }
-    /// Bytes of a row.
+    /// Returns the bytes of one position's row in all buffers.
     pub fn row_bytes(&self, cache: Scalar) -> usize {
-        self.planes(cache).iter().map(Plane::row_bytes).sum()
+        self.tensors(cache).iter().map(CacheTensor::row_bytes).sum()
     }
-    /// Bytes of a row, as far as it is there for a window alone.
+    /// Returns the bytes of one position's row in sliding-window buffers only.
     pub fn window_row_bytes(&self, cache: Scalar) -> usize {
-        self.planes(cache).iter().filter(|p| p.window().is_some()).map(Plane::row_bytes).sum()
+        self.tensors(cache)
+            .iter()
+            .filter(|p| p.window().is_some())
+            .map(CacheTensor::row_bytes)
+            .sum()
     }
-    /// The positions that its tokens see at most, where there are rows that they do not see all of.
+    /// Returns the longest sliding window of a component; `None` if all attend to every position.
     pub fn window(&self) -> Option<usize> {
         self.components.iter().filter_map(|c| c.window).max()
     }
-    /// Bytes of its states.
+    /// Returns the bytes of one sequence's recurrent states.
     pub fn state_bytes(&self) -> usize {
-        self.planes(Scalar::F32).iter().filter(|p| p.is_state()).map(|p| p.bytes(1)).sum()
+        self.tensors(Scalar::F32)
+            .iter()
+            .filter(|p| p.is_state())
+            .map(|p| p.bytes(1))
+            .sum()
     }
 }

@@ -1,62 +1,62 @@
-//! Why the contents of a well-formed file are not a model that can be run.
+//! Errors for well-formed files that do not describe a supported model.
 
 use crate::gguf;
 
-/// Why a model was refused.
+/// Reason why a model was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A metadata key that is absent or of the wrong type.
+    /// A metadata key is absent or has the wrong type.
     #[error(transparent)]
     Metadata(#[from] gguf::Error),
-    /// An architecture that has no description.
+    /// The architecture is not in the table.
     #[error("models of architecture {name} are not supported")]
     Architecture {
-        /// What the file says.
+        /// Value of `general.architecture` in the file.
         name: String,
-        /// The name most like it of those that are, if one is.
+        /// Supported architecture with the most similar name, if one is similar enough.
         nearest: Option<&'static str>,
-        /// All those that are, for people.
+        /// All supported architectures, comma-separated for messages.
         supported: String,
     },
-    /// A hyper-parameter outside what can be.
+    /// A hyper-parameter is out of bounds.
     #[error("{key} is {found}: it must be {expected}")]
     Parameter {
-        /// The metadata key, or what it was computed from.
+        /// Metadata key, or the quantity it was computed from.
         key: String,
-        /// What the file says.
+        /// Value in the file.
         found: String,
-        /// What would be valid.
+        /// Description of valid values.
         expected: &'static str,
     },
-    /// A valid hyper-parameter whose meaning is not implemented.
+    /// A valid hyper-parameter requests a feature that is not implemented.
     #[error("{key} = {found} is not supported")]
     Feature {
-        /// The metadata key.
+        /// Metadata key that requests it.
         key: String,
-        /// What the file says.
+        /// Value in the file.
         found: String,
     },
-    /// A tensor that is needed and absent.
+    /// A required tensor is absent.
     #[error("tensor {0} is missing")]
     MissingTensor(String),
-    /// A tensor whose dims do not follow from the hyper-parameters.
+    /// A tensor's dims do not match the hyper-parameters.
     #[error("tensor {tensor} has dims {found:?}, the hyper-parameters demand {expected:?}")]
     Shape {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// Dims in the file, the contiguous one first.
         found: Vec<u64>,
-        /// Dims demanded.
+        /// Dims that the hyper-parameters require, the contiguous one first.
         expected: Vec<u64>,
     },
 }
 
-/// Result of this module.
+/// Result with the error of model descriptions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// What the user can do about it, where that is known.
+    /// Returns advice for the user, if there is any.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::Metadata(error) => return error.hint(),

@@ -1,17 +1,17 @@
-//! Where a model's tensors are looked up.
+//! Lookup of a model's tensors by name.
 
 use super::error::{Error, Result};
 use crate::gguf::Gguf;
 use gristmill_uop::encoding::EncodingRef;
 
-/// Where a model's tensors are looked up: a file, or a table in a test.
+/// Source of tensors by name: a file, or a table in a test.
 pub trait Tensors {
-    /// Dims (the contiguous one first) and encoding of a tensor.
+    /// Returns the dims (the contiguous one first) and the encoding of a tensor; `None` if absent.
     fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)>;
-    /// The numbers of a tensor of f32: of the few that a description reads itself.
+    /// Returns the values of an f32 tensor that the model description itself reads.
     ///
     /// # Errors
-    /// When it is absent, of another type, or cannot be read.
+    /// Returns an error if the tensor is absent, has another type, or cannot be read.
     fn floats(&self, name: &str) -> Result<Vec<f32>> {
         Err(Error::MissingTensor(name.into()))
     }
@@ -22,12 +22,20 @@ impl Tensors for Gguf {
         self.tensor(name).map(|t| (t.dims.clone(), t.encoding))
     }
     fn floats(&self, name: &str) -> Result<Vec<f32>> {
-        let info = self.tensor(name).ok_or_else(|| Error::MissingTensor(name.into()))?;
+        let info = self
+            .tensor(name)
+            .ok_or_else(|| Error::MissingTensor(name.into()))?;
         if info.encoding != &gristmill_encodings::F32 as EncodingRef {
-            return Err(Error::Feature { key: name.into(), found: info.encoding.name.into() });
+            return Err(Error::Feature {
+                key: name.into(),
+                found: info.encoding.name.into(),
+            });
         }
         let mut bytes = vec![0; info.bytes as usize];
         self.read_tensor(info, &mut bytes)?;
-        Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+        Ok(bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect())
     }
 }

@@ -1,14 +1,15 @@
-//! Models: what a file's metadata and tensors say, and the functions a step calls.
+//! Model architectures: hyper-parameters, tensor tables and the functions of a step.
 //!
-//! An architecture reads its hyper-parameters, checks every tensor it needs against them, and then describes a step as
-//! calls of captured functions ([`Model::build`]). It knows no device: a runtime binds buffers to the slots. Layers whose
-//! functions compute the same share one. What several architectures have is written once beside their folders.
+//! An architecture reads its hyper-parameters, checks every required tensor against them, and
+//! describes a step as calls of captured functions ([`Model::build`]). It knows no device: a
+//! runtime binds buffers to the slots. Layers with identical functions share one. Code shared by
+//! several architectures is in the files of this folder.
 
 mod attention;
 mod cache;
 mod decoder;
 pub mod deepseek2;
-mod ends;
+mod embed_head;
 mod error;
 mod feed_forward;
 mod gemma2;
@@ -36,11 +37,11 @@ pub mod rope;
 mod step;
 mod tensors;
 
-pub use cache::{CacheSpec, Component, Holds, Plane};
+pub use cache::{CacheExtent, CacheSpec, CacheTensor, Component};
 pub use error::{Error, Result};
 pub use lookup::Tensors;
 pub use model::{Architecture, Model, ModelInfo};
-pub use plan::{Bind, Call, ExpertTile, Functions, Logits, Options, Plan, TokenClass};
+pub use plan::{Bind, BoundCall, ExpertTile, Functions, Logits, Options, Plan, StepKind};
 pub use pools::{CacheKinds, Pools};
 pub use rope::RopeTable;
 pub use step::StepBuilder;
@@ -48,7 +49,7 @@ pub use tensors::TensorSpec;
 
 use crate::gguf::Metadata;
 
-/// Every architecture.
+/// All architectures that [`load`] supports.
 pub static TABLE: &[Architecture] = &[
     deepseek2::ARCHITECTURE,
     glm4moe::ARCHITECTURE,
@@ -69,36 +70,44 @@ pub static TABLE: &[Architecture] = &[
     qwen3moe::ARCHITECTURE,
 ];
 
-/// The model of a file: its metadata and tensors.
+/// Loads a model from a file's metadata and tensors.
 ///
 /// # Errors
-/// When its architecture is unknown, or it lacks something the architecture needs or has it in another shape.
+/// Returns an error if the architecture is unknown, or if a required key or tensor is missing
+/// or has another shape.
 pub fn load(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>> {
     (find(metadata)?.load)(metadata, tensors)
 }
 
-/// The tensors of the model that this metadata describes: see [`Architecture::tensors`].
+/// Returns the tensors of the model that the metadata describes: see [`Architecture::tensors`].
 ///
 /// # Errors
-/// When the architecture is unknown, or the metadata lacks something.
+/// Returns an error if the architecture is unknown, or if the metadata lacks a key.
 pub fn tensors(metadata: &Metadata, there: &dyn Tensors) -> Result<Vec<TensorSpec>> {
     (find(metadata)?.tensors)(metadata, there)
 }
 
-/// How alike two names are, from 0 to 1, for one to be told where the other is asked for: `llama4` and `llama` are at 0.96, `mamba` and `llama` at 0.6.
-const ALIKE: f64 = 0.8;
+/// Minimum Jaro-Winkler similarity, from 0 to 1, for an architecture to be suggested in an error.
+/// `llama4` and `llama` have 0.96, `mamba` and `llama` 0.6.
+const MIN_SIMILARITY: f64 = 0.8;
 
-/// The architecture that metadata names.
+/// Returns the architecture named in the metadata.
 ///
 /// # Errors
-/// When it is unknown, with those that are not.
+/// Returns an error with the supported architectures if it is unknown.
 pub fn find(metadata: &Metadata) -> Result<&'static Architecture> {
     let name = metadata.need("general.architecture", Metadata::str)?;
     TABLE.iter().find(|a| a.name == name).ok_or_else(|| {
         let names = TABLE.iter().map(|a| a.name);
         let supported = names.clone().collect::<Vec<_>>().join(", ");
         let likeness = |other: &str| strsim::jaro_winkler(name, other);
-        let nearest = names.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).filter(|other| likeness(other) >= ALIKE);
-        Error::Architecture { name: name.into(), nearest, supported }
+        let nearest = names
+            .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+            .filter(|other| likeness(other) >= MIN_SIMILARITY);
+        Error::Architecture {
+            name: name.into(),
+            nearest,
+            supported,
+        }
     })
 }

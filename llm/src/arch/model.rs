@@ -1,6 +1,6 @@
-//! What a model is to whoever runs it.
+//! Interface of a model for the runtime.
 
-use super::cache::{CacheSpec, Plane};
+use super::cache::{CacheSpec, CacheTensor};
 use super::error::Result;
 use super::lookup::Tensors;
 use super::plan::{Functions, Options, Plan};
@@ -11,10 +11,10 @@ use super::tensors::TensorSpec;
 use crate::gguf::Metadata;
 use gristmill_uop::dtype::Scalar;
 
-/// What every model has.
+/// Properties common to all models.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ModelInfo {
-    /// `general.architecture`.
+    /// Value of `general.architecture`.
     pub architecture: &'static str,
     /// Number of layers, blocks for draft tokens not counted.
     pub layers: usize,
@@ -22,76 +22,83 @@ pub struct ModelInfo {
     pub vocabulary: usize,
     /// Length of a hidden row.
     pub width: usize,
-    /// The longest context the model was made for, in tokens.
+    /// Training context length in tokens.
     pub context: usize,
-    /// Name and value of what was read from the file, for people.
+    /// Name and value of each hyper-parameter read from the file, for display.
     pub summary: Vec<(&'static str, String)>,
-    /// Remarks on the file that a user should see.
+    /// Warnings about the file, to be shown to the user.
     pub warnings: Vec<String>,
 }
 
-/// A model that can be run.
+/// A loaded model that builds the functions of its steps.
 pub trait Model: Send + Sync {
-    /// What it is, as far as that can be said of every model.
+    /// Returns the properties common to all models.
     fn info(&self) -> &ModelInfo;
-    /// Its tensors: those that a file must have, and the others that this one has.
+    /// Returns the model's tensors: the required ones, and the optional ones found in the file.
     fn tensors(&self) -> &[TensorSpec];
-    /// What each layer keeps of tokens.
+    /// Returns the cache layout of each layer.
     fn caches(&self) -> &[CacheSpec];
-    /// The tables of rotations that its steps read, for a context of so many tokens.
+    /// Returns the RoPE tables that steps read, for a context of `context` tokens.
     fn rope_tables(&self, context: usize) -> Vec<RopeTable>;
-    /// Numbers that each layer gets of every token besides the hidden row, made once before the first layer; 0 if there are none.
+    /// Returns the width of the per-layer token input, computed once before the first layer; 0
+    /// if there is none.
     fn layer_input(&self) -> usize {
         0
     }
-    /// Writes the calls of one step, in order.
+    /// Adds the calls of one step, in order.
     fn build(&self, step: &mut StepBuilder);
 
-    /// `general.architecture`.
+    /// Returns the value of `general.architecture`.
     fn architecture(&self) -> &'static str {
         self.info().architecture
     }
-    /// Number of layers (draft blocks not counted).
+    /// Returns the number of layers, blocks for draft tokens not counted.
     fn layers(&self) -> usize {
         self.info().layers
     }
-    /// Length of a logits row.
+    /// Returns the length of a logits row.
     fn vocabulary(&self) -> usize {
         self.info().vocabulary
     }
-    /// Length of a hidden row.
+    /// Returns the length of a hidden row.
     fn width(&self) -> usize {
         self.info().width
     }
-    /// The longest context the model was made for, in tokens.
+    /// Returns the training context length in tokens.
     fn context(&self) -> usize {
         self.info().context
     }
-    /// The buffers of each layer's cache, where numbers are stored so.
-    fn planes(&self, cache: Scalar) -> Vec<Vec<Plane>> {
-        self.caches().iter().map(|c| c.planes(cache)).collect()
+    /// Returns the cache buffers of each layer, for elements of type `cache`.
+    fn cache_tensors(&self, cache: Scalar) -> Vec<Vec<CacheTensor>> {
+        self.caches().iter().map(|c| c.tensors(cache)).collect()
     }
-    /// Bytes of the cache that one token takes, in all layers, where numbers are stored so.
+    /// Returns the bytes of KV cache per token over all layers, for elements of type `cache`.
     fn cache_row_bytes(&self, cache: Scalar) -> usize {
         self.caches().iter().map(|c| c.row_bytes(cache)).sum()
     }
-    /// The same of layers whose tokens see a window, which have no more rows than that needs: see [`Options::ring`].
+    /// Returns the part of [`Model::cache_row_bytes`] that belongs to sliding-window layers.
     fn window_row_bytes(&self, cache: Scalar) -> usize {
-        self.caches().iter().map(|c| c.window_row_bytes(cache)).sum()
+        self.caches()
+            .iter()
+            .map(|c| c.window_row_bytes(cache))
+            .sum()
     }
-    /// The widest window of a layer, in positions, where layers have windows.
+    /// Returns the longest sliding window of a layer in positions; `None` without windowed layers.
     fn window(&self) -> Option<usize> {
         self.caches().iter().filter_map(CacheSpec::window).max()
     }
-    /// Bytes of the states of all layers, whatever the number of tokens; 0 if there are none.
+    /// Returns the bytes of one sequence's recurrent states over all layers; 0 without states.
     fn state_bytes(&self) -> usize {
         self.caches().iter().map(CacheSpec::state_bytes).sum()
     }
-    /// What it has of sequences besides a row of every position.
+    /// Returns the kinds of cache the model needs in addition to a row per position.
     fn cache_kinds(&self) -> CacheKinds {
-        CacheKinds { window: self.window(), states: self.state_bytes() > 0 }
+        CacheKinds {
+            window: self.window(),
+            states: self.state_bytes() > 0,
+        }
     }
-    /// The calls of one step, in order. Functions are shared with every plan made with the same `functions`.
+    /// Returns the calls of one step. Plans made with the same `functions` share functions.
     fn plan(&self, options: &Options, functions: &mut Functions) -> Plan {
         let mut step = StepBuilder::new(self.architecture(), options, functions);
         self.build(&mut step);
@@ -99,12 +106,13 @@ pub trait Model: Send + Sync {
     }
 }
 
-/// One architecture.
+/// Table entry of a supported architecture.
 pub struct Architecture {
-    /// `general.architecture`.
+    /// Value of `general.architecture`.
     pub name: &'static str,
-    /// Reads a model of it.
+    /// Loads a model of this architecture.
     pub load: fn(&Metadata, &dyn Tensors) -> Result<Box<dyn Model>>,
-    /// The table of tensors of such a model. Of what is there it is asked for the rows of the embedding, and whether a tensor is there whose absence has a meaning.
+    /// Lists the tensors of such a model. Reads from the tensor source only the rows of the
+    /// embedding and the presence of optional tensors.
     pub tensors: fn(&Metadata, &dyn Tensors) -> Result<Vec<TensorSpec>>,
 }

@@ -1,4 +1,4 @@
-//! A step as calls of functions: what a model hands to a runtime.
+//! A step as a list of function calls: the interface between a model and a runtime.
 
 use super::pools::Pools;
 use gristmill_tensor::function::{ContentKey, Key};
@@ -7,174 +7,198 @@ use gristmill_uop::function::Function;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How many tokens a step takes.
+/// Kind of a step: which tokens of which sequences it processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum TokenClass {
-    /// One: decoding.
-    One,
-    /// The variable `n`, 1 to `max`: a chunk of a prompt.
-    Chunk {
-        /// The most tokens in one step.
+pub enum StepKind {
+    /// Decode step of one sequence: one token.
+    Decode,
+    /// Prefill chunk of one sequence: variable `n`, 1 to `max` tokens.
+    Prefill {
+        /// Maximum tokens in one step.
         max: usize,
     },
-    /// One token each of several sequences: the variable `n`, 1 to `max`, with the variable `length` above the position of each. The cache is a pool of pages.
-    Batch {
-        /// The most sequences in one step.
+    /// Batched decode: one token each of `n` sequences, 1 to `max`, over a paged KV cache. The
+    /// variable `length` is greater than every token's position.
+    BatchedDecode {
+        /// Maximum sequences in one step.
         max: usize,
     },
-    /// The variable `piece`, 1 to that, of tokens of one sequence, and behind them one token each of `rows` − 1 others, `rows` from 1 to `others` + 1. The cache is a pool of pages; the variable
-    /// `length` is above the position of each of those behind the piece, 1 where there are none.
+    /// Mixed batch over a paged KV cache: a prefill chunk and one token each of other sequences.
+    ///
+    /// The chunk has `piece` tokens of one sequence; `rows` − 1 decode tokens follow it.
+    /// The variable `length` is greater than the positions of these decode tokens, and 1
+    /// if there are none.
     Mixed {
-        /// The most tokens of the one sequence.
+        /// Maximum tokens of the prefill chunk.
         piece: usize,
-        /// The most other sequences.
+        /// Maximum number of decode tokens after the chunk.
         others: usize,
     },
 }
 
-impl TokenClass {
-    /// The most tokens in one step.
+impl StepKind {
+    /// Returns the maximum number of tokens in one step.
     pub fn max(self) -> usize {
         match self {
-            TokenClass::One => 1,
-            TokenClass::Chunk { max } | TokenClass::Batch { max } => max,
-            TokenClass::Mixed { piece, others } => piece + others,
+            StepKind::Decode => 1,
+            StepKind::Prefill { max } | StepKind::BatchedDecode { max } => max,
+            StepKind::Mixed { piece, others } => piece + others,
         }
     }
 }
 
-/// Which logits a step computes.
+/// Rows of a step for which logits are computed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Logits {
-    /// None: a chunk of a prompt that is not its last.
+    /// No logits: a prefill chunk that is not the prompt's last.
     None,
-    /// Those after the last token: `[1, vocabulary]`.
+    /// Logits of the last token: `[1, vocabulary]`.
     Last,
-    /// Those after every token: `[n, vocabulary]`.
+    /// Logits of every token: `[n, vocabulary]`.
     All,
-    /// Of a piece with tokens of other sequences behind it, those after its last token and after each of these: `[rows, vocabulary]`.
-    Ends,
+    /// Logits of a mixed batch: the chunk's last token and every decode token,
+    /// `[rows, vocabulary]`.
+    LastOfEach,
 }
 
-/// What a plan is made for.
+/// Parameters that a plan is specialised for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Options {
-    /// Tokens of a step.
-    pub tokens: TokenClass,
-    /// Positions that a sequence may have, which is the rows of the rope table and of a cache of one sequence: see [`Options::rows_for`].
+    /// Kind and maximum size of a step.
+    pub tokens: StepKind,
+    /// Maximum positions of a sequence; length of the RoPE tables. See [`Options::rows_for`].
     pub rows: usize,
-    /// The page pools that hold the KV cache and recurrent states.
+    /// Page pools of the KV cache and of recurrent states.
     pub pools: Pools,
-    /// Reads a sequence's pages without a block table. Its pages must be neighbours, and the step
-    /// must have tokens of one sequence.
+    /// Reads a sequence's pages without a block table. The pages must be adjacent in the pool, and
+    /// the step must have tokens of one sequence.
     pub contiguous: bool,
-    /// Positions within reach of a step: `rows`, or fewer for steps that are made for the start of a long context. The variable `pos`, the
-    /// position of a step's first token, runs from 0 to `depth - tokens.max()`, so that a step never leaves the table.
+    /// Maximum context depth of a step: `rows`, or less for steps specialised for short contexts.
+    /// The variable `pos`, the position of the first token, runs from 0 to `depth - tokens.max()`.
     pub depth: usize,
-    /// How cached rows are stored: f16, f32, or i8 for bytes with scales: see [`super::CacheSpec`].
+    /// Element type of the KV cache: f16, f32, or i8 with scales; see [`super::CacheSpec`].
     pub cache: Scalar,
-    /// Which logits are computed.
+    /// Rows for which logits are computed.
     pub logits: Logits,
-    /// Tokens of one expert that a tile has: [`Options::TILE`], or as many as the machine's products of matrices want.
+    /// Tile sizes of experts: [`Options::TILE`], or those of the machine's matrix products.
     pub tile: ExpertTile,
 }
 
-/// How many tokens of one expert a tile has: powers of two, or multiples of [`ExpertTile::WHOLE`].
+/// Tokens per tile of one expert: powers of two, or multiples of [`ExpertTile::WHOLE`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ExpertTile {
-    /// However few an expert gets.
+    /// Minimum tokens per tile.
     pub least: usize,
-    /// However many.
+    /// Maximum tokens per tile.
     pub most: usize,
-    /// Tokens that all tiles have where experts get as many on average and their rows are multiples of the second number; none where the machine has no use for them.
+    /// Fixed tile `[tokens, rows]`: used if experts get `tokens` tokens on average and their width
+    /// is a multiple of `rows`. `None` if the machine has no such tile.
     pub group: Option<[usize; 2]>,
 }
 
 impl ExpertTile {
-    /// Larger tiles are multiples of so many tokens.
+    /// Tiles for a mean of 32 or more tokens per expert are multiples of this number.
     pub const WHOLE: usize = 16;
 }
 
 impl Options {
-    /// Tokens of a tile of one expert for products in registers: as many as keep the sums of a vector of rows there.
-    pub const TILE: ExpertTile = ExpertTile { least: 4, most: ExpertTile::WHOLE, group: None };
-    /// The same of a processor's cores: where an expert gets a token or two its weights are read once for both, and what fills the tile is computed while memory is waited for.
-    pub const TILE_OF_CORES: ExpertTile = ExpertTile { least: 2, ..Options::TILE };
-    /// Positions of a page.
+    /// Expert tile for products accumulated in registers, where the sums of a vector of rows fit.
+    pub const TILE: ExpertTile = ExpertTile {
+        least: 4,
+        most: ExpertTile::WHOLE,
+        group: None,
+    };
+    /// Expert tile of CPU cores. With one or two tokens an expert's weights are read once; the
+    /// padding is computed while loads are outstanding.
+    pub const TILE_OF_CORES: ExpertTile = ExpertTile {
+        least: 2,
+        ..Options::TILE
+    };
+    /// Number of positions per page.
     pub const PAGE: usize = Pools::PAGE;
-    /// Rows for a context of `context` tokens that is filled in steps of at most `max_tokens`: any position may start any
-    /// step. A multiple of 256, so that chunks of the cache are whole and kernels do not depend on the length.
+    /// Returns the rows for a context of `context` tokens filled in steps of at most `max_tokens`.
+    ///
+    /// Any position may start a step. The result is a multiple of 256, so that kernels need no
+    /// partial tile of the cache and do not depend on the exact length.
     pub fn rows_for(context: usize, max_tokens: usize) -> usize {
         (context + max_tokens - 1).next_multiple_of(256)
     }
-    /// Pages that one sequence may have: the length of its block table.
+    /// Returns the length of a sequence's block table in pages.
     pub fn blocks(&self) -> usize {
         self.rows / Options::PAGE
     }
-    /// Rows of a cache tensor of a layer with that window.
+    /// Returns the rows of a layer's cache buffer; `window` is the layer's sliding window.
     pub fn pool_rows(&self, window: Option<usize>) -> usize {
         self.pools.pages_of(window) * Options::PAGE
     }
-    /// Rows of a recurrent state, one for each sequence or snapshot.
+    /// Returns the rows of a recurrent-state buffer, one per sequence or snapshot.
     pub fn state_rows(&self) -> usize {
         self.pools.states.max(1)
     }
 }
 
-/// What a slot of a call is bound to.
+/// Buffer that a slot of a call is bound to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Bind {
-    /// The step's token ids, `[n]` i32.
+    /// Token ids of the step, `[n]` i32.
     Tokens,
-    /// The position of each of the step's tokens, `[n]` i32, where they are of several sequences.
+    /// Position of each token, `[n]` i32, in steps with several sequences.
     Positions,
-    /// The row of the pool of each of the step's tokens, `[n]` i32, where a piece of one sequence is among them.
+    /// Cache row of each token in the page pool, `[n]` i32, in mixed batches.
     Slots,
-    /// Of a cache by pages, those of the step's only sequence, or of its piece's, in the order of its positions, `[rows / PAGE]` i32.
+    /// Block table of the step's only sequence or of the chunk's sequence, `[rows / PAGE]` i32.
     Pages,
-    /// The same of each of its sequences: `[n, rows / PAGE]` i32; where there is a piece of one, of its last token and of those behind it.
+    /// Block tables of all sequences, `[n, rows / PAGE]` i32. In mixed batches: the chunk's
+    /// sequence, then those of the decode tokens.
     Table,
-    /// Those of the pool of layers with a window, as [`Bind::Pages`], and as [`Bind::Table`]: of blocks that no token sees any number.
+    /// [`Bind::Pages`] for the pool of sliding-window layers. Entries of blocks outside
+    /// the window are unused.
     WindowPages,
-    /// See [`Bind::WindowPages`].
+    /// [`Bind::Table`] for the pool of sliding-window layers. Entries of blocks outside
+    /// the window are unused.
     WindowTable,
-    /// The row of states of the step's only sequence, `[1]` i32, where several have rows.
+    /// State row of the step's only sequence, `[1]` i32, in steps that are not contiguous.
     StateRow,
-    /// The same of each of its sequences, `[n]` i32, no two the same.
+    /// State rows of all sequences, `[n]` i32, all different.
     StateRows,
-    /// The table of rotations of that number, `[rows, pairs, 2]` f32.
+    /// RoPE table of this index, `[rows, pairs, 2]` f32.
     Rope(usize),
-    /// Hidden rows `[n, width]` f32, before layer `i` (after the last for `i` = layers). Two buffers in turn suffice.
+    /// Hidden rows `[n, width]` f32 before layer `i`; after the last layer for `i` = number of
+    /// layers. Two alternating buffers suffice.
     Hidden(usize),
-    /// Rows `[n, layers·width]` f32 that a model makes of the tokens for all its layers, from the part of layer `i` on: see [`super::Model::layer_input`].
+    /// Per-layer token input `[n, layers·width]` f32, starting at layer `i`:
+    /// see [`super::Model::layer_input`].
     LayerInput(usize),
-    /// The cache of that layer: the plane of that number, rows or a state. Of a state, a contiguous step
-    /// gets the sequence's row alone.
+    /// Cache buffer (layer, index) of KV rows or recurrent states. A contiguous step gets only its
+    /// sequence's state row.
     State(usize, usize),
-    /// The packed tensor of that name.
+    /// Packed weight tensor of this name.
     Weight(String),
-    /// The step's logits, f32.
+    /// Logits of the step, f32.
     Logits,
 }
 
-/// One call of a step.
+/// One call of a step: a function and its buffers.
 #[derive(Clone, Debug)]
-pub struct Call {
-    /// What is called.
+pub struct BoundCall {
+    /// Function that the call executes.
     pub function: Arc<Function>,
-    /// What its slots are bound to, one each.
+    /// One binding per slot of the function.
     pub binds: Vec<Bind>,
 }
 
-/// The calls of one step, in order. Its variables are `pos` and, for chunks, `n`; with contiguous pages also `first_page` and `window_shift`; for tokens of several sequences `n` and `length`; for a piece of one with those `pos`, `piece`, `rows`, `length`.
+/// Calls of one step, in order.
+///
+/// Variables by kind: `pos`, and for prefill `n`; batched decode: `n` and `length`; mixed batch:
+/// `pos`, `piece`, `rows` and `length`. Contiguous steps add `first_page` and `window_shift`.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The calls.
-    pub calls: Vec<Call>,
+    /// Calls in execution order.
+    pub calls: Vec<BoundCall>,
 }
 
 impl Plan {
-    /// The functions called, each once, in the order of their first call.
+    /// Returns the functions called, each once, in order of their first call.
     pub fn functions(&self) -> Vec<&Arc<Function>> {
         let mut seen: Vec<&Arc<Function>> = Vec::new();
         for call in &self.calls {
@@ -184,42 +208,51 @@ impl Plan {
         }
         seen
     }
-    /// Names of the packed tensors it reads, each once.
+    /// Returns the names of the weight tensors read, each once.
     pub fn weights(&self) -> Vec<&str> {
         let mut seen = std::collections::HashSet::new();
         let binds = self.calls.iter().flat_map(|c| &c.binds);
         binds
-            .filter_map(|b| if let Bind::Weight(n) = b { seen.insert(n).then_some(n.as_str()) } else { None })
+            .filter_map(|b| {
+                if let Bind::Weight(n) = b {
+                    seen.insert(n).then_some(n.as_str())
+                } else {
+                    None
+                }
+            })
             .collect()
     }
 }
 
-/// Functions by what they compute.
+/// Captured functions, deduplicated by content.
 #[derive(Clone, Default, Debug)]
 pub struct Functions {
     by_key: HashMap<Key, Arc<Function>>,
 }
 
 impl Functions {
-    /// None yet.
+    /// Creates an empty set.
     pub fn new() -> Functions {
         Functions::default()
     }
-    /// The function that computes the same as this one: an earlier one, or this one.
+    /// Returns an equal function captured earlier, or adds this one.
     pub fn share(&mut self, function: Function) -> Arc<Function> {
-        self.by_key.entry(function.key()).or_insert_with(|| Arc::new(function)).clone()
+        self.by_key
+            .entry(function.key())
+            .or_insert_with(|| Arc::new(function))
+            .clone()
     }
-    /// Their names, in order.
+    /// Returns the function names, sorted.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.by_key.values().map(|f| f.name.clone()).collect();
         names.sort();
         names
     }
-    /// How many there are.
+    /// Returns the number of distinct functions.
     pub fn len(&self) -> usize {
         self.by_key.len()
     }
-    /// Are there none?
+    /// Returns true if the set has no function.
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }

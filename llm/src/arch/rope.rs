@@ -1,39 +1,43 @@
-//! Rotary positions: frequencies (YaRN, arXiv 2309.00071) and the tables of angles. All in f64: at position 200,000 an
-//! angle in f32 is off by 1e-2.
+//! Rotary position embedding: frequencies (YaRN, arXiv 2309.00071) and tables of angles.
+//!
+//! Computed in f64: at position 200,000 an angle in f32 is off by 1e-2.
 
 use super::reader::Reader;
 use super::{Result, Tensors};
 use std::f64::consts::PI;
 
-/// Change of the rope's frequencies for long contexts.
+/// RoPE frequency scaling for long contexts.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Scaling {
-    /// None.
+    /// Leaves the frequencies unchanged.
     None,
-    /// Every frequency divided by a factor.
+    /// Divides every frequency by a factor.
     Linear(f64),
-    /// Low frequencies divided, high ones kept, a ramp between.
+    /// YaRN: divides low frequencies, keeps high ones, and interpolates between.
     Yarn {
-        /// The factor.
+        /// Divisor of low frequencies.
         factor: f64,
-        /// Context before scaling, in tokens.
+        /// Context length before scaling, in tokens.
         original: f64,
-        /// Share of the kept frequencies.
+        /// Weight of the unscaled frequencies, from 0 to 1.
         extrapolate: f64,
-        /// Turns over the original context above which a frequency is kept.
+        /// Rotations over the original context above which a frequency is kept.
         beta_fast: f64,
-        /// Turns below which it is divided.
+        /// Rotations over the original context below which a frequency is divided.
         beta_slow: f64,
     },
 }
 
 impl Scaling {
-    /// What the keys `rope.scaling.*` say.
+    /// Reads the keys `rope.scaling.*`.
     ///
     /// # Errors
-    /// When they are out of bounds, or of another kind.
+    /// Returns an error if a value is out of bounds or the type is not supported.
     pub(super) fn read(r: &Reader, context: usize, base: f64) -> Result<Scaling> {
-        let factor = match r.float("rope.scaling.factor")?.or(r.float("rope.scale_linear")?) {
+        let factor = match r
+            .float("rope.scaling.factor")?
+            .or(r.float("rope.scale_linear")?)
+        {
             None | Some(0.0) => 1.0,
             Some(f) => f,
         };
@@ -58,26 +62,35 @@ impl Scaling {
             other => return r.unsupported("rope.scaling.type", other),
         })
     }
-    /// In words, for people.
-    pub(super) fn words(&self) -> String {
+    /// Returns a description for display.
+    pub(super) fn description(&self) -> String {
         match self {
             Scaling::None => "none".into(),
             Scaling::Linear(factor) => format!("linear, factor {factor}"),
-            Scaling::Yarn { factor, original, .. } => format!("YaRN, factor {factor}, from {original} tokens"),
+            Scaling::Yarn {
+                factor, original, ..
+            } => format!("YaRN, factor {factor}, from {original} tokens"),
         }
     }
 }
 
-/// The frequency of each pair of `dims` rotated dimensions, in radians a position.
+/// Returns the frequency of each pair of `dims` rotated dimensions, in radians per position.
 pub fn frequencies(dims: usize, base: f64, scaling: Scaling) -> Vec<f64> {
     let plain = |k: usize| base.powf(-2.0 * k as f64 / dims as f64);
     let pairs = 0..dims / 2;
     match scaling {
         Scaling::None => pairs.map(plain).collect(),
         Scaling::Linear(factor) => pairs.map(|k| plain(k) / factor).collect(),
-        Scaling::Yarn { factor, original, extrapolate, beta_fast, beta_slow } => {
-            // The pair that makes `turns` turns over the original context.
-            let pair = |turns: f64| dims as f64 * (original / (2.0 * PI * turns)).ln() / (2.0 * base.ln());
+        Scaling::Yarn {
+            factor,
+            original,
+            extrapolate,
+            beta_fast,
+            beta_slow,
+        } => {
+            // Index of the pair that makes `turns` rotations over the original context.
+            let pair =
+                |turns: f64| dims as f64 * (original / (2.0 * PI * turns)).ln() / (2.0 * base.ln());
             let low = pair(beta_fast).floor().max(0.0);
             let high = pair(beta_slow).ceil().min(dims as f64 - 1.0);
             pairs
@@ -91,10 +104,10 @@ pub fn frequencies(dims: usize, base: f64, scaling: Scaling) -> Vec<f64> {
     }
 }
 
-/// What the frequencies of each pair are divided by: the numbers of that tensor.
+/// Reads the frequency divisors of each pair from a tensor.
 ///
 /// # Errors
-/// When it is absent, of another type, or has numbers that are not positive.
+/// Returns an error if the tensor is absent, has another type, or has values that are not positive.
 pub(super) fn divisors(r: &Reader, tensors: &dyn Tensors, name: &str) -> Result<Vec<f64>> {
     let values = tensors.floats(name)?;
     let good = values.iter().all(|v| v.is_finite() && *v > 0.0);
@@ -102,32 +115,36 @@ pub(super) fn divisors(r: &Reader, tensors: &dyn Tensors, name: &str) -> Result<
     Ok(values.into_iter().map(f64::from).collect())
 }
 
-/// A table of rotations: a step reads the rows of its positions.
+/// RoPE table of cosines and sines; a step reads the rows of its positions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RopeTable {
-    /// The frequency of each pair, in radians a position.
+    /// Frequency of each pair, in radians per position.
     pub frequencies: Vec<f64>,
     /// Factor on every cosine and sine.
     pub magnitude: f64,
-    /// Growth of the factor with the position: see [`Temperature`].
+    /// Position-dependent part of the factor: see [`Temperature`].
     pub temperature: Option<Temperature>,
 }
 
-/// Attention that sharpens with the position: queries at position `t` count `1 + scale·ln(⌊t/original⌋ + 1)` times.
+/// Position-dependent scale of queries: `1 + scale·ln(⌊t/original⌋ + 1)` at position `t`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Temperature {
-    /// The factor on the logarithm.
+    /// Factor of the logarithm.
     pub scale: f64,
-    /// Positions that count once.
+    /// Number of leading positions with a scale of 1.
     pub original: f64,
 }
 
 impl RopeTable {
-    /// Of these frequencies, as they are.
+    /// Creates a table without magnitude or position-dependent factor.
     pub fn new(frequencies: Vec<f64>) -> RopeTable {
-        RopeTable { frequencies, magnitude: 1.0, temperature: None }
+        RopeTable {
+            frequencies,
+            magnitude: 1.0,
+            temperature: None,
+        }
     }
-    /// Cosine and sine of every angle at these many positions, times the factor: `[positions, pairs, 2]`.
+    /// Returns cosine and sine times the factor for `positions` positions: `[positions, pairs, 2]`.
     pub fn rows(&self, positions: usize) -> Vec<f32> {
         let mut table = Vec::with_capacity(positions * 2 * self.frequencies.len());
         for position in 0..positions {
@@ -139,13 +156,14 @@ impl RopeTable {
         }
         table
     }
-    /// Bytes of one row.
+    /// Returns the bytes of one row.
     pub fn row_bytes(&self) -> usize {
         2 * self.frequencies.len() * size_of::<f32>()
     }
-    /// The factor at a position.
+    /// Returns the factor on cosines and sines at a position.
     pub fn magnitude_at(&self, position: usize) -> f64 {
-        let grown = |t: Temperature| 1.0 + t.scale * ((position as f64 / t.original).floor() + 1.0).ln();
+        let grown =
+            |t: Temperature| 1.0 + t.scale * ((position as f64 / t.original).floor() + 1.0).ln();
         self.magnitude * self.temperature.map_or(1.0, grown)
     }
 }

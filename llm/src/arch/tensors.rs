@@ -1,5 +1,5 @@
-//! The table of a model's tensors, with the dims its hyper-parameters demand: the loader checks a file against it, `synth` generates what it
-//! lists, and tests are made of it.
+//! Tensor table of a model, with the dims required by its hyper-parameters. The loader checks files
+//! against it, `synth` generates its tensors, and tests are built from it.
 
 use super::{Error, Result, Tensors};
 use crate::gguf::Role;
@@ -7,45 +7,51 @@ use gristmill_uop::encoding::EncodingRef;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// A tensor that a model has.
+/// A tensor in a model's table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Its name in the file.
+    /// Full name in the file.
     pub name: String,
-    /// The part of the name that all blocks share.
+    /// Name without the block prefix.
     pub short: Cow<'static, str>,
-    /// Its block, if it is in one.
+    /// Block index; `None` for tensors outside blocks.
     pub layer: Option<usize>,
-    /// Row-major: rows first, elements of a row last.
+    /// Row-major dims: rows first, elements of a row last.
     pub dims: Vec<usize>,
-    /// What it is for.
+    /// Purpose of the tensor, which decides its quantisation.
     pub role: Role,
 }
 
-/// A table while it is written. Of tensors whose absence has a meaning, those that are there are listed.
-pub(super) struct Table<'a> {
+/// Builder of a tensor table. Optional tensors are listed only if the source has them.
+pub(super) struct TensorTable<'a> {
     there: &'a dyn Tensors,
     layer: Option<usize>,
     list: Vec<TensorSpec>,
 }
 
-impl<'a> Table<'a> {
-    /// None yet.
-    pub fn new(there: &'a dyn Tensors) -> Table<'a> {
-        Table { there, layer: None, list: Vec::new() }
+impl<'a> TensorTable<'a> {
+    /// Creates an empty table.
+    pub fn new(there: &'a dyn Tensors) -> TensorTable<'a> {
+        TensorTable {
+            there,
+            layer: None,
+            list: Vec::new(),
+        }
     }
-    /// What follows is in that block.
+    /// Sets the block of the tensors that follow.
     pub fn block(&mut self, layer: usize) {
         self.layer = Some(layer);
     }
     fn name(&self, short: &str) -> String {
-        self.layer.map_or(short.into(), |l| format!("blk.{l}.{short}"))
+        self.layer
+            .map_or(short.into(), |l| format!("blk.{l}.{short}"))
     }
-    /// Is one of that name there?
+    /// Returns true if the source has this tensor in the current block.
     pub fn has(&self, short: &str) -> bool {
         self.there.find(&self.name(short)).is_some()
     }
-    /// One that must be there; with the number that multiplies all of a matrix, or one for each expert's, where the file has that beside it.
+    /// Lists a required tensor. If the source has a scale for it, one for a matrix or one per
+    /// expert, lists that too.
     pub fn need(&mut self, short: &'static str, role: Role, dims: &[usize]) {
         self.list(short.into(), role, dims);
         let numbers = match (role, dims) {
@@ -61,99 +67,131 @@ impl<'a> Table<'a> {
     }
     fn list(&mut self, short: Cow<'static, str>, role: Role, dims: &[usize]) {
         let (name, layer) = (self.name(&short), self.layer);
-        self.list.push(TensorSpec { name, short, layer, dims: dims.into(), role });
+        self.list.push(TensorSpec {
+            name,
+            short,
+            layer,
+            dims: dims.into(),
+            role,
+        });
     }
-    /// One that may be absent.
+    /// Lists a tensor if the source has it.
     pub fn optional(&mut self, short: &'static str, role: Role, dims: &[usize]) {
         if self.has(short) {
             self.need(short, role, dims);
         }
     }
-    /// Embedding, last norm and head of rows of `d`. Where there is no head, the embedding serves.
-    pub fn ends(&mut self, vocabulary: usize, d: usize) {
+    /// Lists embedding, output norm and head for hidden width `d`. Without a head
+    /// the embedding is tied.
+    pub fn embed_and_head(&mut self, vocabulary: usize, d: usize) {
         let tied = !self.has("output.weight");
         let embedding = if tied { Role::Output } else { Role::Matrix };
         self.need("token_embd.weight", embedding, &[vocabulary, d]);
         self.need("output_norm.weight", Role::Norm, &[d]);
         self.optional("output.weight", Role::Output, &[vocabulary, d]);
     }
-    /// The role of a down projection of the current block.
+    /// Returns the role of a down projection of the current block.
     pub fn down(&self) -> Role {
         Role::Down(self.layer.unwrap_or(0) as u64)
     }
-    /// All of them.
+    /// Returns the finished table.
     pub fn finish(self) -> Vec<TensorSpec> {
         self.list
     }
 }
 
-/// What stands beside a weight where something multiplies all of it.
+/// Returns the name of the scale tensor of a weight; `None` unless it ends in `.weight`.
 pub(super) fn scale_of(weight: &str) -> Option<String> {
-    weight.strip_suffix(".weight").map(|stem| format!("{stem}.scale"))
+    weight
+        .strip_suffix(".weight")
+        .map(|stem| format!("{stem}.scale"))
 }
 
-/// A packed tensor of the model.
+/// A weight tensor of a loaded model.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Weight {
-    /// Its name in the file.
+pub(super) struct WeightInfo {
+    /// Full name in the file.
     pub name: String,
-    /// Row-major: rows first, elements of a row last.
+    /// Row-major dims: rows first, elements of a row last.
     pub dims: Vec<usize>,
-    /// How it is packed.
     pub encoding: EncodingRef,
 }
 
-/// The tensors of one block, or those of no block, by the part of their name that all blocks share.
+/// Tensors of one block, or those outside blocks, by name without the block prefix.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Weights(HashMap<Cow<'static, str>, Weight>);
+pub(super) struct LayerWeights(HashMap<Cow<'static, str>, WeightInfo>);
 
-impl Weights {
-    /// The tensor of that name, which was checked to exist.
-    pub fn get(&self, name: &str) -> &Weight {
-        self.0.get(name).unwrap_or_else(|| panic!("{name} is not in the table of tensors"))
+impl LayerWeights {
+    /// Returns the tensor of that name. Panics if it is not in the table.
+    pub fn get(&self, name: &str) -> &WeightInfo {
+        self.0
+            .get(name)
+            .unwrap_or_else(|| panic!("{name} is not in the table of tensors"))
     }
-    /// Is it in the table?
+    /// Returns true if the tensor is in the table.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 }
 
-/// A model's tensors, found in a file and of the dims in the table.
+/// Tensors of a model, found in a file and checked against its table.
 #[derive(Clone, Debug)]
 pub(super) struct Checked {
-    /// The table.
     pub table: Vec<TensorSpec>,
-    /// Tensors of no block.
-    pub globals: Weights,
-    /// Those of each block.
-    pub blocks: Vec<Weights>,
+    pub globals: LayerWeights,
+    pub blocks: Vec<LayerWeights>,
 }
 
 impl Checked {
-    /// Every tensor of the table, of a model of so many layers. Other tensors of the file are ignored.
+    /// Looks up every tensor of the table for a model of `layers` layers. Ignores other
+    /// tensors of the file.
     ///
     /// # Errors
-    /// When a tensor is missing, has other dims, or has a scale where nothing multiplies by one.
+    /// Returns an error if a tensor is missing, has other dims, or has an unsupported scale.
     pub fn new(table: Vec<TensorSpec>, layers: usize, tensors: &dyn Tensors) -> Result<Checked> {
-        let (mut globals, mut blocks) = (Weights::default(), vec![Weights::default(); layers]);
+        let (mut globals, mut blocks) = (
+            LayerWeights::default(),
+            vec![LayerWeights::default(); layers],
+        );
         for spec in &table {
             let found = tensors.find(&spec.name);
             let (found, encoding) = found.ok_or_else(|| Error::MissingTensor(spec.name.clone()))?;
             let expected: Vec<u64> = spec.dims.iter().rev().map(|&d| d as u64).collect();
-            // Axes of length 1 at the end are a matter of taste.
+            // Trailing axes of length 1 are insignificant.
             let trim = |d: &[u64]| d.iter().rposition(|&n| n != 1).map_or(0, |i| i + 1);
             if found[..trim(&found)] != expected[..trim(&expected)] {
-                return Err(Error::Shape { tensor: spec.name.clone(), found, expected });
+                return Err(Error::Shape {
+                    tensor: spec.name.clone(),
+                    found,
+                    expected,
+                });
             }
-            // Files of NVIDIA's and of BitNet's formats may have a number beside a weight that multiplies all of it. Those that are read are in the table.
-            let unknown = |name: &String| tensors.find(name).is_some() && table.iter().all(|t| t.name != *name);
+            // Files in NVIDIA's and BitNet's formats may have a scale for a weight. Supported
+            // scales are in the table.
+            let unknown = |name: &String| {
+                tensors.find(name).is_some() && table.iter().all(|t| t.name != *name)
+            };
             if let Some(key) = scale_of(&spec.name).filter(unknown) {
-                return Err(Error::Feature { key, found: "a scale of a whole tensor".into() });
+                return Err(Error::Feature {
+                    key,
+                    found: "a scale of a whole tensor".into(),
+                });
             }
-            let weight = Weight { name: spec.name.clone(), dims: spec.dims.clone(), encoding };
-            spec.layer.map_or(&mut globals, |l| &mut blocks[l]).0.insert(spec.short.clone(), weight);
+            let weight = WeightInfo {
+                name: spec.name.clone(),
+                dims: spec.dims.clone(),
+                encoding,
+            };
+            spec.layer
+                .map_or(&mut globals, |l| &mut blocks[l])
+                .0
+                .insert(spec.short.clone(), weight);
         }
-        Ok(Checked { table, globals, blocks })
+        Ok(Checked {
+            table,
+            globals,
+            blocks,
+        })
     }
 }
 
@@ -162,12 +200,16 @@ mod tests {
     use super::*;
     use crate::gguf::Gguf;
 
-    /// A file, and the name of a number that it has besides.
+    /// A file with one additional scalar tensor.
     struct With<'a>(&'a Gguf, &'static str);
 
     impl Tensors for With<'_> {
         fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)> {
-            if name == self.1 { Some((vec![1], &gristmill_encodings::F32)) } else { self.0.find(name) }
+            if name == self.1 {
+                Some((vec![1], &gristmill_encodings::F32))
+            } else {
+                self.0.find(name)
+            }
         }
         fn floats(&self, name: &str) -> Result<Vec<f32>> {
             self.0.floats(name)
@@ -178,7 +220,13 @@ mod tests {
     fn a_scale_is_listed_where_it_is_read_and_refused_elsewhere() {
         let file = Gguf::synth("llama-3.1-8b", "q4_0").unwrap();
         let load = |name| crate::arch::load(file.metadata(), &With(&file, name));
-        let has = |name: &'static str| load(name).expect("a model").tensors().iter().any(|t| t.name == name);
+        let has = |name: &'static str| {
+            load(name)
+                .expect("a model")
+                .tensors()
+                .iter()
+                .any(|t| t.name == name)
+        };
         assert!(has("blk.0.attn_q.scale") && has("blk.3.ffn_down.scale") && has("output.scale"));
         assert!(!has("blk.0.attn_q.other"));
         for name in ["token_embd.scale", "blk.0.attn_norm.scale"] {

@@ -1,4 +1,4 @@
-//! Bounds on what a template and a conversation may look like, before either is run.
+//! Bounds on chat templates and conversations, checked before a template is compiled or run.
 
 use minijinja::machinery::{Token, Tokenizer};
 use minijinja::syntax::SyntaxConfig;
@@ -6,33 +6,37 @@ use serde_json::Value as Json;
 
 use super::error::ChatError;
 
-/// Longest template source in bytes; the longest known ones have about 30 kB.
+/// Maximum template source in bytes; the longest known templates have about 30 kB.
 const MAX_SOURCE: usize = 1 << 20;
-/// Most tokens of one tag. Templates in use have up to 40, a written-out table some hundreds; minijinja's parser, code
-/// generator and syntax tree recurse for each link of a chain (`- - - x`, `x|f|f`), at about 450 bytes of stack.
+/// Maximum tokens of one tag. Known templates have up to 40, an inlined table some
+/// hundreds. minijinja recurses for each link of a chain (`- - - x`, `x|f|f`), with about
+/// 450 bytes of stack each.
 const MAX_TAG: usize = 2048;
-/// Most `elif`s within one another's bodies or branches; known templates have up to 10. minijinja bounds all other nesting
-/// by 150 itself.
+/// Maximum `elif`s of nested conditions together; known templates have up to 10. minijinja itself
+/// limits all other nesting to 150.
 const MAX_BRANCHES: usize = 256;
-/// Deepest nesting of messages, tools and variables: below the 128 levels of `serde_json`, with room for the request
-/// around them.
+/// Maximum nesting depth of messages, tools and variables: below the 128 levels of `serde_json`,
+/// with room for the enclosing request.
 const MAX_DEPTH: usize = 100;
 
-/// Refuses a source whose length alone is too much.
+/// Returns an error if the source is longer than [`MAX_SOURCE`].
 pub(super) fn check_length(source: &str) -> Result<(), ChatError> {
     match source.len() {
-        bytes if bytes > MAX_SOURCE => Err(ChatError::SourceTooLarge { bytes, limit: MAX_SOURCE }),
+        bytes if bytes > MAX_SOURCE => Err(ChatError::SourceTooLarge {
+            bytes,
+            limit: MAX_SOURCE,
+        }),
         _ => Ok(()),
     }
 }
 
-/// Refuses a source that the parser would recurse too deeply for.
+/// Returns an error if minijinja's parser would recurse too deeply.
 pub(super) fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), ChatError> {
     let mut tokens = Tokenizer::new(source, "", false, syntax);
     let (mut tag, mut begins) = (0, false);
-    // Branches of each `if` that is open, and of all of them.
+    // `elif` count of each open `if`, and of all open `if`s together.
     let (mut open, mut branches) = (Vec::new(), 0);
-    // What is no token ends the scan: the parser, which reads up to there, says what it is.
+    // Invalid tokens end the scan; the parser stops at the same place and reports the error.
     while let Ok(Some((token, span))) = tokens.next_token() {
         let line = usize::from(span.start_line);
         match token {
@@ -49,36 +53,52 @@ pub(super) fn check_source(source: &str, syntax: SyntaxConfig) -> Result<(), Cha
         }
         begins = matches!(token, Token::BlockStart);
         if tag > MAX_TAG {
-            return Err(ChatError::TagTooLong { line, limit: MAX_TAG });
+            return Err(ChatError::TagTooLong {
+                line,
+                limit: MAX_TAG,
+            });
         }
         if branches > MAX_BRANCHES {
-            return Err(ChatError::TooManyBranches { line, limit: MAX_BRANCHES });
+            return Err(ChatError::TooManyBranches {
+                line,
+                limit: MAX_BRANCHES,
+            });
         }
     }
     Ok(())
 }
 
-/// About the bytes that a value takes as text.
+/// Returns the approximate text size of values in bytes.
 ///
 /// # Errors
-/// Values that are nested too deeply.
+/// Returns an error if a value is nested too deeply.
 pub(super) fn weigh<'j>(values: impl IntoIterator<Item = &'j Json>) -> Result<usize, ChatError> {
-    values.into_iter().map(|value| weigh_within(value, MAX_DEPTH)).sum()
+    values
+        .into_iter()
+        .map(|value| weigh_within(value, MAX_DEPTH))
+        .sum()
 }
 
 fn weigh_within(value: &Json, levels: usize) -> Result<usize, ChatError> {
-    /// Of a number, a word or a pair of brackets, and the comma behind it.
+    /// Bytes of a number, a keyword or a pair of brackets, with the following comma.
     const SCALAR: usize = 8;
-    let deeper = levels.checked_sub(1).ok_or(ChatError::ConversationTooDeep(MAX_DEPTH));
+    let deeper = levels
+        .checked_sub(1)
+        .ok_or(ChatError::ConversationTooDeep(MAX_DEPTH));
     let inside: usize = match value {
         Json::String(text) => text.len(),
         Json::Array(items) => {
             let levels = deeper?;
-            items.iter().map(|item| weigh_within(item, levels)).sum::<Result<_, _>>()?
+            items
+                .iter()
+                .map(|item| weigh_within(item, levels))
+                .sum::<Result<_, _>>()?
         }
         Json::Object(map) => {
             let levels = deeper?;
-            map.iter().map(|(key, item)| Ok(key.len() + weigh_within(item, levels)?)).sum::<Result<_, ChatError>>()?
+            map.iter()
+                .map(|(key, item)| Ok(key.len() + weigh_within(item, levels)?))
+                .sum::<Result<_, ChatError>>()?
         }
         Json::Null | Json::Bool(_) | Json::Number(_) => 0,
     };
@@ -95,22 +115,71 @@ mod tests {
 
     #[test]
     fn long_chains_are_refused_with_their_line() {
-        for link in ["-", "not ", "+", "1 or ", "1 and ", "1 + ", "1 ~ ", "1 if 1 else ", "x[", "(", "[", "f(", "{1:"] {
+        for link in [
+            "-",
+            "not ",
+            "+",
+            "1 or ",
+            "1 and ",
+            "1 + ",
+            "1 ~ ",
+            "1 if 1 else ",
+            "x[",
+            "(",
+            "[",
+            "f(",
+            "{1:",
+        ] {
             let source = format!("a\n{{{{ {}1 }}}}", link.repeat(20_000));
-            assert_eq!(check(&source), Err(ChatError::TagTooLong { line: 2, limit: MAX_TAG }), "{link}");
+            assert_eq!(
+                check(&source),
+                Err(ChatError::TagTooLong {
+                    line: 2,
+                    limit: MAX_TAG
+                }),
+                "{link}"
+            );
         }
-        for link in ["|f", ".b", "[1]", "()", " is not x", " == 1", " in x", "**1"] {
+        for link in [
+            "|f",
+            ".b",
+            "[1]",
+            "()",
+            " is not x",
+            " == 1",
+            " in x",
+            "**1",
+        ] {
             let source = format!("{{% set x = 1{} %}}", link.repeat(20_000));
-            assert_eq!(check(&source), Err(ChatError::TagTooLong { line: 1, limit: MAX_TAG }), "{link}");
+            assert_eq!(
+                check(&source),
+                Err(ChatError::TagTooLong {
+                    line: 1,
+                    limit: MAX_TAG
+                }),
+                "{link}"
+            );
         }
     }
 
     #[test]
     fn long_chains_of_branches_are_refused() {
-        let chain = format!("{{% if 1 %}}{}{{% endif %}}", "\n{%- elif 1 -%}".repeat(20_000));
-        assert_eq!(check(&chain), Err(ChatError::TooManyBranches { line: 258, limit: MAX_BRANCHES }));
+        let chain = format!(
+            "{{% if 1 %}}{}{{% endif %}}",
+            "\n{%- elif 1 -%}".repeat(20_000)
+        );
+        assert_eq!(
+            check(&chain),
+            Err(ChatError::TooManyBranches {
+                line: 258,
+                limit: MAX_BRANCHES
+            })
+        );
         let nested = "{% if 1 %}{% elif 1 %}".repeat(20_000);
-        assert!(matches!(check(&nested), Err(ChatError::TooManyBranches { .. })));
+        assert!(matches!(
+            check(&nested),
+            Err(ChatError::TooManyBranches { .. })
+        ));
     }
 
     #[test]
@@ -120,7 +189,7 @@ mod tests {
         let table = format!("{{{{ [{}] }}}}", "'1, 2 - - -', ".repeat(1_000));
         assert_eq!(check(&table), Ok(()));
         assert_eq!(check(&"- - - ".repeat(100_000)), Ok(()));
-        // What does not end is the parser's to refuse.
+        // The parser reports unterminated strings.
         assert_eq!(check("{{ 'a"), Ok(()));
     }
 
@@ -128,7 +197,13 @@ mod tests {
     fn deep_values_are_refused() {
         let nest = |depth: usize| (0..depth).fold(Json::Null, |inner, _| Json::Array(vec![inner]));
         assert!(weigh([&nest(MAX_DEPTH)]).is_ok());
-        assert_eq!(weigh([&nest(MAX_DEPTH + 1)]), Err(ChatError::ConversationTooDeep(MAX_DEPTH)));
-        assert_eq!(weigh([&serde_json::json!({"ab": ["cde", 1]}), &Json::Null]).unwrap(), 2 + 3 + 5 * 8);
+        assert_eq!(
+            weigh([&nest(MAX_DEPTH + 1)]),
+            Err(ChatError::ConversationTooDeep(MAX_DEPTH))
+        );
+        assert_eq!(
+            weigh([&serde_json::json!({"ab": ["cde", 1]}), &Json::Null]).unwrap(),
+            2 + 3 + 5 * 8
+        );
     }
 }

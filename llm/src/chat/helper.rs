@@ -1,4 +1,4 @@
-//! The helper process: it lowers its own limits, does what one request asks, and ends.
+//! Helper process that renders one template: lowers its own limits, handles one request, and exits.
 
 use std::any::Any;
 use std::io::{self, Read, Write};
@@ -9,26 +9,31 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::error::ChatError;
 use super::render;
-use super::request::{Rendered, Request};
+use super::request::{ChatRequest, Rendered};
 
-/// Processor time in seconds, the kernel's unit. Honest templates take milliseconds, and the steps that a template may take
-/// about one second.
-const SECONDS: u64 = 2;
-/// Bytes of memory beyond the process's own. [`PER_BYTE`] and this were chosen by what the longest conversations take.
-const MEMORY: u64 = 64 << 20;
-/// Bytes of memory for each byte of the request.
-const PER_BYTE: u64 = 64;
-/// Bytes of stack: that of a main thread on Linux. The values and expressions that `bounds.rs` lets through take a tenth.
-const STACK: usize = 8 << 20;
+/// Limit of processor time in seconds. Known templates take milliseconds; the maximum number of
+/// template instructions takes about one second.
+const CPU_SECONDS: u64 = 2;
+/// Limit of memory in bytes in addition to the process's own. Chosen with [`MEMORY_PER_BYTE`] by
+/// measuring the longest conversations.
+const BASE_MEMORY: u64 = 64 << 20;
+/// Additional memory in bytes per byte of the request.
+const MEMORY_PER_BYTE: u64 = 64;
+/// Stack size in bytes, that of a main thread on Linux. Values and expressions within the limits of
+/// `bounds.rs` take a tenth of it.
+const STACK_BYTES: usize = 8 << 20;
 
 type Answer = Result<Rendered, ChatError>;
 
-/// What a process does that [`Helper`](super::Helper) starts: reads a request from standard input, answers on standard
-/// output. To be called first of all by a process that does nothing else, for it limits the process.
+/// Runs the helper process started by [`Helper`](super::Helper): reads a request from stdin and
+/// writes the answer to stdout.
+///
+/// Must be called first, by a process that does nothing else, because it lowers the
+/// limits of the process.
 pub fn helper() -> ExitCode {
     match answer_one() {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever asked sees that the answer is missing.
+        // The parent process detects the missing answer.
         Err(_) => ExitCode::FAILURE,
     }
 }
@@ -37,10 +42,13 @@ fn answer_one() -> io::Result<()> {
     limit_process()?;
     let mut request = Vec::new();
     io::stdin().lock().read_to_end(&mut request)?;
-    let renderer = thread::Builder::new().stack_size(STACK).spawn(move || -> io::Result<Vec<u8>> {
-        limit_memory(request.len() as u64)?;
-        Ok(serde_json::to_vec(&answer(&request))?)
-    })?;
+    let renderer =
+        thread::Builder::new()
+            .stack_size(STACK_BYTES)
+            .spawn(move || -> io::Result<Vec<u8>> {
+                limit_memory(request.len() as u64)?;
+                Ok(serde_json::to_vec(&answer(&request))?)
+            })?;
     let answer = match renderer.join() {
         Ok(answer) => answer?,
         Err(panic) => serde_json::to_vec(&Answer::Err(ChatError::Render(message(&*panic))))?,
@@ -49,60 +57,81 @@ fn answer_one() -> io::Result<()> {
 }
 
 fn answer(request: &[u8]) -> Answer {
-    let request: Request = serde_json::from_slice(request)
+    let request: ChatRequest = serde_json::from_slice(request)
         .map_err(|e| ChatError::Helper(format!("does not understand what it was asked: {e}")))?;
     render::answer(&request)
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or(panic.downcast_ref::<&str>().copied());
     format!("the renderer gave up: {}", text.unwrap_or("without a word"))
 }
 
-/// Limits that need not know the request.
+/// Sets the limits that do not depend on the request.
 fn limit_process() -> io::Result<()> {
-    // At the lower of the two limits the signal says what it was, at the upper it is a kill like any other.
-    lower_to(Resource::Cpu, SECONDS, SECONDS + 1)?;
+    // The soft limit raises SIGXCPU, which identifies the cause; the hard limit raises
+    // SIGKILL, which does not.
+    lower_to(Resource::Cpu, CPU_SECONDS, CPU_SECONDS + 1)?;
     lower(Resource::Core, 0)?;
     lower(Resource::Fsize, 0)?;
-    // A pattern of the kernel that pipes dumps into a program does not ask for the limit above.
+    // The kernel ignores the core limit if its core pattern is a pipe.
     #[cfg(target_os = "linux")]
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
-    // SAFETY: the default action is no code of ours, and nothing else in this process waits for the signal.
-    // Rust's own handler would turn an overflow of the stack into the abort that missing memory is, too.
+    // SAFETY: the default action runs no code of this program, and nothing else in this process
+    // waits for the signal. Rust's own handler would turn a stack overflow into an abort, which
+    // means out of memory here.
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
     Ok(())
 }
 
-/// The rest: memory for a request of so many bytes, and nothing new to be opened or started.
+/// Sets the remaining limits: memory for a request of `bytes` bytes, no new
+/// files, no new processes.
 fn limit_memory(bytes: u64) -> io::Result<()> {
-    // macOS accepts this limit and does not hold it: there, time and steps bound what can be taken.
+    // macOS accepts this limit but does not enforce it; there, time and instruction
+    // limits bound the memory.
     #[cfg(target_os = "linux")]
-    lower(Resource::As, mapped() + MEMORY + bytes.saturating_mul(PER_BYTE))?;
+    lower(
+        Resource::As,
+        mapped() + BASE_MEMORY + bytes.saturating_mul(MEMORY_PER_BYTE),
+    )?;
     #[cfg(not(target_os = "linux"))]
-    let _ = (bytes, MEMORY, PER_BYTE);
+    let _ = (bytes, BASE_MEMORY, MEMORY_PER_BYTE);
     lower(Resource::Nproc, 0)?;
     lower(Resource::Nofile, 0)
 }
 
-/// Bytes of address space that this process has: its program, libraries, stacks, and what the allocator keeps in reserve.
+/// Returns the bytes of address space in use: program, libraries, stacks, and
+/// the allocator's reserve.
 #[cfg(target_os = "linux")]
 fn mapped() -> u64 {
-    /// More than it ever is, where there is no /proc to ask: a binary of 20 MiB, a stack, 64 MiB of reserve.
+    /// Upper estimate if /proc is not available: a binary of 20 MiB, a stack, 64 MiB of reserve.
     const AT_MOST: u64 = 256 << 20;
-    let pages = std::fs::read_to_string("/proc/self/statm").ok().and_then(|text| text.split(' ').next()?.parse().ok());
-    pages.map_or(AT_MOST, |pages: u64| pages * rustix::param::page_size() as u64)
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split(' ').next()?.parse().ok());
+    pages.map_or(AT_MOST, |pages: u64| {
+        pages * rustix::param::page_size() as u64
+    })
 }
 
 fn lower(resource: Resource, limit: u64) -> io::Result<()> {
     lower_to(resource, limit, limit)
 }
 
-/// Sets a limit, and how far it could be raised again; what is lower already stays.
+/// Lowers the soft limit to `limit` and the hard limit to `most`; never raises a limit.
 fn lower_to(resource: Resource, limit: u64, most: u64) -> io::Result<()> {
     let Rlimit { current, maximum } = getrlimit(resource);
     let least = |old: Option<u64>, new: u64| Some(old.map_or(new, |old| old.min(new)));
-    Ok(setrlimit(resource, Rlimit { current: least(current, limit), maximum: least(maximum, most) })?)
+    Ok(setrlimit(
+        resource,
+        Rlimit {
+            current: least(current, limit),
+            maximum: least(maximum, most),
+        },
+    )?)
 }
 
 #[cfg(test)]

@@ -1,21 +1,22 @@
-//! JSON as Python's `json.dumps` writes it: what Hugging Face's `tojson` filter does.
+//! JSON writer with the output format of Python's `json.dumps`, as Hugging Face's `tojson` uses it.
 
 use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-/// Options of `tojson`.
+/// Options of the `tojson` filter.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Style {
     pub ensure_ascii: bool,
-    /// Spaces a level; `None` writes one line.
+    /// Spaces per level; `None` writes one line.
     pub indent: Option<usize>,
     pub sort_keys: bool,
-    /// Between items and after keys; Python's defaults are `", "` (`","` with an indent) and `": "`.
+    /// Separators between items and after keys; Python's defaults are `", "` (`","`
+    /// with an indent) and `": "`.
     pub separators: Option<(String, String)>,
 }
 
-/// Appends `value` to `out`.
+/// Appends the JSON text of `value` to `out`.
 pub(super) fn write(value: &Json, style: &Style, level: usize, out: &mut String) {
     match value {
         Json::Null => out.push_str("null"),
@@ -30,11 +31,18 @@ pub(super) fn write(value: &Json, style: &Style, level: usize, out: &mut String)
             if style.sort_keys {
                 entries.sort_by_key(|(key, _)| *key);
             }
-            write_items(entries.into_iter(), style, level, "{}", out, |(key, value), out| {
-                write_string(key, style.ensure_ascii, out);
-                out.push_str(style.separators.as_ref().map_or(": ", |(_, colon)| colon));
-                write(value, style, level + 1, out);
-            });
+            write_items(
+                entries.into_iter(),
+                style,
+                level,
+                "{}",
+                out,
+                |(key, value), out| {
+                    write_string(key, style.ensure_ascii, out);
+                    out.push_str(style.separators.as_ref().map_or(": ", |(_, colon)| colon));
+                    write(value, style, level + 1, out);
+                },
+            );
         }
     }
 }
@@ -104,7 +112,8 @@ mod tests {
 
     #[test]
     fn as_python_writes_it() {
-        let value: Json = serde_json::from_str(r#"{"b":[1,2.5,{}],"a":"é\"<\u0001😀","c":[],"n":null}"#).unwrap();
+        let value: Json =
+            serde_json::from_str(r#"{"b":[1,2.5,{}],"a":"é\"<\u0001😀","c":[],"n":null}"#).unwrap();
         let show = |style: Style| {
             let mut out = String::new();
             write(&value, &style, 0, &mut out);
@@ -112,9 +121,23 @@ mod tests {
         };
         let one_line = r#"{"b": [1, 2.5, {}], "a": "é\"<\u0001😀", "c": [], "n": null}"#;
         assert_eq!(show(Style::default()), one_line);
-        let ascii = r#"{"a": "\u00e9\"<\u0001\ud83d\ude00", "b": [1, 2.5, {}], "c": [], "n": null}"#;
-        assert_eq!(show(Style { ensure_ascii: true, sort_keys: true, ..Style::default() }), ascii);
+        let ascii =
+            r#"{"a": "\u00e9\"<\u0001\ud83d\ude00", "b": [1, 2.5, {}], "c": [], "n": null}"#;
+        assert_eq!(
+            show(Style {
+                ensure_ascii: true,
+                sort_keys: true,
+                ..Style::default()
+            }),
+            ascii
+        );
         let indented = "{\n  \"b\": [\n    1,\n    2.5,\n    {}\n  ],\n  \"a\": \"é\\\"<\\u0001😀\",\n  \"c\": [],\n  \"n\": null\n}";
-        assert_eq!(show(Style { indent: Some(2), ..Style::default() }), indented);
+        assert_eq!(
+            show(Style {
+                indent: Some(2),
+                ..Style::default()
+            }),
+            indented
+        );
     }
 }

@@ -1,11 +1,14 @@
-//! Lists that a template changes: `namespace(ids=[])`, and then `ns.ids.append(…)`, `ns.ids.pop(0)`. All other values are as they were made.
+//! Mutable lists of templates: `namespace(ids=[])`, then `ns.ids.append(…)` or `ns.ids.pop(0)`. All
+//! other values are immutable.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use minijinja::value::{Enumerator, Object, ObjectRepr, Value, ValueKind, ValueOrKwargs, from_args};
+use minijinja::value::{
+    Enumerator, Object, ObjectRepr, Value, ValueKind, ValueOrKwargs, from_args,
+};
 use minijinja::{Error, ErrorKind, State};
 
-/// A list that may change.
+/// A list that a template can modify.
 #[derive(Debug)]
 struct List(Mutex<Vec<Value>>);
 
@@ -26,7 +29,12 @@ impl Object for List {
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         Enumerator::Seq(self.with(|items| items.len()))
     }
-    fn call_method(self: &Arc<Self>, _: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<Value, Error> {
+    fn call_method(
+        self: &Arc<Self>,
+        _: &mut State<'_, '_>,
+        name: &str,
+        args: &[Value],
+    ) -> Result<Value, Error> {
         match name {
             "append" => {
                 let (item,): (Value,) = from_args(args)?;
@@ -35,7 +43,8 @@ impl Object for List {
             }
             "pop" => {
                 let (index,): (Option<i64>,) = from_args(args)?;
-                let empty = || Error::new(ErrorKind::InvalidOperation, "pop: there is no such item");
+                let empty =
+                    || Error::new(ErrorKind::InvalidOperation, "pop: there is no such item");
                 self.with(|items| {
                     let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
                     let index = index.unwrap_or(-1);
@@ -49,9 +58,11 @@ impl Object for List {
     }
 }
 
-/// `namespace(…)`, whose lists may change.
+/// Implements `namespace(…)` with mutable lists.
 pub(super) fn namespace(defaults: Option<ValueOrKwargs>) -> Result<Value, Error> {
-    let Some(defaults) = defaults.map(Value::from) else { return minijinja::functions::namespace(None) };
+    let Some(defaults) = defaults.map(Value::from) else {
+        return minijinja::functions::namespace(None);
+    };
     if defaults.kind() != ValueKind::Map {
         return minijinja::functions::namespace(Some(defaults.into()));
     }

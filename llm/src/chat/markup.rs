@@ -1,107 +1,112 @@
-//! How replies are marked up: reasoning, calls of tools. One row a markup; who parses replies, who writes grammars for them, who describes
-//! tools to a model and who decides what a message may spell all read it here.
+//! Markup of replies: texts that delimit reasoning and tool calls, one table row per
+//! markup. Used by reply parsers, grammars, tool descriptions in prompts, and the search
+//! for control tokens in messages.
 //!
-//! White space in the texts of calls is what the model was trained on, and may be missing or more: parsers pass over it, grammars leave it open.
+//! White space in the texts of calls is that of the training data. Replies may have more or less of
+//! it; parsers skip it, and grammars leave it open.
 
-/// A markup.
+/// Texts that delimit reasoning and tool calls in replies of one model family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Markup {
-    /// What it is called.
+    /// Name of the markup, for display and tests.
     pub name: &'static str,
-    /// What the text of a template has in it, all of it, whose model writes so; nothing for the row that serves all others.
+    /// Texts that identify the markup: a template that contains all of them belongs to such a
+    /// model. Empty for the default.
     pub signs: &'static [&'static str],
-    /// What a reply consists of.
+    /// Overall structure of a reply.
     pub frame: Frame,
-    /// Opens and closes reasoning.
+    /// Opening and closing text of reasoning.
     pub think: [&'static str; 2],
-    /// Opens and closes all calls of a reply; empty where each stands for itself.
+    /// Opening and closing text of the section with all calls; empty without sections.
     pub section: [&'static str; 2],
-    /// Opens and closes a call; empty where nothing does.
+    /// Opening and closing text of one call; empty if calls are not delimited.
     pub call: [&'static str; 2],
-    /// What calls may begin with instead.
+    /// Alternative opening texts of calls.
     pub also: &'static [&'static str],
-    /// What is between.
-    pub form: Form,
-    /// The texts, alone or within those above, that vocabularies have tokens for.
+    /// Format of a call between its delimiters.
+    pub form: CallFormat,
+    /// Delimiters, or parts of delimiters, that are tokens in the vocabularies of such models.
     pub tokens: &'static [&'static str],
 }
 
-/// What a reply consists of.
+/// Overall structure of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Frame {
-    /// A text, with reasoning at its beginning and calls within it.
+    /// Plain text: reasoning first, then content with calls.
     Text,
-    /// Messages, each with a header that says what it is: `assistant<|channel|>final<|message|>text<|end|>`. The prompt ends within the
-    /// first header.
+    /// Messages with typed headers: `assistant<|channel|>final<|message|>text<|end|>`. The prompt
+    /// ends within the first header.
     Messages(Messages),
 }
 
-/// The texts of messages with headers.
+/// Delimiters of messages with headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Messages {
-    /// Opens a message, and its author.
+    /// Text that opens a message, and its author.
     pub start: [&'static str; 2],
-    /// Before the name of a channel.
+    /// Text before the name of a channel.
     pub channel: &'static str,
-    /// Before whom a call goes to.
+    /// Text before the recipient of a call.
     pub recipient: &'static str,
-    /// Ends the header.
+    /// Text that ends the header.
     pub body: &'static str,
-    /// End a message.
+    /// Texts that end a message.
     pub ends: &'static [&'static str],
-    /// The header of what is said to the user, up to the body.
+    /// Header of a message to the user, up to the body.
     pub answer: &'static str,
 }
 
-/// How a call is written.
+/// Format of a tool call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
-    /// One object in JSON.
+pub enum CallFormat {
+    /// One JSON object with name and arguments.
     Object {
-        /// The key of the arguments, beside `name`.
+        /// Key of the arguments; the name's key is `name`.
         arguments: &'static str,
-        /// Do all calls stand in one list?
+        /// True if all calls form one JSON list.
         list: bool,
     },
-    /// The name, and then the arguments.
+    /// The name, then the arguments.
     Named(Name, Arguments),
 }
 
-/// What stands around a call's name.
+/// Delimiters of a call's name and identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Name {
-    /// Before it.
+    /// Text before the name.
     pub before: &'static str,
-    /// Behind it, where the call has an identifier.
+    /// Identifier after the name, if the markup has one.
     pub id: Option<Id>,
-    /// Behind both.
+    /// Text after name and identifier.
     pub after: &'static str,
 }
 
-/// A call's identifier.
+/// Format of a call's identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Id {
-    /// What it stands behind.
+    /// Text before the identifier.
     pub before: &'static str,
-    /// What it is, as a regular expression.
+    /// Regular expression of the identifier.
     pub pattern: &'static str,
-    /// One that is.
+    /// Example that matches `pattern`.
     pub example: &'static str,
 }
 
-/// How arguments are written.
+/// Format of a call's arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arguments {
-    /// As an object in JSON.
+    /// One JSON object with all arguments.
     Json,
-    /// Each apart: its name between the first pair, its value between the second, a string as it is and all else in JSON.
+    /// Tagged name and value of each argument. A string value is written raw, any other as JSON.
     Tags {
-        /// Open and close the name of an argument.
+        /// Opening and closing text of an argument's name.
         key: [&'static str; 2],
-        /// Open and close its value. White space here is the pair's, at most once.
+        /// Opening and closing text of its value. The delimiters' own white space is removed from
+        /// the value, at most once.
         value: [&'static str; 2],
     },
-    /// `key:value,key:value}` with bare keys, strings between two of these, numbers, `true`, `false`, `null`, `[…]` and `{…}`.
+    /// Gemma's notation `key:value,key:value}`: bare keys, strings enclosed in this text, numbers,
+    /// `true`, `false`, `null`, `[…]` and `{…}`.
     Bare(&'static str),
 }
 
@@ -110,9 +115,13 @@ const CALL: [&str; 2] = ["<tool_call>", "</tool_call>"];
 const KEY: [&str; 2] = ["<arg_key>", "</arg_key>"];
 const VALUE: [&str; 2] = ["<arg_value>", "</arg_value>"];
 const QUOTE: &str = "<|\"|>";
-const NO_NAME: Name = Name { before: "", id: None, after: "" };
+const NO_NAME: Name = Name {
+    before: "",
+    id: None,
+    after: "",
+};
 
-/// Hermes' JSON, which Qwen 2.5 and 3, Youtu and others took over.
+/// Hermes JSON, also used by Qwen 2.5 and 3, Youtu and others.
 pub const JSON: Markup = Markup {
     name: "hermes",
     signs: &[],
@@ -121,28 +130,49 @@ pub const JSON: Markup = Markup {
     section: ["", ""],
     call: ["<tool_call>\n", "\n</tool_call>"],
     also: &[],
-    form: Form::Object { arguments: "arguments", list: false },
+    form: CallFormat::Object {
+        arguments: "arguments",
+        list: false,
+    },
     tokens: &[THINK[0], THINK[1], CALL[0], CALL[1]],
 };
 
-/// GLM's tags.
+/// Tags of GLM models.
 pub const TAGS: Markup = Markup {
     name: "glm",
     signs: &[KEY[0]],
     call: ["<tool_call>", "\n</tool_call>"],
-    form: Form::Named(Name { after: "\n", ..NO_NAME }, Arguments::Tags { key: KEY, value: VALUE }),
-    tokens: &[THINK[0], THINK[1], CALL[0], CALL[1], KEY[0], KEY[1], VALUE[0], VALUE[1]],
+    form: CallFormat::Named(
+        Name {
+            after: "\n",
+            ..NO_NAME
+        },
+        Arguments::Tags {
+            key: KEY,
+            value: VALUE,
+        },
+    ),
+    tokens: &[
+        THINK[0], THINK[1], CALL[0], CALL[1], KEY[0], KEY[1], VALUE[0], VALUE[1],
+    ],
     ..JSON
 };
 
-/// The tags of Qwen3-Coder and Qwen3.5.
+/// Tags of Qwen3-Coder and Qwen3.5.
 const QWEN: Markup = Markup {
     name: "qwen3-coder",
     signs: &["<function=", "<parameter="],
     call: ["<tool_call>\n", "</function>\n</tool_call>"],
-    form: Form::Named(
-        Name { before: "<function=", id: None, after: ">\n" },
-        Arguments::Tags { key: ["<parameter=", ">"], value: ["\n", "\n</parameter>\n"] },
+    form: CallFormat::Named(
+        Name {
+            before: "<function=",
+            id: None,
+            after: ">\n",
+        },
+        Arguments::Tags {
+            key: ["<parameter=", ">"],
+            value: ["\n", "\n</parameter>\n"],
+        },
     ),
     ..JSON
 };
@@ -152,22 +182,39 @@ const MINIMAX: Markup = Markup {
     signs: &["<minimax:tool_call>"],
     section: ["<minimax:tool_call>\n", "\n</minimax:tool_call>"],
     call: ["<invoke name=\"", "</invoke>\n"],
-    form: Form::Named(
-        Name { after: "\">\n", ..NO_NAME },
-        Arguments::Tags { key: ["<parameter name=\"", "\">"], value: ["", "</parameter>\n"] },
+    form: CallFormat::Named(
+        Name {
+            after: "\">\n",
+            ..NO_NAME
+        },
+        Arguments::Tags {
+            key: ["<parameter name=\"", "\">"],
+            value: ["", "</parameter>\n"],
+        },
     ),
-    tokens: &[THINK[0], THINK[1], "<minimax:tool_call>", "</minimax:tool_call>"],
+    tokens: &[
+        THINK[0],
+        THINK[1],
+        "<minimax:tool_call>",
+        "</minimax:tool_call>",
+    ],
     ..JSON
 };
 
-/// DeepSeek V3.1. Its sections, and those of V3 and R1, have the same texts.
+/// DeepSeek V3.1. Its section delimiters equal those of V3 and R1.
 const DEEPSEEK: Markup = Markup {
     name: "deepseek-v3.1",
     signs: &["<｜tool▁sep｜>"],
     section: ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
     call: ["<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"],
     also: &["<｜tool▁call▁begin｜>"],
-    form: Form::Named(Name { after: "<｜tool▁sep｜>", ..NO_NAME }, Arguments::Json),
+    form: CallFormat::Named(
+        Name {
+            after: "<｜tool▁sep｜>",
+            ..NO_NAME
+        },
+        Arguments::Json,
+    ),
     tokens: &[
         THINK[0],
         THINK[1],
@@ -184,7 +231,14 @@ const DEEPSEEK_FENCED: Markup = Markup {
     name: "deepseek-v3",
     signs: &["<｜tool▁sep｜>", "```json"],
     call: ["<｜tool▁call▁begin｜>", "\n```\n<｜tool▁call▁end｜>\n"],
-    form: Form::Named(Name { before: "function<｜tool▁sep｜>", id: None, after: "\n```json\n" }, Arguments::Json),
+    form: CallFormat::Named(
+        Name {
+            before: "function<｜tool▁sep｜>",
+            id: None,
+            after: "\n```json\n",
+        },
+        Arguments::Json,
+    ),
     ..DEEPSEEK
 };
 
@@ -194,10 +248,14 @@ const KIMI: Markup = Markup {
     section: ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
     call: ["<|tool_call_begin|>", "<|tool_call_end|>"],
     also: &["<|tool_call_begin|>"],
-    form: Form::Named(
+    form: CallFormat::Named(
         Name {
             before: "functions.",
-            id: Some(Id { before: ":", pattern: "[0-9]{1,4}", example: "0" }),
+            id: Some(Id {
+                before: ":",
+                pattern: "[0-9]{1,4}",
+                example: "0",
+            }),
             after: "<|tool_call_argument_begin|>",
         },
         Arguments::Json,
@@ -214,35 +272,48 @@ const KIMI: Markup = Markup {
     ..JSON
 };
 
-/// Mistral's list: 7B v0.3, Nemo, Small up to 3.1.
+/// Mistral's JSON list: 7B v0.3, Nemo, Small up to 3.1.
 const MISTRAL_LIST: Markup = Markup {
     name: "mistral-list",
     signs: &["[TOOL_CALLS]"],
     think: ["[THINK]", "[/THINK]"],
     section: ["[TOOL_CALLS]", ""],
     call: ["", ""],
-    form: Form::Object { arguments: "arguments", list: true },
+    form: CallFormat::Object {
+        arguments: "arguments",
+        list: true,
+    },
     tokens: &["[THINK]", "[/THINK]", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"],
     ..JSON
 };
 
-/// Ministral 3, Magistral, Devstral.
+/// Ministral 3, Magistral and Devstral.
 const MISTRAL: Markup = Markup {
     name: "mistral",
     signs: &["[TOOL_CALLS]", "[ARGS]"],
     section: ["", ""],
     call: ["[TOOL_CALLS]", ""],
-    form: Form::Named(Name { after: "[ARGS]", ..NO_NAME }, Arguments::Json),
+    form: CallFormat::Named(
+        Name {
+            after: "[ARGS]",
+            ..NO_NAME
+        },
+        Arguments::Json,
+    ),
     ..MISTRAL_LIST
 };
 
-/// Mistral Small 3.2.
+/// Mistral Small 3.2, with call identifiers.
 const MISTRAL_ID: Markup = Markup {
     name: "mistral-id",
     signs: &["[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"],
-    form: Form::Named(
+    form: CallFormat::Named(
         Name {
-            id: Some(Id { before: "[CALL_ID]", pattern: "[a-zA-Z0-9]{9}", example: "call00000" }),
+            id: Some(Id {
+                before: "[CALL_ID]",
+                pattern: "[a-zA-Z0-9]{9}",
+                example: "call00000",
+            }),
             after: "[ARGS]",
             ..NO_NAME
         },
@@ -251,18 +322,21 @@ const MISTRAL_ID: Markup = Markup {
     ..MISTRAL
 };
 
-/// Phi-4-mini, whose template takes tools as a part of the system's message.
+/// Phi-4-mini; its template takes tools from the system message.
 const PHI: Markup = Markup {
     name: "phi-4-mini",
     signs: &["<|tool|>", "<|/tool|>"],
     section: ["<|tool_call|>", "<|/tool_call|>"],
     call: ["", ""],
-    form: Form::Object { arguments: "arguments", list: true },
+    form: CallFormat::Object {
+        arguments: "arguments",
+        list: true,
+    },
     tokens: &["<|tool_call|>", "<|/tool_call|>"],
     ..JSON
 };
 
-/// Granite 3.1 to 3.3. Nothing closes the list.
+/// Granite 3.1 to 3.3. The list has no closing text.
 const GRANITE: Markup = Markup {
     name: "granite",
     signs: &["<|start_of_role|>", "<|tool_call|>"],
@@ -276,23 +350,39 @@ const GEMMA: Markup = Markup {
     signs: &["<|tool_call>"],
     think: ["<|channel>thought", "<channel|>"],
     call: ["<|tool_call>", "<tool_call|>"],
-    form: Form::Named(Name { before: "call:", id: None, after: "{" }, Arguments::Bare(QUOTE)),
-    tokens: &["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", QUOTE],
+    form: CallFormat::Named(
+        Name {
+            before: "call:",
+            id: None,
+            after: "{",
+        },
+        Arguments::Bare(QUOTE),
+    ),
+    tokens: &[
+        "<|channel>",
+        "<channel|>",
+        "<|tool_call>",
+        "<tool_call|>",
+        QUOTE,
+    ],
     ..JSON
 };
 
-/// Llama 3.1 and later: an object is the whole reply.
+/// Llama 3.1 and later: the whole reply is one JSON object.
 const LLAMA: Markup = Markup {
     name: "llama3",
     signs: &["<|start_header_id|>ipython"],
     call: ["", ""],
     also: &["<|python_tag|>"],
-    form: Form::Object { arguments: "parameters", list: false },
+    form: CallFormat::Object {
+        arguments: "parameters",
+        list: false,
+    },
     tokens: &[THINK[0], THINK[1], "<|python_tag|>"],
     ..JSON
 };
 
-/// gpt-oss: harmony's channels.
+/// Harmony channels of gpt-oss.
 const HARMONY: Markup = Markup {
     name: "harmony",
     signs: &["<|channel|>"],
@@ -306,12 +396,27 @@ const HARMONY: Markup = Markup {
     }),
     think: ["<|channel|>analysis<|message|>", "<|end|>"],
     call: ["<|channel|>commentary to=", ""],
-    form: Form::Named(Name { before: "functions.", id: None, after: " <|constrain|>json<|message|>" }, Arguments::Json),
-    tokens: &["<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"],
+    form: CallFormat::Named(
+        Name {
+            before: "functions.",
+            id: None,
+            after: " <|constrain|>json<|message|>",
+        },
+        Arguments::Json,
+    ),
+    tokens: &[
+        "<|start|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|constrain|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+    ],
     ..JSON
 };
 
-/// All of them; the first whose signs a template has is its model's.
+/// All markups. A model uses the first whose signs its template contains.
 pub const TABLE: &[Markup] = &[
     HARMONY,
     GEMMA,
@@ -331,33 +436,48 @@ pub const TABLE: &[Markup] = &[
 ];
 
 impl Markup {
-    /// The markup of a model whose template `mentions` some texts.
-    pub fn of(mentions: impl Fn(&str) -> bool) -> &'static Markup {
-        TABLE.iter().find(|row| row.signs.iter().all(|sign| mentions(sign))).unwrap_or(&JSON)
+    /// Returns the markup of the template for which `mentions` reports the contained texts.
+    pub fn detect(mentions: impl Fn(&str) -> bool) -> &'static Markup {
+        TABLE
+            .iter()
+            .find(|row| row.signs.iter().all(|sign| mentions(sign)))
+            .unwrap_or(&JSON)
     }
-    /// What calls begin with in the middle of a text: their section, or where there is none one of them, and what may stand for it.
+    /// Returns the texts that open calls within content: the section's or the call's opening
+    /// text, and the alternatives.
     pub fn opens(&self) -> impl Iterator<Item = &'static str> + use<> {
-        let own = [self.section[0], self.call[0]].into_iter().map(str::trim).find(|text| !text.is_empty());
+        let own = [self.section[0], self.call[0]]
+            .into_iter()
+            .map(str::trim)
+            .find(|text| !text.is_empty());
         own.into_iter().chain(self.also.iter().copied())
     }
-    /// Is a reply that is one object a call?
+    /// Returns true if a call has no delimiters, so that a reply that is one JSON object
+    /// may be a call.
     pub fn is_bare(&self) -> bool {
         self.section[0].is_empty() && self.call[0].is_empty()
     }
-    /// The rows whose calls begin as this one's do, itself first: models that were made for the one write the other now and then.
+    /// Returns all markups with the same opening text of calls, this one first. Models sometimes
+    /// write a related markup.
     pub fn dialects(&'static self) -> impl Iterator<Item = &'static Markup> {
         let first = self.opens().next();
-        let others = TABLE.iter().filter(move |row| *row != self && row.opens().next() == first);
+        let others = TABLE
+            .iter()
+            .filter(move |row| *row != self && row.opens().next() == first);
         std::iter::once(self).chain(others)
     }
-    /// All tokens that may structure a reply of a model that writes so.
+    /// Returns all delimiter tokens of this markup and its dialects, sorted.
     pub fn markers(&'static self) -> Vec<&'static str> {
-        let mut markers: Vec<&str> = self.dialects().flat_map(|row| row.tokens.iter().copied()).collect();
+        let mut markers: Vec<&str> = self
+            .dialects()
+            .flat_map(|row| row.tokens.iter().copied())
+            .collect();
         markers.sort_unstable();
         markers.dedup();
         markers
     }
-    /// The tokens that a message of the assistant's may hold as such: none of them can end it and begin somebody else's.
+    /// Returns the delimiter tokens that assistant messages may contain as tokens. None of them can
+    /// end the turn and begin one of another role.
     pub fn within_turn(&'static self) -> Vec<&'static str> {
         match self.frame {
             Frame::Text => self.markers(),
@@ -366,9 +486,12 @@ impl Markup {
     }
 }
 
-/// All tokens of the table, each once.
+/// Returns the delimiter tokens of all markups, sorted, each once.
 pub fn all_markers() -> Vec<&'static str> {
-    let mut all: Vec<&str> = TABLE.iter().flat_map(|row| row.tokens.iter().copied()).collect();
+    let mut all: Vec<&str> = TABLE
+        .iter()
+        .flat_map(|row| row.tokens.iter().copied())
+        .collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -381,11 +504,17 @@ mod tests {
     #[test]
     fn every_token_of_a_row_is_in_a_text_of_a_dialect_or_its_frame() {
         for row in TABLE {
-            let texts: Vec<String> = row.dialects().map(|row| format!("{row:?}").replace("\\\"", "\"")).collect();
+            let texts: Vec<String> = row
+                .dialects()
+                .map(|row| format!("{row:?}").replace("\\\"", "\""))
+                .collect();
             for token in row.tokens {
-                // Once as a token, and once at least where it is used.
+                // Once as a token, and at least once where it is used.
                 let uses: usize = texts.iter().map(|text| text.matches(token).count()).sum();
-                let listed = row.dialects().filter(|row| row.tokens.contains(token)).count();
+                let listed = row
+                    .dialects()
+                    .filter(|row| row.tokens.contains(token))
+                    .count();
                 assert!(uses > listed, "{}: {token}", row.name);
             }
         }
@@ -394,18 +523,28 @@ mod tests {
     #[test]
     fn openings_have_no_white_space_in_text_frames() {
         for row in TABLE.iter().filter(|row| row.frame == Frame::Text) {
-            assert!(row.opens().all(|open| !open.contains(char::is_whitespace)), "{}", row.name);
+            assert!(
+                row.opens().all(|open| !open.contains(char::is_whitespace)),
+                "{}",
+                row.name
+            );
         }
     }
 
     #[test]
     fn a_template_says_how_its_model_writes() {
-        let of = |text: &str| Markup::of(|sign| text.contains(sign)).name;
+        let of = |text: &str| Markup::detect(|sign| text.contains(sign)).name;
         assert_eq!(of("{% if tools %}<arg_key>{% endif %}"), "glm");
         assert_eq!(of("{{ messages }}"), "hermes");
-        assert_eq!(of("'<｜tool▁sep｜>' + name + '\\n```json\\n'"), "deepseek-v3");
+        assert_eq!(
+            of("'<｜tool▁sep｜>' + name + '\\n```json\\n'"),
+            "deepseek-v3"
+        );
         assert_eq!(of("'<｜tool▁sep｜>' + name"), "deepseek-v3.1");
-        assert_eq!(of("<|start_of_role|> respond with <|tool_call|> and a list"), "granite");
+        assert_eq!(
+            of("<|start_of_role|> respond with <|tool_call|> and a list"),
+            "granite"
+        );
         assert_eq!(of("<|start_of_role|> <tool_call>"), "hermes");
         assert_eq!(of("[TOOL_CALLS][ARGS]"), "mistral");
         assert_eq!(of("[TOOL_CALLS][CALL_ID][ARGS]"), "mistral-id");

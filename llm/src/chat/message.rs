@@ -1,56 +1,63 @@
-//! Messages, and what a template may know besides them.
+//! Chat messages and options of rendering.
 
 use std::time::SystemTime;
 
 use serde_json::{Map, Value as Json};
 
-/// One message of a conversation, in the field names templates expect.
+/// One message of a conversation, with the field names that templates expect.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Message {
-    /// "system", "user", "assistant" or "tool"; templates may know others.
+    /// "system", "user", "assistant" or "tool"; templates may accept others.
     pub role: String,
-    /// A string, or a list of parts such as `{"type": "text", "text": ".."}`; null for a message of tool calls only.
+    /// A string, or a list of parts such as `{"type": "text", "text": ".."}`; null for a message
+    /// with tool calls only.
     pub content: Json,
-    /// The assistant's reasoning, where it is kept apart from the content.
+    /// Reasoning of the assistant, separate from the content.
     pub reasoning_content: Option<String>,
-    /// The assistant's tool calls: a list of `{"function": {"name": "..", "arguments": {..}}}`. Arguments that are a
-    /// string of a JSON object (the form of OpenAI's interface) are parsed, since templates iterate over them.
+    /// Tool calls of the assistant: a list of
+    /// `{"function": {"name": "..", "arguments": {..}}}`. Arguments given as a JSON string (the
+    /// form of OpenAI's API) are parsed, because templates iterate over them.
     pub tool_calls: Option<Json>,
-    /// Which call a tool's message answers.
+    /// Identifier of the call that a tool message answers.
     pub tool_call_id: Option<String>,
-    /// The speaker's or tool's name.
+    /// Name of the speaker or the tool.
     pub name: Option<String>,
-    /// Further fields, for templates that know them. Fields above take precedence.
+    /// Additional fields for templates that read them. The fields above take precedence.
     pub extra: Map<String, Json>,
 }
 
 impl Message {
-    /// A message of plain text.
+    /// Creates a plain-text message.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: Json::String(content.into()), ..Self::default() }
+        Self {
+            role: role.into(),
+            content: Json::String(content.into()),
+            ..Self::default()
+        }
     }
 
-    /// A message of the role "system".
+    /// Creates a message with the role "system".
     pub fn system(content: impl Into<String>) -> Self {
         Self::new("system", content)
     }
 
-    /// A message of the role "user".
+    /// Creates a message with the role "user".
     pub fn user(content: impl Into<String>) -> Self {
         Self::new("user", content)
     }
 
-    /// A message of the role "assistant".
+    /// Creates a message with the role "assistant".
     pub fn assistant(content: impl Into<String>) -> Self {
         Self::new("assistant", content)
     }
 
-    /// A tool's result.
+    /// Creates a message with the role "tool": a call's result.
     pub fn tool(content: impl Into<String>) -> Self {
         Self::new("tool", content)
     }
 
-    /// The message as templates see it; absent fields are left out, so that `is defined` tells.
+    /// Returns the message as templates see it. Absent fields are omitted, so
+    /// that `is defined` works.
     pub fn to_json(&self) -> Json {
         let mut map = Map::new();
         map.insert("role".into(), self.role.clone().into());
@@ -78,7 +85,11 @@ impl Message {
 fn parse_arguments(mut calls: Json) -> Json {
     for call in calls.as_array_mut().into_iter().flatten() {
         // With or without the "function" level around name and arguments.
-        let call = if call.get("function").is_some() { &mut call["function"] } else { call };
+        let call = if call.get("function").is_some() {
+            &mut call["function"]
+        } else {
+            call
+        };
         if let Some(arguments) = call.get_mut("arguments")
             && let Some(Ok(parsed @ Json::Object(_))) = arguments.as_str().map(serde_json::from_str)
         {
@@ -88,37 +99,44 @@ fn parse_arguments(mut calls: Json) -> Json {
     calls
 }
 
-/// What a template may know besides the messages.
+/// Template variables in addition to the messages.
 #[derive(Debug, Clone, Default)]
 pub struct RenderOptions {
-    /// Ask for the assistant's next turn.
+    /// Appends the opening of the assistant's next turn.
     pub add_generation_prompt: bool,
-    /// Reasoning on or off, for models that can switch; `None` leaves the variable undefined (the model's default).
+    /// Enables or disables reasoning, for models that support it; `None` leaves the variable
+    /// undefined (the model's default).
     pub enable_thinking: Option<bool>,
-    /// Tool descriptions: a list of JSON objects. An empty list counts as none, since templates test only for presence.
+    /// Tool descriptions: a list of JSON objects. An empty list means none, because templates
+    /// test only for presence.
     pub tools: Option<Json>,
-    /// Further variables (`clear_thinking`, `forced_thinking`, …). Trusted: not for text from users.
+    /// Additional variables (`clear_thinking`, `forced_thinking`, …). Trusted: must not
+    /// contain text from users.
     pub extra: Map<String, Json>,
-    /// What `strftime_now` tells; `None` is the system's clock. In UTC.
+    /// Time for `strftime_now`, formatted in UTC; `None` means the system clock.
     pub now: Option<SystemTime>,
 }
 
-/// A part of a rendered conversation.
+/// A part of a rendered conversation with a single trust level.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Span {
-    /// The text.
+pub struct TextSpan {
+    /// Rendered text of this span.
     pub text: String,
-    /// Whether special tokens may be recognised in it.
+    /// True if special tokens may be recognised in the text.
     pub trusted: bool,
 }
 
-impl Span {
-    /// As [`Tokenizer::encode_spans`](crate::tokenizer::Tokenizer::encode_spans) takes them.
+impl TextSpan {
+    /// Returns the spans as arguments of
+    /// [`Tokenizer::encode_spans`](crate::tokenizer::Tokenizer::encode_spans).
     pub fn pairs(spans: &[Self]) -> Vec<(&str, bool)> {
-        spans.iter().map(|span| (span.text.as_str(), span.trusted)).collect()
+        spans
+            .iter()
+            .map(|span| (span.text.as_str(), span.trusted))
+            .collect()
     }
 
-    /// The whole text.
+    /// Returns the concatenated text of all spans.
     pub fn concat(spans: &[Self]) -> String {
         spans.iter().map(|span| span.text.as_str()).collect()
     }

@@ -1,9 +1,10 @@
-//! Where texts spell special texts, whole or in part.
+//! Search for special texts, whole or in part.
 //!
-//! A vocabulary may have thousands of special texts that end in one another (`a`, `aa`, `aaa`, …), and a message in which all
-//! of them occur everywhere. So an automaton tells, at each place, the longest one that ends there; the shorter ones are found
-//! by a link from each text to the longest other that it ends in, and followed only to where it matters. What it takes is
-//! linear in the text and in the vocabulary.
+//! A vocabulary may have thousands of special texts that are suffixes of one another (`a`, `aa`,
+//! `aaa`, …), and a message may contain all of them everywhere. An Aho-Corasick automaton finds, at
+//! each position, the longest one that ends there. Shorter ones are reached by links from each text
+//! to its longest proper suffix in the set, followed only as far as needed. Time and memory are
+//! linear in text and vocabulary.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,31 +14,34 @@ use daachorse::DoubleArrayAhoCorasick;
 use super::error::ChatError;
 use crate::tokenizer::nested::longest_prefixes;
 
-/// Special texts.
+/// A searchable set of special texts.
 pub(super) struct Texts {
-    /// Finds them by their places in `forward`; none where there are no texts.
+    /// Automaton whose values are indices into `forward`; `None` for an empty set.
     automaton: Option<DoubleArrayAhoCorasick<u32>>,
-    /// In order: a special text is named by its place here.
+    /// Texts in ascending order; a special text is identified by its index.
     forward: Vec<String>,
-    /// Each backwards, in the order of that, in which a text comes after those that it ends in.
+    /// Reversed texts in ascending order, in which each text comes after its suffixes.
     backward: Vec<Vec<u8>>,
-    /// The place in `forward` of each in `backward`.
+    /// Index in `forward` of each text in `backward`.
     places: Vec<usize>,
-    /// The longest other text that a text ends in.
+    /// Longest other text that is a suffix of each text.
     endings: Vec<Option<usize>>,
-    /// Bytes of the longest.
+    /// Length in bytes of the longest text.
     longest: usize,
 }
 
 impl Texts {
     /// # Errors
-    /// They cannot be searched for.
+    /// Returns an error if the automaton cannot be built.
     pub(super) fn new(mut texts: Vec<String>) -> Result<Self, ChatError> {
         texts.retain(|text| !text.is_empty());
         texts.sort_unstable();
         texts.dedup();
-        let mut reversed: Vec<(Vec<u8>, usize)> =
-            texts.iter().enumerate().map(|(special, text)| (text.bytes().rev().collect(), special)).collect();
+        let mut reversed: Vec<(Vec<u8>, usize)> = texts
+            .iter()
+            .enumerate()
+            .map(|(special, text)| (text.bytes().rev().collect(), special))
+            .collect();
         reversed.sort_unstable();
         let (backward, places): (Vec<Vec<u8>>, Vec<usize>) = reversed.into_iter().unzip();
         let mut endings = vec![None; texts.len()];
@@ -52,26 +56,37 @@ impl Texts {
             ),
         };
         let longest = texts.iter().map(String::len).max().unwrap_or_default();
-        Ok(Self { automaton, forward: texts, backward, places, endings, longest })
+        Ok(Self {
+            automaton,
+            forward: texts,
+            backward,
+            places,
+            endings,
+            longest,
+        })
     }
 
     pub(super) fn text(&self, special: usize) -> &str {
         &self.forward[special]
     }
 
-    /// The ends in `text` of the special texts in it, and the longest that ends there.
+    /// Returns the end positions of special texts in `text`, with the longest that ends there.
     fn ends<'t>(&'t self, text: &'t str) -> impl Iterator<Item = (usize, usize)> + 't {
-        let found = self.automaton.iter().flat_map(move |a| a.find_overlapping_no_suffix_iter(text));
+        let found = self
+            .automaton
+            .iter()
+            .flat_map(move |a| a.find_overlapping_no_suffix_iter(text));
         found.map(|m| (m.end(), m.value() as usize))
     }
 
-    /// Beginnings of special texts at the end of `text`, longest first.
+    /// Returns prefixes of special texts at the end of `text`, longest first.
     fn beginnings(&self, text: &str) -> impl Iterator<Item = Part> {
         let start = text.len() - text.len().min(self.longest);
         parts(&self.forward, text.as_bytes()[start..].to_vec())
     }
 
-    /// Endings of special texts at the start of `text`, longest first; their texts are places in `backward`.
+    /// Returns suffixes of special texts at the start of `text`, longest first;
+    /// their ranges index `backward`.
     fn completions(&self, text: &str) -> impl Iterator<Item = Part> {
         let mut tail: Vec<u8> = text.bytes().take(self.longest).collect();
         tail.reverse();
@@ -85,48 +100,58 @@ impl fmt::Debug for Texts {
     }
 }
 
-/// A part of special texts, less than the whole of each.
+/// A proper prefix or suffix shared by a range of special texts.
 struct Part {
-    /// Its bytes.
     length: usize,
-    /// The texts, which begin with it, by their places in their order.
+    /// Range of the texts that begin with it, in their order.
     texts: Range<usize>,
 }
 
-/// The beginnings of `texts`, which ascend, that `tail` ends in. A part of a character is none: no text begins within one, and
-/// no text that ends between two has a beginning that does not.
+/// Returns the prefixes of `texts`, which ascend, that `tail` ends in. A partial character is never
+/// one, because texts begin and end at character boundaries.
 fn parts<T: AsRef<[u8]>>(texts: &[T], tail: Vec<u8>) -> impl Iterator<Item = Part> {
     (1..=tail.len()).rev().filter_map(move |length| {
         let part = &tail[tail.len() - length..];
         let first = texts.partition_point(|text| text.as_ref() <= part);
         let count = texts[first..].partition_point(|text| text.as_ref().starts_with(part));
-        (count > 0).then_some(Part { length, texts: first..first + count })
+        (count > 0).then_some(Part {
+            length,
+            texts: first..first + count,
+        })
     })
 }
 
-/// Which special texts occur in some texts, whole or in part.
-pub(super) struct Found<'t> {
+/// Special texts that occur in a set of texts, whole or in part.
+pub(super) struct SpecialMatches<'t> {
     texts: &'t Texts,
-    /// Those that occur as a whole; with each, all that it ends in.
+    /// Texts that occur as a whole, including all their suffixes.
     whole: Vec<bool>,
-    /// Where stretches of texts begin, less where they end, of which a beginning occurs.
+    /// Difference array over `forward`: +1 where a range of texts with an occurring prefix starts,
+    /// −1 where it ends.
     beginnings: Vec<isize>,
-    /// The same of those of which an ending occurs, in the order of `Texts::backward`.
+    /// Difference array over `backward` for occurring suffixes.
     completions: Vec<isize>,
 }
 
-impl<'t> Found<'t> {
+impl<'t> SpecialMatches<'t> {
     pub(super) fn none_of(texts: &'t Texts) -> Self {
         let count = texts.forward.len();
-        Self { texts, whole: vec![false; count], beginnings: vec![0; count + 1], completions: vec![0; count + 1] }
+        Self {
+            texts,
+            whole: vec![false; count],
+            beginnings: vec![0; count + 1],
+            completions: vec![0; count + 1],
+        }
     }
 
-    /// Adds the special texts in `text`, those with a beginning at its end, and those with an ending at its start, where the
-    /// template's text may complete them.
+    /// Adds the special texts in `text`, those with a prefix at its end, and those with a suffix at
+    /// its start. The template's own text could complete the latter two.
     pub(super) fn add(&mut self, text: &str) {
         for (_, special) in self.texts.ends(text) {
             let mut next = Some(special);
-            while let Some(special) = next.filter(|&special| !std::mem::replace(&mut self.whole[special], true)) {
+            while let Some(special) =
+                next.filter(|&special| !std::mem::replace(&mut self.whole[special], true))
+            {
                 next = self.texts.endings[special];
             }
         }
@@ -141,16 +166,21 @@ impl<'t> Found<'t> {
         }
     }
 
-    /// All that were found, ascending.
+    /// Returns all matched special texts in ascending order.
     pub(super) fn specials(mut self) -> Vec<usize> {
         let within = |changes: &[isize]| -> Vec<bool> {
-            changes.iter().scan(0, |open, change| Some(add(open, *change) > 0)).collect()
+            changes
+                .iter()
+                .scan(0, |open, change| Some(add(open, *change) > 0))
+                .collect()
         };
         let (beginnings, completions) = (within(&self.beginnings), within(&self.completions));
         for (at, &special) in self.texts.places.iter().enumerate() {
             self.whole[special] |= completions[at] || beginnings[special];
         }
-        (0..self.whole.len()).filter(|&special| self.whole[special]).collect()
+        (0..self.whole.len())
+            .filter(|&special| self.whole[special])
+            .collect()
     }
 }
 
@@ -159,18 +189,18 @@ fn add(sum: &mut isize, change: isize) -> isize {
     *sum
 }
 
-/// Some of the special texts.
-pub(super) struct Choice<'t> {
+/// A subset of the special texts, prepared for search.
+pub(super) struct SpecialSet<'t> {
     texts: &'t Texts,
-    /// The longest chosen one that is, or ends, each special text.
+    /// For each special text, its longest suffix (or itself) in the subset.
     longest: Vec<Option<usize>>,
-    /// How many are chosen before each place of the order, and in all.
+    /// Prefix sums of the subset in the order of `Texts::forward`.
     forward: Vec<usize>,
-    /// The same in the order of `Texts::backward`.
+    /// Prefix sums of the subset in the order of `Texts::backward`.
     backward: Vec<usize>,
 }
 
-impl<'t> Choice<'t> {
+impl<'t> SpecialSet<'t> {
     pub(super) fn new(texts: &'t Texts, chosen: impl Iterator<Item = usize>) -> Self {
         let mut is_chosen = vec![false; texts.forward.len()];
         chosen.for_each(|special| is_chosen[special] = true);
@@ -178,16 +208,25 @@ impl<'t> Choice<'t> {
         let (mut forward, mut backward) = (vec![0], vec![0]);
         for &special in &texts.places {
             let ending = texts.endings[special].and_then(|ending| longest[ending]);
-            longest[special] = if is_chosen[special] { Some(special) } else { ending };
+            longest[special] = if is_chosen[special] {
+                Some(special)
+            } else {
+                ending
+            };
             backward.push(backward[backward.len() - 1] + usize::from(is_chosen[special]));
         }
         for chosen in is_chosen {
             forward.push(forward[forward.len() - 1] + usize::from(chosen));
         }
-        Self { texts, longest, forward, backward }
+        Self {
+            texts,
+            longest,
+            forward,
+            backward,
+        }
     }
 
-    /// Where `text` spells one of them as a whole; of those that end at a place, the longest.
+    /// Returns the whole occurrences in `text`; of those with the same end, the longest.
     pub(super) fn occurrences(&self, text: &str) -> Vec<Range<usize>> {
         let longest = |(end, special): (usize, usize)| {
             self.longest[special].map(|special| end - self.texts.text(special).len()..end)
@@ -195,21 +234,28 @@ impl<'t> Choice<'t> {
         self.texts.ends(text).filter_map(longest).collect()
     }
 
-    /// The stretches of `text` that spell them: the whole, a beginning at the end of `text`, or an ending at its start.
+    /// Returns the ranges of `text` that spell a member of the subset: whole, as a prefix at the
+    /// end, or as a suffix at the start.
     pub(super) fn ranges(&self, text: &str) -> Vec<Range<usize>> {
         let mut ranges = self.occurrences(text);
         let (start, trimmed) = (text.len() - text.trim_start().len(), text.trim());
         let end = start + trimmed.len();
         let has = |before: &[usize], part: &Part| before[part.texts.start] < before[part.texts.end];
-        let beginning = self.texts.beginnings(trimmed).find(|part| has(&self.forward, part));
-        let completion = self.texts.completions(trimmed).find(|part| has(&self.backward, part));
+        let beginning = self
+            .texts
+            .beginnings(trimmed)
+            .find(|part| has(&self.forward, part));
+        let completion = self
+            .texts
+            .completions(trimmed)
+            .find(|part| has(&self.backward, part));
         ranges.extend(beginning.map(|part| end - part.length..end));
         ranges.extend(completion.map(|part| start..start + part.length));
         merge(ranges)
     }
 }
 
-/// Sorts, drops empty ranges, and joins those that touch or overlap.
+/// Sorts ranges, drops empty ones, and joins those that touch or overlap.
 pub(super) fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable_by_key(|range| range.start);
@@ -227,13 +273,15 @@ pub(super) fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 mod tests {
     use super::*;
 
-    /// All occurrences of special texts, and of their beginnings at the end of `text` and endings at its start: the definition.
+    /// Reference implementation: all occurrences of special texts, of their prefixes at the end,
+    /// and of their suffixes at the start.
     fn by_definition(texts: &[String], text: &str) -> Vec<(Range<usize>, usize)> {
         let mut found = Vec::new();
         let start = text.len() - text.trim_start().len();
         let trimmed = text.trim();
         for (special, whole) in texts.iter().enumerate() {
-            let at = (0..text.len()).filter(|&at| text.as_bytes()[at..].starts_with(whole.as_bytes()));
+            let at =
+                (0..text.len()).filter(|&at| text.as_bytes()[at..].starts_with(whole.as_bytes()));
             found.extend(at.map(|at| (at..at + whole.len(), special)));
             let cuts = || (1..whole.len()).filter(|&cut| whole.is_char_boundary(cut));
             if let Some(cut) = cuts().rev().find(|&cut| trimmed.ends_with(&whole[..cut])) {
@@ -251,14 +299,18 @@ mod tests {
     fn any_texts_are_found_by_the_definition() {
         let mut state = 1u64;
         let mut below = move |n: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % n
         };
         let (mut whole, mut some) = (0, 0);
         for round in 0..4000 {
             let letters = 1 + below(4);
             let mut word = |least: u64, most: u64| -> String {
-                (0..least + below(most)).map(|_| ['a', 'é', ' ', 'è'][below(letters) as usize]).collect()
+                (0..least + below(most))
+                    .map(|_| ['a', 'é', ' ', 'è'][below(letters) as usize])
+                    .collect()
             };
             let texts = Texts::new((0..1 + round % 7).map(|_| word(1, 6)).collect()).unwrap();
             let text = word(0, 30);
@@ -266,13 +318,19 @@ mod tests {
             let mut specials: Vec<usize> = found.iter().map(|(_, special)| *special).collect();
             specials.sort_unstable();
             specials.dedup();
-            let mut all = Found::none_of(&texts);
+            let mut all = SpecialMatches::none_of(&texts);
             all.add(&text);
             assert_eq!(all.specials(), specials, "{texts:?} {text:?}");
             let chosen: Vec<usize> = (0..texts.forward.len()).filter(|_| below(3) > 0).collect();
-            let want = merge(found.into_iter().filter(|(_, s)| chosen.contains(s)).map(|(range, _)| range).collect());
+            let want = merge(
+                found
+                    .into_iter()
+                    .filter(|(_, s)| chosen.contains(s))
+                    .map(|(range, _)| range)
+                    .collect(),
+            );
             assert_eq!(
-                Choice::new(&texts, chosen.iter().copied()).ranges(&text),
+                SpecialSet::new(&texts, chosen.iter().copied()).ranges(&text),
                 want,
                 "{texts:?} {chosen:?} {text:?}"
             );
@@ -287,10 +345,10 @@ mod tests {
         let texts = Texts::new((1..=1400).map(|n| "a".repeat(n)).collect()).unwrap();
         let text = "a".repeat(1 << 20);
         let begun = std::time::Instant::now();
-        let mut found = Found::none_of(&texts);
+        let mut found = SpecialMatches::none_of(&texts);
         found.add(&text);
         assert_eq!(found.specials().len(), 1400);
-        let choice = Choice::new(&texts, 0..700);
+        let choice = SpecialSet::new(&texts, 0..700);
         let ranges = choice.ranges(&text);
         assert_eq!((ranges.len(), ranges.first()), (1, Some(&(0..text.len()))));
         assert_eq!(choice.occurrences(&text).len(), text.len());

@@ -1,22 +1,23 @@
-//! Calls of tools as text, in a markup: for templates that know none, and for whoever tells a model how to call.
+//! Writes tool calls as text in a markup, for templates without tool support and for
+//! tool descriptions in prompts.
 
 use serde_json::{Map, Value as Json};
 
 use super::json::{self, Style};
-use super::markup::{Arguments, Form, Frame, Markup, Name};
+use super::markup::{Arguments, CallFormat, Frame, Markup, Name};
 
-/// A call.
+/// A tool call to be written as text.
 #[derive(Clone, Copy, Debug)]
 pub struct Spelt<'c> {
-    /// The tool's name.
+    /// Name of the called tool.
     pub name: &'c str,
-    /// Its arguments.
+    /// Arguments of the call by name.
     pub arguments: &'c Map<String, Json>,
 }
 
-/// The calls, as a model writes them that was made for the markup.
+/// Returns the calls as a model with this markup writes them.
 pub fn calls(markup: &Markup, calls: &[Spelt<'_>]) -> String {
-    let list = matches!(markup.form, Form::Object { list: true, .. });
+    let list = matches!(markup.form, CallFormat::Object { list: true, .. });
     let each: Vec<String> = calls.iter().map(|call| one(markup, call)).collect();
     let ([open, close], between) = (markup.section, if list { ", " } else { between(markup) });
     let inner = each.join(between);
@@ -26,7 +27,7 @@ pub fn calls(markup: &Markup, calls: &[Spelt<'_>]) -> String {
     }
 }
 
-/// What stands between two calls.
+/// Returns the text between two calls.
 fn between(markup: &Markup) -> &'static str {
     match markup.frame {
         Frame::Messages(messages) => messages.start[0],
@@ -38,16 +39,26 @@ fn between(markup: &Markup) -> &'static str {
 fn one(markup: &Markup, call: &Spelt<'_>) -> String {
     let [open, close] = markup.call;
     let body = match markup.form {
-        Form::Object { arguments, .. } => {
-            format!("{{\"name\": {}, \"{arguments}\": {}}}", Json::from(call.name), object(call.arguments))
+        CallFormat::Object { arguments, .. } => {
+            format!(
+                "{{\"name\": {}, \"{arguments}\": {}}}",
+                Json::from(call.name),
+                object(call.arguments)
+            )
         }
-        Form::Named(Name { before, id, after }, arguments) => {
-            let id = id.map(|id| format!("{}{}", id.before, id.example)).unwrap_or_default();
-            format!("{before}{}{id}{after}{}", call.name, body(arguments, call.arguments))
+        CallFormat::Named(Name { before, id, after }, arguments) => {
+            let id = id
+                .map(|id| format!("{}{}", id.before, id.example))
+                .unwrap_or_default();
+            format!(
+                "{before}{}{id}{after}{}",
+                call.name,
+                body(arguments, call.arguments)
+            )
         }
     };
     let end = match markup.frame {
-        // The last of its ends is a call's.
+        // The last end text is that of a call.
         Frame::Messages(messages) => messages.ends.last().copied().unwrap_or_default(),
         Frame::Text => close,
     };
@@ -68,11 +79,14 @@ fn body(arguments: Arguments, values: &Map<String, Json>) -> String {
     }
 }
 
-/// `key:value,key:value`, in the order of the keys.
+/// Writes `key:value,key:value` with sorted keys.
 fn pairs(values: &Map<String, Json>, quote: &str) -> String {
     let mut sorted: Vec<(&String, &Json)> = values.iter().collect();
     sorted.sort_by_key(|(key, _)| *key);
-    let each: Vec<String> = sorted.into_iter().map(|(key, it)| format!("{key}:{}", bare(it, quote))).collect();
+    let each: Vec<String> = sorted
+        .into_iter()
+        .map(|(key, it)| format!("{key}:{}", bare(it, quote)))
+        .collect();
     each.join(",")
 }
 
@@ -92,7 +106,7 @@ fn object(values: &Map<String, Json>) -> String {
     dump(&Json::Object(values.clone()))
 }
 
-/// As Python writes it, which is what models are trained on.
+/// Writes JSON in Python's format, which matches the training data.
 fn dump(value: &Json) -> String {
     let mut out = String::new();
     json::write(value, &Style::default(), 0, &mut out);
@@ -108,10 +122,22 @@ mod tests {
     #[test]
     fn calls_look_as_models_write_them() {
         let arguments = json!({ "city": "New York", "days": [1, 2] });
-        let call = Spelt { name: "weather", arguments: arguments.as_object().unwrap() };
+        let call = Spelt {
+            name: "weather",
+            arguments: arguments.as_object().unwrap(),
+        };
         let spelt = |name: &str| {
             let row = TABLE.iter().find(|row| row.name == name).unwrap();
-            calls(row, &[call, Spelt { name: "now", arguments: &Map::new() }])
+            calls(
+                row,
+                &[
+                    call,
+                    Spelt {
+                        name: "now",
+                        arguments: &Map::new(),
+                    },
+                ],
+            )
         };
         let json = r#"{"city": "New York", "days": [1, 2]}"#;
         for (name, text) in [

@@ -1,24 +1,28 @@
-//! Which parts of a rendered conversation came from its messages.
+//! Identifies the parts of a rendered conversation that come from messages.
 //!
-//! A user who writes `<|system|>` must get those characters tokenised as text, while the template's own markers must
-//! become control tokens. The rendered string alone does not tell them apart, and replacing the user's text before
-//! rendering would change what the template computes with it (`strip`, `split('</think>')`, `in`, `tojson`).
+//! If a user writes `<|system|>`, these characters must be tokenised as text, while the template's
+//! own markers must become control tokens. The rendered string alone does not distinguish them, and
+//! escaping the user's text before rendering would change the template's computations (`strip`,
+//! `split('</think>')`, `in`, `tojson`).
 //!
-//! So the conversation is rendered as it is, which gives the text, and then once more with a *mark* (one code point that
-//! occurs nowhere else) after each character of every special-token text within the messages. Marks stay out of
-//! whitespace, so trimming works as before; and they are only believed when the second rendering without its marks
-//! *equals* the first. Then the marked characters, and only those, are untrusted. Fragments count too: a message that
-//! ends in `<|us` is marked there, lest the template's next characters complete it.
+//! So the conversation is rendered unchanged, which gives the text, and then once more with a
+//! *mark* (one code point that occurs nowhere else) after each character of every special-token
+//! text within the messages. Marks are not inserted into white space, so trimming works as before.
+//! They are accepted only if the second rendering without its marks *equals* the first. Then
+//! exactly the marked characters are untrusted. Fragments count too: `<|us` at the end of a message
+//! is marked, because the template's next characters could complete it.
 //!
-//! Markers that structure an assistant's turn ([`Markup::within_turn`]) are never marked in an assistant's message: the model
-//! wrote them as tokens, and a template that repeats the turn means those tokens. They cannot begin another role's turn.
+//! Markers that structure an assistant's turn ([`Markup::within_turn`]) are never marked in an
+//! assistant's message: the model wrote them as tokens, and a template that repeats the turn means
+//! those tokens. They cannot begin another role's turn.
 //!
-//! The renderings differ where a template examines special texts within messages: it splits an assistant's reasoning off
-//! at `</think>`, or looks for `<tool_response>` in a user's message. Then each pair of (assistant or not, special
-//! text) is marked alone, and those that change the result are left unmarked. For the assistant, whose text is the
-//! model's own, they stay trusted, as the template means them. For everyone else the text is looked up in the
-//! result: all places where the message occurs are untrusted there, and if there is none, all places where that special
-//! text occurs. This errs towards text: a marker of the template may degrade, but no user's marker becomes a token.
+//! The renderings differ if a template examines special texts within messages: it splits an
+//! assistant's reasoning off at `</think>`, or looks for `<tool_response>` in a user's message.
+//! Then each group (assistant or not, special text) is marked alone, and groups that change the
+//! result are left unmarked. For the assistant, whose text is the model's own, they stay trusted.
+//! For all other authors the text is looked up in the result: every occurrence of the message is
+//! untrusted, or, if there is none, every occurrence of the special text. This errs towards text: a
+//! marker of the template may degrade, but a user's marker never becomes a token.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -27,49 +31,62 @@ use serde_json::Value as Json;
 
 use super::error::ChatError;
 use super::markup::Markup;
-use super::special::{Choice, Found, Texts, merge};
+use super::special::{SpecialMatches, SpecialSet, Texts, merge};
 
-/// Most groups that are tried one by one; each costs a rendering.
+/// Maximum groups that are tried one by one; each costs a rendering.
 const MAX_TRIALS: usize = 32;
 
-/// Who wrote a string, and which special text is in it.
+/// Author of a string, and index of a special text in it.
 type Group = (Author, usize);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Author {
     /// Users, tools, the system prompt, tool descriptions.
     Anyone,
-    /// Messages of the role "assistant".
+    /// Messages with the role "assistant".
     Assistant,
 }
 
-/// The special texts of a vocabulary, prepared for search.
+/// Special texts of a vocabulary, prepared for search.
 #[derive(Debug)]
 pub(super) struct Marker {
     texts: Texts,
-    /// Those that a message of the assistant's may hold as tokens.
+    /// Texts that an assistant's message may contain as tokens.
     own: Vec<&'static str>,
 }
 
 impl Marker {
-    /// For the template of that source.
+    /// Creates a marker for the template `source`.
     ///
     /// # Errors
-    /// The texts cannot be searched for.
+    /// Returns an error if the texts cannot be searched for.
     pub(super) fn new(texts: Vec<String>, source: &str) -> Result<Self, ChatError> {
-        let own = Markup::of(|sign| source.contains(sign)).within_turn();
-        Ok(Self { texts: Texts::new(texts)?, own })
+        let own = Markup::detect(|sign| source.contains(sign)).within_turn();
+        Ok(Self {
+            texts: Texts::new(texts)?,
+            own,
+        })
     }
 
-    /// The special texts that messages or tools spell, whole or in part: a marker of these alone finds the same ranges.
+    /// Returns the special texts that occur in messages or tools, whole or in part. A marker of
+    /// these alone finds the same ranges.
     pub(super) fn spelled(&self, messages: &[Json], tools: Option<&Json>) -> Vec<String> {
-        let mut found = Found::none_of(&self.texts);
-        strings(messages, tools).iter().for_each(|&(_, text)| found.add(text));
-        found.specials().into_iter().map(|special| self.texts.text(special).to_owned()).collect()
+        let mut found = SpecialMatches::none_of(&self.texts);
+        strings(messages, tools)
+            .iter()
+            .for_each(|&(_, text)| found.add(text));
+        found
+            .specials()
+            .into_iter()
+            .map(|special| self.texts.text(special).to_owned())
+            .collect()
     }
 
-    /// The byte ranges of `rendered` that messages wrote and that must not be read as special tokens, ascending.
-    /// `render` renders changed messages and tools, `None` if that fails; it is called up to `trials` times, and twice more.
+    /// Returns the byte ranges of `rendered` that come from messages and must not be read as
+    /// special tokens, in ascending order.
+    ///
+    /// `render` renders modified messages and tools, or returns `None` on failure. It is called at
+    /// most `trials` + 2 times.
     pub(super) fn untrusted(
         &self,
         rendered: &str,
@@ -78,29 +95,32 @@ impl Marker {
         trials: usize,
         render: impl Fn(&[Json], Option<&Json>) -> Option<String>,
     ) -> Vec<Range<usize>> {
-        let mut groups: BTreeSet<Group> = BTreeSet::new();
         let strings = strings(messages, tools);
-        for who in [Author::Anyone, Author::Assistant] {
-            let mut found = Found::none_of(&self.texts);
-            strings.iter().filter(|(author, _)| *author == who).for_each(|&(_, text)| found.add(text));
-            let own = |special: usize| who == Author::Assistant && self.own.contains(&self.texts.text(special));
-            groups.extend(found.specials().into_iter().filter(|&special| !own(special)).map(|special| (who, special)));
-        }
+        let groups = self.groups(&strings);
         if groups.is_empty() {
             return Vec::new();
         }
         let everything = || strings.iter().map(|&(_, text)| text).chain([rendered]);
         let attempt = |chosen: &BTreeSet<Group>| {
             let mark = unused_char(everything())?;
-            let [anyone, assistant] = [Author::Anyone, Author::Assistant].map(|who| self.choice(chosen, who));
+            let [anyone, assistant] =
+                [Author::Anyone, Author::Assistant].map(|who| self.choice(chosen, who));
             let mut messages = messages.to_vec();
             for message in &mut messages {
-                let choice = if author(message) == Author::Assistant { &assistant } else { &anyone };
-                for_each_string_mut(message, &mut |text| mark_ranges(text, &choice.ranges(text), mark));
+                let choice = if author(message) == Author::Assistant {
+                    &assistant
+                } else {
+                    &anyone
+                };
+                for_each_string_mut(message, &mut |text| {
+                    mark_ranges(text, &choice.ranges(text), mark)
+                });
             }
             let mut tools = tools.cloned();
             if let Some(tools) = &mut tools {
-                for_each_string_mut(tools, &mut |text| mark_ranges(text, &anyone.ranges(text), mark));
+                for_each_string_mut(tools, &mut |text| {
+                    mark_ranges(text, &anyone.ranges(text), mark)
+                });
             }
             let (plain, ranges) = unmark(&render(&messages, tools.as_ref())?, mark, rendered);
             (plain == rendered).then_some(ranges)
@@ -108,7 +128,8 @@ impl Marker {
         if let Some(ranges) = attempt(&groups) {
             return ranges;
         }
-        // A template depends on a group if marking it alone changes the result; what is not tried is not assumed to.
+        // A template depends on a group if marking it alone changes the result. Untried groups are
+        // not assumed to be independent.
         let (mut inert, mut examined) = (BTreeSet::new(), BTreeSet::new());
         for &group in groups.iter().take(trials.min(MAX_TRIALS)) {
             let alone = attempt(&BTreeSet::from([group])).is_some();
@@ -119,21 +140,51 @@ impl Marker {
             None => (Vec::new(), BTreeSet::new()),
         };
         let is_left = |group: &Group| group.0 == Author::Anyone || !examined.contains(group);
-        let left: BTreeSet<Group> = groups.difference(&marked).copied().filter(is_left).collect();
+        let left: BTreeSet<Group> = groups
+            .difference(&marked)
+            .copied()
+            .filter(is_left)
+            .collect();
         for who in [Author::Anyone, Author::Assistant] {
             self.look_up(rendered, &strings, who, &left, &mut ranges);
         }
         merge(ranges)
     }
 
-    /// The special texts of the groups of that author.
-    fn choice(&self, groups: &BTreeSet<Group>, who: Author) -> Choice<'_> {
-        let chosen = groups.iter().filter(|(author, _)| *author == who).map(|&(_, special)| special);
-        Choice::new(&self.texts, chosen)
+    /// Returns the groups that occur in the strings, without an assistant's own markers.
+    fn groups(&self, strings: &[(Author, &str)]) -> BTreeSet<Group> {
+        let mut groups: BTreeSet<Group> = BTreeSet::new();
+        for who in [Author::Anyone, Author::Assistant] {
+            let mut found = SpecialMatches::none_of(&self.texts);
+            strings
+                .iter()
+                .filter(|(author, _)| *author == who)
+                .for_each(|&(_, text)| found.add(text));
+            let own = |special: usize| {
+                who == Author::Assistant && self.own.contains(&self.texts.text(special))
+            };
+            groups.extend(
+                found
+                    .specials()
+                    .into_iter()
+                    .filter(|&special| !own(special))
+                    .map(|special| (who, special)),
+            );
+        }
+        groups
     }
 
-    /// The fallback for texts that cannot be marked: wherever a message with one of them occurs, or else wherever that text
-    /// occurs.
+    /// Returns the special texts of one author's groups.
+    fn choice(&self, groups: &BTreeSet<Group>, who: Author) -> SpecialSet<'_> {
+        let chosen = groups
+            .iter()
+            .filter(|(author, _)| *author == who)
+            .map(|&(_, special)| special);
+        SpecialSet::new(&self.texts, chosen)
+    }
+
+    /// Fallback for texts that cannot be marked: adds all occurrences of a message with such a
+    /// text, or else all occurrences of the text.
     fn look_up(
         &self,
         rendered: &str,
@@ -143,7 +194,7 @@ impl Marker {
         ranges: &mut Vec<Range<usize>>,
     ) {
         let choice = self.choice(groups, who);
-        let (mut seen, mut lost) = (BTreeSet::new(), Found::none_of(&self.texts));
+        let (mut seen, mut lost) = (BTreeSet::new(), SpecialMatches::none_of(&self.texts));
         for &(author, text) in strings {
             let text = text.trim();
             if author != who || !seen.insert(text) {
@@ -161,12 +212,15 @@ impl Marker {
                 lost.add(text);
             }
         }
-        let lost = lost.specials().into_iter().filter(|&special| groups.contains(&(who, special)));
-        ranges.extend(Choice::new(&self.texts, lost).occurrences(rendered));
+        let lost = lost
+            .specials()
+            .into_iter()
+            .filter(|&special| groups.contains(&(who, special)));
+        ranges.extend(SpecialSet::new(&self.texts, lost).occurrences(rendered));
     }
 }
 
-/// Puts a mark after each character of the ranges, which ascend.
+/// Inserts a mark after each character of the ranges, which ascend.
 fn mark_ranges(text: &mut String, ranges: &[Range<usize>], mark: char) {
     if ranges.is_empty() {
         return;
@@ -186,10 +240,14 @@ fn mark_ranges(text: &mut String, ranges: &[Range<usize>], mark: char) {
 }
 
 fn author(message: &Json) -> Author {
-    if message.get("role").and_then(Json::as_str) == Some("assistant") { Author::Assistant } else { Author::Anyone }
+    if message.get("role").and_then(Json::as_str) == Some("assistant") {
+        Author::Assistant
+    } else {
+        Author::Anyone
+    }
 }
 
-/// All strings of a conversation with their authors: values and keys.
+/// Returns all strings of a conversation with their authors: values and keys.
 fn strings<'j>(messages: &'j [Json], tools: Option<&'j Json>) -> Vec<(Author, &'j str)> {
     fn walk<'j>(value: &'j Json, author: Author, out: &mut Vec<(Author, &'j str)>) {
         match value {
@@ -205,17 +263,23 @@ fn strings<'j>(messages: &'j [Json], tools: Option<&'j Json>) -> Vec<(Author, &'
         }
     }
     let mut out = Vec::new();
-    messages.iter().for_each(|message| walk(message, author(message), &mut out));
-    tools.iter().for_each(|tools| walk(tools, Author::Anyone, &mut out));
+    messages
+        .iter()
+        .for_each(|message| walk(message, author(message), &mut out));
+    tools
+        .iter()
+        .for_each(|tools| walk(tools, Author::Anyone, &mut out));
     out
 }
 
 fn for_each_string_mut(value: &mut Json, change: &mut impl FnMut(&mut String)) {
     match value {
         Json::String(text) => change(text),
-        Json::Array(items) => items.iter_mut().for_each(|item| for_each_string_mut(item, change)),
+        Json::Array(items) => items
+            .iter_mut()
+            .for_each(|item| for_each_string_mut(item, change)),
         Json::Object(map) => {
-            // Keys cannot be changed in place; the order must stay.
+            // Keys cannot be changed in place, and the order must be preserved.
             *map = std::mem::take(map)
                 .into_iter()
                 .map(|(mut key, mut item)| {
@@ -229,15 +293,18 @@ fn for_each_string_mut(value: &mut Json, change: &mut impl FnMut(&mut String)) {
     }
 }
 
-/// A noncharacter (U+FDD0..U+FDEF) or, failing that, a private-use character that occurs in none of the texts. All have
-/// four hexadecimal digits.
+/// Returns a noncharacter (U+FDD0..U+FDEF) or, failing that, a private-use character that occurs in
+/// none of the texts. All have four hexadecimal digits.
 fn unused_char<'a>(texts: impl Iterator<Item = &'a str>) -> Option<char> {
     let is_candidate = |c: &char| matches!(c, '\u{FDD0}'..='\u{FDEF}' | '\u{E000}'..='\u{F8FF}');
     let used: BTreeSet<char> = texts.flat_map(str::chars).filter(is_candidate).collect();
-    ('\u{FDD0}'..='\u{FDEF}').chain('\u{E000}'..='\u{F8FF}').find(|c| !used.contains(c))
+    ('\u{FDD0}'..='\u{FDEF}')
+        .chain('\u{E000}'..='\u{F8FF}')
+        .find(|c| !used.contains(c))
 }
 
-/// Removes the marks, also where `tojson` escaped them; returns the ranges of the characters before them.
+/// Removes the marks, including those escaped by `tojson`. Returns the ranges of
+/// the characters before them.
 fn unmark(marked: &str, mark: char, rendered: &str) -> (String, Vec<Range<usize>>) {
     let escaped = format!("\\u{:04x}", mark as u32);
     let marked = match rendered.contains(&escaped) {

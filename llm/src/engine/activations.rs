@@ -1,30 +1,30 @@
-//! Buffers that steps share: tokens, hidden rows, rotation tables and logits.
+//! Buffers shared by all steps: tokens, hidden rows, RoPE tables and logits.
 
 use super::footprint::layer_input_bytes;
 use crate::arch::{Bind, Model, RopeTable};
 use crate::error::Error;
 use gristmill_runtime::{Buffer, Device, Memory};
 
-/// Rotations are computed for so many positions more at a time.
+/// RoPE tables are filled in multiples of this many positions.
 const ROPE_STEP: usize = 1024;
 
 pub(super) struct Activations {
     pub tokens: Buffer,
     hidden: [Buffer; 2],
-    /// Per-layer inputs that the model makes of the tokens, and the bytes of one layer's row.
+    /// Per-layer inputs that the model computes from the tokens, and the bytes of one layer's row.
     layer_input: Option<Buffer>,
     layer_bytes: usize,
     rope_tables: Vec<RopeTable>,
     rope: Vec<Buffer>,
-    /// Positions with rotations, and most positions.
+    /// Positions with filled RoPE rows, and the capacity in positions.
     rope_filled: usize,
     rows: usize,
     pub logits: Buffer,
 }
 
 impl Activations {
-    /// Allocates buffers for steps of so many tokens with so many rows of logits, and a cache of
-    /// `rows` positions.
+    /// Allocates buffers for `tokens` tokens and `logits` rows of logits in a step, and a KV
+    /// cache of `rows` positions.
     pub fn new(
         device: &dyn Device,
         model: &dyn Model,
@@ -40,18 +40,21 @@ impl Activations {
             hidden: [state(hidden)?, state(hidden)?],
             layer_input: (layer_input > 0).then(|| state(layer_input)).transpose()?,
             layer_bytes: model.layer_input() * size_of::<f32>(),
-            rope: rope_tables.iter().map(|t| state(rows * t.row_bytes())).collect::<Result<_, _>>()?,
+            rope: rope_tables
+                .iter()
+                .map(|t| state(rows * t.row_bytes()))
+                .collect::<Result<_, _>>()?,
             rope_tables,
             rope_filled: 0,
             rows,
             logits: state(logits * model.vocabulary() * size_of::<f32>())?,
         })
     }
-    /// Hidden rows before layer `layer`.
+    /// Returns the input hidden rows of layer `layer`; two buffers alternate.
     pub fn hidden(&self, layer: usize) -> &Buffer {
         &self.hidden[layer % self.hidden.len()]
     }
-    /// The buffer of a bind that activations have.
+    /// Returns the buffer for `bind` if it is an activation.
     pub fn bound(&self, bind: &Bind) -> Option<Buffer> {
         match bind {
             Bind::Tokens => Some(self.tokens.clone()),
@@ -66,16 +69,19 @@ impl Activations {
             _ => None,
         }
     }
-    /// Writes the tokens of a step.
-    pub fn write_tokens(&self, device: &dyn Device, tokens: impl Iterator<Item = u32>) -> Result<(), Error> {
+    pub fn write_tokens(
+        &self,
+        device: &dyn Device,
+        tokens: impl Iterator<Item = u32>,
+    ) -> Result<(), Error> {
         let ids: Vec<u8> = tokens.flat_map(|t| (t as i32).to_le_bytes()).collect();
         Ok(device.write(&self.tokens, 0, &ids)?)
     }
-    /// Are there rotations of so many positions?
+    /// Returns whether the RoPE tables cover `positions` positions.
     pub fn has_rope(&self, positions: usize) -> bool {
         positions <= self.rope_filled
     }
-    /// Writes rotations of so many positions, and some more.
+    /// Fills the RoPE tables for `positions` positions, rounded up to a multiple of `ROPE_STEP`.
     pub fn fill_rope(&mut self, device: &dyn Device, positions: usize) -> Result<(), Error> {
         if self.has_rope(positions) {
             return Ok(());
@@ -88,7 +94,18 @@ impl Activations {
         Ok(())
     }
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        let Activations { tokens, hidden, layer_input, rope, logits, .. } = self;
-        [tokens, logits].into_iter().chain(hidden).chain(rope).chain(layer_input)
+        let Activations {
+            tokens,
+            hidden,
+            layer_input,
+            rope,
+            logits,
+            ..
+        } = self;
+        [tokens, logits]
+            .into_iter()
+            .chain(hidden)
+            .chain(rope)
+            .chain(layer_input)
     }
 }

@@ -1,50 +1,76 @@
-//! Sampling candidates of rows of logits, computed by a graph of its own behind a step.
+//! Candidates of batched sampling, computed by a separate graph after a step.
 //!
-//! What a row needs depends on the ids that a grammar lets come next, which the host computes while the step runs.
+//! A row's parameters depend on its grammar mask, which the host computes while the step runs.
 
 use super::executor::Engine;
 use super::graphs::CaptureKey;
 use crate::error::Error;
-use crate::sampling::{self, Ask, Ranked, Rows};
+use crate::sampling::{self, Candidates, DeviceSampler, RowParams};
 use gristmill_runtime::Buffer;
 use gristmill_tensor::jit::Call;
 
 impl Engine {
-    /// Compiles and captures the candidates of at most so many rows.
+    /// Compiles and captures the graph that computes candidates of up to `most` rows.
     pub(super) fn prepare_candidates(&mut self, most: usize) -> Result<(), Error> {
         let (vocabulary, device) = (self.model.vocabulary(), self.device().clone());
         if self.candidates.is_none() {
-            self.candidates = Some(Rows::new(&*device, vocabulary, self.settings.parallel)?);
+            self.candidates = Some(DeviceSampler::new(
+                &*device,
+                vocabulary,
+                self.settings.parallel,
+            )?);
         }
         let key = CaptureKey::Candidates(most);
-        let Some(rows) = self.candidates.as_ref().filter(|_| !self.graphs.has(&key)) else { return Ok(()) };
+        let Some(rows) = self.candidates.as_ref().filter(|_| !self.graphs.has(&key)) else {
+            return Ok(());
+        };
         let buffers: Vec<Buffer> = rows.buffers().into_iter().cloned().collect();
-        let function = self.graphs.functions.share(sampling::ranks_function(vocabulary, most));
-        let function = self.graphs.ready(&[function], &|_| ())?.remove(0);
-        let args = std::iter::once(self.activations.logits.clone()).chain(buffers).collect();
+        let function = self
+            .graphs
+            .functions
+            .share(sampling::candidates_function(vocabulary, most));
+        let function = self.graphs.compile(&[function], &|_| ())?.remove(0);
+        let args = std::iter::once(self.activations.logits.clone())
+            .chain(buffers)
+            .collect();
         self.graphs.capture(key, &[Call { function, args }])
     }
-    /// Starts the candidates of a step under way.
-    pub(super) fn start_candidates(&mut self, most: usize, asks: &[Option<Ask>]) -> Result<(), Error> {
+    /// Starts computing the candidates of the step in flight.
+    pub(super) fn start_candidates(
+        &mut self,
+        most: usize,
+        asks: &[Option<RowParams>],
+    ) -> Result<(), Error> {
         let device = self.device().clone();
-        let Some(rows) = self.candidates.as_mut().filter(|_| asks.iter().any(Option::is_some)) else {
+        let Some(rows) = self
+            .candidates
+            .as_mut()
+            .filter(|_| asks.iter().any(Option::is_some))
+        else {
             return Ok(());
         };
         rows.write(&*device, asks)?;
         let captured = self.graphs.prepared(&CaptureKey::Candidates(most));
         Ok(captured.replay.start(&[("n", asks.len() as i64)])?)
     }
-    /// Waits for the candidates, and reads them.
+    /// Waits for the candidates and reads them.
     pub(super) fn wait_for_candidates(
         &mut self,
         most: usize,
-        asks: &[Option<Ask>],
-    ) -> Result<Vec<Option<Ranked>>, Error> {
+        asks: &[Option<RowParams>],
+    ) -> Result<Vec<Option<Candidates>>, Error> {
         let device = self.device().clone();
-        let Some(rows) = self.candidates.as_ref().filter(|_| asks.iter().any(Option::is_some)) else {
+        let Some(rows) = self
+            .candidates
+            .as_ref()
+            .filter(|_| asks.iter().any(Option::is_some))
+        else {
             return Ok(asks.iter().map(|_| None).collect());
         };
-        self.graphs.prepared(&CaptureKey::Candidates(most)).replay.wait()?;
+        self.graphs
+            .prepared(&CaptureKey::Candidates(most))
+            .replay
+            .wait()?;
         Ok(rows.read(&*device, asks)?)
     }
 }

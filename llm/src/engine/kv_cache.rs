@@ -2,23 +2,23 @@
 
 use super::graph_key::CacheShape;
 use super::pages::{PageCopy, Pages};
-use crate::arch::{Model, Options, Plane};
+use crate::arch::{CacheTensor, Model, Options};
 use crate::error::Error;
 use gristmill_runtime::{Buffer, Device, Memory};
 use gristmill_uop::dtype::Scalar;
 use std::sync::Arc;
 
-/// Bytes written at a time where tensors are filled.
-const FILLED_AT_ONCE: usize = 1 << 20;
+/// Bytes per write when a benchmark fills the tensors.
+const FILL_CHUNK_BYTES: usize = 1 << 20;
 
 /// The cache tensors of all layers.
 pub struct KvCache {
     device: Arc<dyn Device>,
     shape: CacheShape,
-    /// Positions that a token sees in sliding-window layers, if there are any.
+    /// Window length in positions, if there are sliding-window layers.
     window: Option<usize>,
-    /// Tensors of each layer, and their buffers.
-    planes: Vec<Vec<Plane>>,
+    /// Cache tensors of each layer, and their buffers.
+    planes: Vec<Vec<CacheTensor>>,
     buffers: Vec<Vec<Buffer>>,
 }
 
@@ -27,52 +27,77 @@ impl KvCache {
     ///
     /// # Errors
     /// When the device lacks the memory.
-    pub(super) fn new(device: &Arc<dyn Device>, model: &dyn Model, shape: CacheShape) -> Result<KvCache, Error> {
-        let planes = model.planes(shape.scalar);
-        let tensor = |plane: &Plane| device.alloc(plane.bytes(shape.tensor_rows(plane)), Memory::State);
-        let of_layer = |planes: &Vec<Plane>| planes.iter().map(tensor).collect::<Result<_, _>>();
+    pub(super) fn new(
+        device: &Arc<dyn Device>,
+        model: &dyn Model,
+        shape: CacheShape,
+    ) -> Result<KvCache, Error> {
+        let planes = model.cache_tensors(shape.scalar);
+        let tensor = |plane: &CacheTensor| {
+            device.alloc(plane.bytes(shape.tensor_rows(plane)), Memory::State)
+        };
+        let of_layer =
+            |planes: &Vec<CacheTensor>| planes.iter().map(tensor).collect::<Result<_, _>>();
         let buffers = planes.iter().map(of_layer).collect::<Result<_, _>>()?;
-        Ok(KvCache { device: device.clone(), shape, window: model.window(), planes, buffers })
+        Ok(KvCache {
+            device: device.clone(),
+            shape,
+            window: model.window(),
+            planes,
+            buffers,
+        })
     }
-    /// Its sizes.
+    /// Rows, pools and element type.
     pub fn shape(&self) -> CacheShape {
         self.shape
     }
-    /// Pages of the pool.
+    /// Number of pages in the pool.
     pub fn pages(&self) -> usize {
         self.shape.pools.pages
     }
-    /// Pages of the pool of sliding-window layers, if they have one of their own.
+    /// Number of pages in the window pool; `None` if sliding-window layers share the pool.
     pub fn window_pages(&self) -> Option<usize> {
         self.shape.pools.windows
     }
-    /// Positions that a token sees in sliding-window layers, where these have a pool of their own.
+    /// Returns the window length in positions if sliding-window layers have their own pool.
     pub(super) fn window(&self) -> Option<usize> {
         self.window.filter(|_| self.shape.pools.windows.is_some())
     }
-    /// Rows of recurrent states; 0 where the model keeps none.
+    /// Number of recurrent-state rows; 0 if the model has no recurrent states.
     pub fn state_rows(&self) -> usize {
         self.shape.pools.states
     }
-    /// Bytes of a page in all layers; with a window pool, in the layers that keep every position.
+    /// Returns the bytes of a page over all layers, without sliding-window layers if these
+    /// have their own pool.
     pub fn page_bytes(&self) -> usize {
         let windows = self.shape.pools.windows.is_some();
-        let of = |plane: &&Plane| !(plane.is_state() || windows && plane.window().is_some());
-        self.planes.iter().flatten().filter(of).map(|plane| plane.bytes(Options::PAGE)).sum()
+        let of = |plane: &&CacheTensor| !(plane.is_state() || windows && plane.window().is_some());
+        self.planes
+            .iter()
+            .flatten()
+            .filter(of)
+            .map(|plane| plane.bytes(Options::PAGE))
+            .sum()
     }
-    /// Bytes of a page of the window pool.
+    /// Returns the bytes of a page of the window pool; 0 if there is none.
     pub fn window_page_bytes(&self) -> usize {
-        let of = |plane: &&Plane| plane.window().is_some();
+        let of = |plane: &&CacheTensor| plane.window().is_some();
         let windowed = self.planes.iter().flatten().filter(of);
-        self.shape.pools.windows.map_or(0, |_| windowed.map(|plane| plane.bytes(Options::PAGE)).sum())
+        self.shape.pools.windows.map_or(0, |_| {
+            windowed.map(|plane| plane.bytes(Options::PAGE)).sum()
+        })
     }
-    /// Bytes that a sequence of so many tokens takes.
+    /// Returns the bytes that a sequence of `tokens` tokens takes.
     pub fn sequence_bytes(&self, tokens: usize) -> usize {
-        let rows = |plane: &Plane| match plane.is_state() {
+        let rows = |plane: &CacheTensor| match plane.is_state() {
             true => 1,
             false => tokens.min(self.shape.tensor_rows(plane)),
         };
-        self.planes.iter().flatten().map(|plane| plane.bytes(rows(plane))).sum()
+        self.planes
+            .iter()
+            .flatten()
+            .map(|plane| plane.bytes(rows(plane)))
+            .sum()
     }
     pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.buffers.iter().flatten()
@@ -80,7 +105,8 @@ impl KvCache {
     pub(super) fn buffer(&self, layer: usize, plane: usize) -> &Buffer {
         &self.buffers[layer][plane]
     }
-    /// The buffer of a tensor as a contiguous step has it: of a recurrent state one row.
+    /// Returns a tensor's buffer for a contiguous step; for a recurrent state, the
+    /// slice of one row.
     pub(super) fn sequence_buffer(&self, layer: usize, plane: usize, state_row: u32) -> Buffer {
         let (buffer, of) = (&self.buffers[layer][plane], &self.planes[layer][plane]);
         if !of.is_state() {
@@ -90,26 +116,28 @@ impl KvCache {
         let row = buffer.slice(state_row as usize * bytes, bytes);
         row.unwrap_or_else(|error| unreachable!("row {state_row} was checked: {error}"))
     }
-    /// All tensors and their buffers.
-    pub(super) fn tensors(&self) -> impl Iterator<Item = (&Buffer, &Plane)> {
+    /// Returns all cache tensors with their buffers.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = (&Buffer, &CacheTensor)> {
         self.buffers().zip(self.planes.iter().flatten())
     }
-    /// The tensors that have a row for each position.
-    fn of_positions(&self) -> impl Iterator<Item = (&Buffer, &Plane)> {
+    /// Returns the tensors that have a row for each position.
+    fn paged_tensors(&self) -> impl Iterator<Item = (&Buffer, &CacheTensor)> {
         self.tensors().filter(|(_, plane)| !plane.is_state())
     }
     /// Checks page numbers against the pools.
     pub(super) fn check(&self, pages: Pages) -> Result<(), Error> {
         pages.check(self.shape.pools, self.shape.rows / Options::PAGE)
     }
-    /// Reads a page of all layers into `rows`.
+    /// Reads a page of all layers into `rows`. Fails with a window pool, which
+    /// `page` does not cover.
     pub(super) fn read_page(&self, page: u32, rows: &mut Vec<u8>) -> Result<(), Error> {
         self.check((&[page][..]).into())?;
         rows.resize(self.page_bytes(), 0);
         let mut at = 0;
-        for (buffer, plane) in self.of_positions() {
+        for (buffer, plane) in self.paged_tensors() {
             let bytes = plane.bytes(Options::PAGE);
-            self.device.read(buffer, page as usize * bytes, &mut rows[at..at + bytes])?;
+            self.device
+                .read(buffer, page as usize * bytes, &mut rows[at..at + bytes])?;
             at += bytes;
         }
         Ok(())
@@ -118,23 +146,35 @@ impl KvCache {
     pub(super) fn write_page(&self, page: u32, rows: &[u8]) -> Result<(), Error> {
         self.check((&[page][..]).into())?;
         let mut at = 0;
-        for (buffer, plane) in self.of_positions() {
+        for (buffer, plane) in self.paged_tensors() {
             let bytes = plane.bytes(Options::PAGE);
-            self.device.write(buffer, page as usize * bytes, &rows[at..at + bytes])?;
+            self.device
+                .write(buffer, page as usize * bytes, &rows[at..at + bytes])?;
             at += bytes;
         }
         Ok(())
     }
-    /// Copies a page, and a page of the window pool.
+    /// Copies a page, and a page of the window pool if `copy` names one.
     pub(super) fn copy_page(&self, copy: &PageCopy) -> Result<(), Error> {
         let windows = copy.windows.unwrap_or_default();
         for (nth, page) in [copy.from, copy.to].into_iter().enumerate() {
-            let windows = if copy.windows.is_some() { &windows[nth..=nth] } else { &[] };
-            self.check(Pages { all: &[page], windows, state: 0 })?;
+            let windows = if copy.windows.is_some() {
+                &windows[nth..=nth]
+            } else {
+                &[]
+            };
+            self.check(Pages {
+                all: &[page],
+                windows,
+                state: 0,
+            })?;
         }
         let mut rows = Vec::new();
-        for (buffer, plane) in self.of_positions() {
-            let [from, to] = copy.windows.filter(|_| plane.window().is_some()).unwrap_or([copy.from, copy.to]);
+        for (buffer, plane) in self.paged_tensors() {
+            let [from, to] = copy
+                .windows
+                .filter(|_| plane.window().is_some())
+                .unwrap_or([copy.from, copy.to]);
             let bytes = plane.bytes(Options::PAGE);
             rows.resize(bytes, 0);
             self.device.read(buffer, from as usize * bytes, &mut rows)?;
@@ -144,11 +184,12 @@ impl KvCache {
     }
     /// Writes zeros into these pages, and into these pages of the window pool.
     pub(super) fn clear(&self, pages: &[u32], windows: &[u32]) -> Result<(), Error> {
-        for (buffer, plane) in self.of_positions() {
+        for (buffer, plane) in self.paged_tensors() {
             let bytes = plane.bytes(Options::PAGE);
             let own = plane.window().is_some() && self.window_pages().is_some();
             for &page in if own { windows } else { pages } {
-                self.device.write(buffer, page as usize * bytes, &vec![0; bytes])?;
+                self.device
+                    .write(buffer, page as usize * bytes, &vec![0; bytes])?;
             }
         }
         Ok(())
@@ -156,7 +197,7 @@ impl KvCache {
     /// Fills every row before `position` of every page pool with small random numbers, so that a
     /// benchmark reads a cache of that depth without a prefill.
     pub(super) fn fill_for_bench(&self, position: usize) -> Result<(), Error> {
-        // xorshift64: a row's values are below 1/4, of either sign.
+        // xorshift64. Values are below 1/4 in magnitude, of either sign.
         let mut seed = 0x9e37_79b9_7f4a_7c15u64;
         let mut next = || {
             seed ^= seed << 13;
@@ -165,10 +206,14 @@ impl KvCache {
             let small = (seed >> 40) as f32 / (1u32 << 24) as f32;
             if seed & 1 == 0 { small } else { -small }
         };
-        let most = if self.shape.scalar.is_float() { 0.25 } else { 0.25 / 127.0 };
+        let most = if self.shape.scalar.is_float() {
+            0.25
+        } else {
+            0.25 / 127.0
+        };
         for (buffer, plane) in self.tensors() {
-            let mut piece = Vec::with_capacity(FILLED_AT_ONCE);
-            while piece.len() < FILLED_AT_ONCE {
+            let mut piece = Vec::with_capacity(FILL_CHUNK_BYTES);
+            while piece.len() < FILL_CHUNK_BYTES {
                 match plane.scalar {
                     Scalar::I8 => piece.push((next() * 127.0) as i8 as u8),
                     Scalar::F16 => piece.extend(half::f16::from_f32(next() * most).to_le_bytes()),
@@ -176,7 +221,11 @@ impl KvCache {
                 }
             }
             let rows = self.shape.tensor_rows(plane);
-            let bytes = plane.bytes(if plane.is_state() { rows } else { position.min(rows) });
+            let bytes = plane.bytes(if plane.is_state() {
+                rows
+            } else {
+                position.min(rows)
+            });
             for at in (0..bytes).step_by(piece.len()) {
                 let n = piece.len().min(bytes - at);
                 self.device.write(buffer, at, &piece[..n])?;

@@ -1,28 +1,34 @@
-//! Which pages a sequence has: numbers, whose meaning is that of who gives them (`sched`).
+//! Page numbers of a sequence, as assigned by its scheduler (`sched`).
 
 use crate::arch::Pools;
 use crate::error::Error;
 use std::ops::Range;
 
-/// The pages of a sequence, in the order of its positions.
+/// The block table of a sequence: its pages in order of position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pages<'a> {
-    /// Those of layers that keep every position, and of all layers where there is no pool of windows.
+    /// Pages of full-attention layers, or of all layers if there is no window pool.
     pub all: &'a [u32],
-    /// Those of the pool of windows, as many: of positions that no token of the step sees any numbers.
+    /// Pages of the window pool, as many as `all`. Entries for positions outside every
+    /// token's window are ignored.
     pub windows: &'a [u32],
-    /// Its row of states, which no other sequence of a step has; any number where the model keeps none.
+    /// Row of recurrent states, exclusive to the sequence within a step; ignored if
+    /// the model has none.
     pub state: u32,
 }
 
 impl<'a> From<&'a [u32]> for Pages<'a> {
     fn from(all: &'a [u32]) -> Pages<'a> {
-        Pages { all, ..Pages::default() }
+        Pages {
+            all,
+            ..Pages::default()
+        }
     }
 }
 
 impl Pages<'_> {
-    /// Are they pages of these pools, no more than `blocks`, and is the row of states one of them?
+    /// Checks that the pages and the state row are in the pools, and that there are
+    /// at most `blocks` pages.
     pub(super) fn check(&self, pools: Pools, blocks: usize) -> Result<(), Error> {
         let within = |pages: &[u32], of: usize| pages.iter().all(|&page| (page as usize) < of);
         let windows = match pools.windows {
@@ -35,23 +41,23 @@ impl Pages<'_> {
     }
 }
 
-/// A page to be made what another one is.
+/// A copy of one page to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageCopy {
-    /// Which is copied.
+    /// Number of the source page.
     pub from: u32,
-    /// Which it is copied to.
+    /// Number of the destination page.
     pub to: u32,
-    /// Of the pool of windows, which to which.
+    /// Source and destination in the window pool, if it is copied too.
     pub windows: Option<[u32; 2]>,
 }
 
-/// A row of states to be made what another one is.
+/// A copy of one row of recurrent states to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StateCopy {
-    /// Which is copied.
+    /// Number of the source row.
     pub from: u32,
-    /// Which it is copied to.
+    /// Number of the destination row.
     pub to: u32,
 }
 
@@ -65,9 +71,11 @@ pub(super) struct ContiguousView {
 }
 
 impl Pages<'_> {
-    /// The contiguous view of these pages for tokens at `positions`, if the pages are neighbours and a
-    /// whole context from the first lies inside the pool. Window pages must be neighbours in the
-    /// ring buffer as far as the tokens see `window` positions.
+    /// Returns the contiguous view of these pages for tokens at `positions`.
+    ///
+    /// `None` unless the pages are consecutive and a whole context from the first lies inside
+    /// the pool. Window pages must be consecutive in the ring buffer over the `window` positions
+    /// that the tokens see.
     pub(super) fn contiguous(
         &self,
         pools: Pools,
@@ -76,21 +84,34 @@ impl Pages<'_> {
         positions: Range<usize>,
     ) -> Option<ContiguousView> {
         let first_page = *self.all.first()?;
-        let neighbours = self.all.iter().zip(first_page..).all(|(&page, at)| page == at);
+        let neighbours = self
+            .all
+            .iter()
+            .zip(first_page..)
+            .all(|(&page, at)| page == at);
         if !neighbours || first_page as usize + blocks > pools.pages {
             return None;
         }
         let mut window_shift = 0;
         if let (Some(count), Some(window)) = (pools.windows, window) {
             let first = (positions.start + 1).saturating_sub(window) / Pools::PAGE;
-            let seen = self.windows.get(first..positions.end.div_ceil(Pools::PAGE))?;
+            let seen = self
+                .windows
+                .get(first..positions.end.div_ceil(Pools::PAGE))?;
             let begin = *seen.first()? as usize;
-            if !seen.iter().enumerate().all(|(at, &page)| page as usize == (begin + at) % count) {
+            if !seen
+                .iter()
+                .enumerate()
+                .all(|(at, &page)| page as usize == (begin + at) % count)
+            {
                 return None;
             }
             window_shift = (begin + count - first % count) % count;
         }
-        Some(ContiguousView { first_page, window_shift })
+        Some(ContiguousView {
+            first_page,
+            window_shift,
+        })
     }
 }
 
@@ -102,7 +123,7 @@ pub(super) struct WrittenTable {
 }
 
 impl WrittenTable {
-    /// Notes these pages, and tells which of the two lists have changed.
+    /// Stores these pages, and returns for each of the two lists whether it changed.
     pub(super) fn note(&mut self, pages: Pages) -> [bool; 2] {
         let changed = |old: &mut Vec<u32>, new: &[u32]| {
             let is = old != new;
@@ -111,7 +132,10 @@ impl WrittenTable {
             }
             is
         };
-        [changed(&mut self.all, pages.all), changed(&mut self.windows, pages.windows)]
+        [
+            changed(&mut self.all, pages.all),
+            changed(&mut self.windows, pages.windows),
+        ]
     }
 }
 
@@ -121,28 +145,53 @@ mod tests {
 
     #[test]
     fn neighbouring_pages_need_no_table() {
-        let pools = Pools { pages: 10, windows: None, states: 0 };
-        let view = |all: &[u32]| Pages::from(all).contiguous(pools, 4, None, 0..1).map(|view| view.first_page);
+        let pools = Pools {
+            pages: 10,
+            windows: None,
+            states: 0,
+        };
+        let view = |all: &[u32]| {
+            Pages::from(all)
+                .contiguous(pools, 4, None, 0..1)
+                .map(|view| view.first_page)
+        };
         assert_eq!(view(&[0, 1, 2]), Some(0));
         assert_eq!(view(&[6, 7]), Some(6));
-        assert_eq!(view(&[7, 8]), None, "a whole context does not fit behind it");
+        assert_eq!(
+            view(&[7, 8]),
+            None,
+            "a whole context does not fit behind it"
+        );
         assert_eq!(view(&[0, 2]), None);
         assert_eq!(view(&[]), None);
     }
 
     #[test]
     fn window_pages_are_a_ring() {
-        let pools = Pools { pages: 100, windows: Some(5), states: 0 };
+        let pools = Pools {
+            pages: 100,
+            windows: Some(5),
+            states: 0,
+        };
         let all: Vec<u32> = (0..20).collect();
         let shift = |windows: &[u32], positions| {
-            let pages = Pages { all: &all, windows, state: 0 };
-            pages.contiguous(pools, 20, Some(100), positions).map(|view| view.window_shift)
+            let pages = Pages {
+                all: &all,
+                windows,
+                state: 0,
+            };
+            pages
+                .contiguous(pools, 20, Some(100), positions)
+                .map(|view| view.window_shift)
         };
         assert_eq!(shift(&[0, 1, 2], 0..192), Some(0));
-        // The token at position 250 sees from 151 on: blocks 2 and 3, in pages 4 and 0.
+        // The token at position 250 sees positions from 151: blocks 2 and 3, in pages 4 and 0.
         assert_eq!(shift(&[7, 7, 4, 0], 250..251), Some(2));
         assert_eq!(shift(&[7, 7, 4, 1], 250..251), None);
         // Block 12 in page 3: 12 modulo 5 is 2.
-        assert_eq!(shift(&[vec![9; 12], vec![3, 4]].concat(), 867..868), Some(1));
+        assert_eq!(
+            shift(&[vec![9; 12], vec![3, 4]].concat(), 867..868),
+            Some(1)
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Copies of rows of recurrent states, which the device makes.
+//! Copies of recurrent-state rows on the device.
 
 use super::executor::Engine;
 use super::graphs::CaptureKey;
@@ -12,29 +12,39 @@ use gristmill_tensor::jit::Call;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 
-/// The function `states.copy`: copies one row of a state `[rows, width]` f32 to another. Its second
-/// slot says which, `[2]` i32: from, to.
+/// Returns the function `states.copy`, which copies one row of a state `[rows, width]` f32 to
+/// another. Its second slot holds source and destination, `[2]` i32.
 fn copy_function(rows: usize, width: usize) -> Function {
     let c = Capture::new("states.copy");
     let state = c.state("state", dims![rows, width], Scalar::F32);
-    let ends = c.input("rows", dims![2], Scalar::I32).clamp_index(rows - 1).cast(Scalar::I64);
+    let ends = c
+        .input("rows", dims![2], Scalar::I32)
+        .clamp_index(rows - 1)
+        .cast(Scalar::I64);
     let [from, to] = [0, 1].map(|end| ends.slice(0, end, 1));
     c.output_state(state.scatter(state.gather(from), to));
     c.finish()
 }
 
 impl Engine {
-    /// Copies a row of states while nothing runs.
+    /// Copies a row of recurrent states while no step runs.
     pub(super) fn copy_state_row(&mut self, copy: &StateCopy) -> Result<(), Error> {
         for state in [copy.from, copy.to] {
-            self.cache.check(Pages { state, ..Pages::default() })?;
+            self.cache.check(Pages {
+                state,
+                ..Pages::default()
+            })?;
         }
         self.prepare_copy()?;
         let device = self.device().clone();
         if let Some(ends) = &self.state_copy {
             device.write(ends, 0, &bytes([copy.from, copy.to].into_iter()))?;
         }
-        Ok(self.graphs.prepared(&CaptureKey::CopyState).replay.replay(&[])?)
+        Ok(self
+            .graphs
+            .prepared(&CaptureKey::CopyState)
+            .replay
+            .replay(&[])?)
     }
     fn prepare_copy(&mut self) -> Result<(), Error> {
         if self.graphs.has(&CaptureKey::CopyState) {
@@ -47,12 +57,18 @@ impl Engine {
         self.state_copy = Some(ends.clone());
         let rows = self.cache.state_rows().max(1);
         let states = self.cache.tensors().filter(|(_, plane)| plane.is_state());
-        let (buffers, widths): (Vec<Buffer>, Vec<usize>) =
-            states.map(|(buffer, plane)| (buffer.clone(), plane.width)).unzip();
-        let shared = widths.iter().map(|&width| self.graphs.functions.share(copy_function(rows, width)));
+        let (buffers, widths): (Vec<Buffer>, Vec<usize>) = states
+            .map(|(buffer, plane)| (buffer.clone(), plane.width))
+            .unzip();
+        let shared = widths
+            .iter()
+            .map(|&width| self.graphs.functions.share(copy_function(rows, width)));
         let functions: Vec<_> = shared.collect();
-        let ready = self.graphs.ready(&functions, &|_| ())?;
-        let call = |(function, buffer)| Call { function, args: vec![buffer, ends.clone()] };
+        let ready = self.graphs.compile(&functions, &|_| ())?;
+        let call = |(function, buffer)| Call {
+            function,
+            args: vec![buffer, ends.clone()],
+        };
         let calls: Vec<Call> = ready.into_iter().zip(buffers).map(call).collect();
         self.graphs.capture(CaptureKey::CopyState, &calls)
     }

@@ -1,72 +1,77 @@
-//! What a step runs, and what it returns.
+//! Input and output of a step.
 
 use super::pages::Pages;
 use crate::arch::Logits;
-use crate::sampling::Draws;
+use crate::sampling::RowSampling;
 
 /// One step of the model: a prefill chunk of one sequence, decode rows of others, or both.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Step<'a> {
-    /// Neighbouring tokens of one sequence.
+    /// The prefill chunk: consecutive tokens of one sequence.
     pub chunk: Option<Chunk<'a>>,
-    /// One token each of several sequences, none of them the chunk's.
-    pub rows: &'a [Row<'a>],
-    /// Runs the kernels of the largest batch, so that a row does not depend on the batch size.
+    /// Decode rows: one token of each of several other sequences.
+    pub rows: &'a [DecodeRow<'a>],
+    /// Runs the kernels of the largest batch, so that the result of a row is independent
+    /// of the batch size.
     pub batch_invariant: bool,
-    /// The rest of the pool holds finite numbers, so a step of one sequence may read neighbouring
-    /// pages without a block table.
+    /// All other rows of the pool are finite, so a step of one sequence may read consecutive pages
+    /// without a block table.
     pub contiguous: bool,
 }
 
-/// Neighbouring tokens of one sequence.
+/// Consecutive tokens of one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
-    /// Their ids.
+    /// Token ids, in order of position.
     pub tokens: &'a [u32],
-    /// Position of the first.
+    /// Position of the first token.
     pub position: usize,
     /// The sequence's pages up to the last token.
     pub pages: Pages<'a>,
-    /// Runs one kind of step whatever the number of tokens, so that cached rows depend on the
-    /// tokens alone.
+    /// Uses one kind of step for any number of tokens, so that KV rows do not
+    /// depend on chunk boundaries.
     pub exact: bool,
     /// Logits to compute: none, of the last token, or of all.
     pub logits: Logits,
 }
 
-/// A token of a sequence.
+/// One decode token of a sequence.
 #[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
-    /// Where its id is known.
-    pub token: Source,
-    /// Its position.
+pub struct DecodeRow<'a> {
+    /// Source of the token id.
+    pub token: TokenSource,
+    /// Position of the token.
     pub position: usize,
-    /// The sequence's pages up to there. That of this position is no other row's.
+    /// The sequence's pages up to that position. No other row may share the page of this position.
     pub pages: Pages<'a>,
-    /// How the device chooses the next token.
-    pub draws: Draws,
+    /// Sampling method and parameters for the next token.
+    pub sampling: RowSampling,
 }
 
-/// Where a token's id is known.
+/// Source of a token id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
-    /// On the host.
+pub enum TokenSource {
+    /// Id known on the host.
     Token(u32),
-    /// On the device: the token chosen for that row of the step started before.
+    /// Id chosen on the device for that row of the previous step.
     Row(usize),
 }
 
-impl Source {
-    /// The id, where the host knows it.
+impl TokenSource {
+    /// Returns the id if the host knows it.
     pub(super) fn token(self) -> Option<u32> {
-        if let Source::Token(token) = self { Some(token) } else { None }
+        if let TokenSource::Token(token) = self {
+            Some(token)
+        } else {
+            None
+        }
     }
 }
 
-/// What a step returned.
+/// Output of a step.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct StepOutput {
-    /// The token chosen after each row of logits, none where a logit is not finite or all are −∞:
-    /// of the chunk's last token where decode rows are behind it, then of these.
+    /// The token chosen for each row of logits; `None` if a logit is not finite or all are −∞. In a
+    /// mixed step the chunk's last token comes first, then the decode rows.
     pub chosen: Vec<Option<u32>>,
 }

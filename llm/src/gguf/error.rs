@@ -1,46 +1,46 @@
-//! What can be wrong with a GGUF file, and what to do about it.
+//! Errors of GGUF files, with advice for the user.
 
 use std::path::PathBuf;
 
-/// Why a GGUF file was refused, could not be read, or could not be written.
+/// Reason why a GGUF file was refused, could not be read, or could not be written.
 ///
-/// A file is untrusted input: every variant is an answer to a malformed or unreadable file, and none is a panic.
+/// A file is untrusted input: a malformed or unreadable file gives an error, never a panic.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An error in one named file (of several, for split models).
     #[error("{}: {error}", path.display())]
     InFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in this file.
         #[source]
         error: Box<Error>,
     },
     /// The operating system refused a read, a write or an open.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// The system's answer.
+        /// Error of the operating system.
         #[source]
         source: std::io::Error,
     },
     /// A directory, pipe or device instead of a file.
     #[error("not a regular file")]
     NotAFile,
-    /// Memory for a part of the header could not be had.
+    /// A memory allocation for the header failed.
     #[error("no memory for {bytes} bytes of {what}")]
     OutOfMemory {
-        /// What was to be stored.
+        /// Part of the header to be stored.
         what: &'static str,
-        /// Its size in bytes.
+        /// Requested size in bytes.
         bytes: u64,
     },
     /// The file does not start with `GGUF`.
     #[error("not a GGUF file: it starts with bytes {0:02x?}")]
     BadMagic([u8; 4]),
-    /// The file was written for a machine of the other byte order.
+    /// The file has the other byte order.
     #[error("a big-endian GGUF file (version field {0:#010x})")]
     OtherEndian(u32),
     /// A version other than 2 and 3.
@@ -49,21 +49,23 @@ pub enum Error {
     /// A negative count, or one that the rest of the file cannot hold.
     #[error("the header declares {count} {what}, but the file has room for at most {limit}")]
     Count {
-        /// What is counted.
+        /// The counted items, for messages.
         what: &'static str,
-        /// The declared count.
+        /// Count in the file.
         count: i64,
-        /// The largest count that could be true.
+        /// Largest count that the file has room for.
         limit: u64,
     },
     /// The file ends inside its header.
-    #[error("the file ends inside {what}: {need} bytes needed at offset {offset}, {remaining} left")]
+    #[error(
+        "the file ends inside {what}: {need} bytes needed at offset {offset}, {remaining} left"
+    )]
     Truncated {
-        /// What was being read.
+        /// Part of the header to be read.
         what: &'static str,
-        /// Byte offset of it.
+        /// Byte offset of that part.
         offset: u64,
-        /// Bytes it takes.
+        /// Bytes that the part takes.
         need: u64,
         /// Bytes left in the file.
         remaining: u64,
@@ -71,27 +73,27 @@ pub enum Error {
     /// A string over the limit for its kind.
     #[error("{what} of {len} bytes at offset {offset} (limit {limit})")]
     TooLong {
-        /// What kind of string.
+        /// Kind of the string.
         what: &'static str,
         /// Byte offset of its length field.
         offset: u64,
         /// Its declared length in bytes.
         len: u64,
-        /// The longest accepted.
+        /// Maximum length in bytes.
         limit: u64,
     },
     /// A key, tensor name or required text that is not UTF-8.
     #[error("{what} is not UTF-8: {text}")]
     NotUtf8 {
-        /// What kind of string.
+        /// Kind of the string.
         what: &'static str,
-        /// A lossy rendering of it.
+        /// The string with invalid bytes replaced.
         text: String,
     },
     /// A metadata key or a tensor name of zero length.
     #[error("{what} is empty")]
     Empty {
-        /// What kind of string.
+        /// Kind of the string.
         what: &'static str,
     },
     /// The same metadata key twice.
@@ -100,25 +102,27 @@ pub enum Error {
     /// A value type id outside the table.
     #[error("metadata key {key}: {id} is not a value type")]
     ValueType {
-        /// The key.
+        /// Metadata key of the value.
         key: String,
-        /// The id found.
+        /// Value type id in the file.
         id: i32,
     },
-    /// An array whose elements are arrays.
+    /// An array of arrays, which the format forbids.
     #[error("metadata key {key}: an array of arrays")]
     NestedArray {
-        /// The key.
+        /// Metadata key of the array.
         key: String,
     },
-    /// An array longer than the rest of the file, or than any real one.
-    #[error("metadata key {key}: an array of {count} elements cannot be in this file (at most {limit})")]
+    /// An array longer than the rest of the file, or than the general limit.
+    #[error(
+        "metadata key {key}: an array of {count} elements cannot be in this file (at most {limit})"
+    )]
     ArrayLength {
-        /// The key.
+        /// Metadata key of the array.
         key: String,
-        /// The declared length.
+        /// Declared number of elements.
         count: u64,
-        /// The largest length that could be true.
+        /// Largest possible number of elements.
         limit: u64,
     },
     /// `general.alignment` is not a `u32` power of two.
@@ -130,41 +134,41 @@ pub enum Error {
     /// Fewer than one or more than four dimensions.
     #[error("tensor {tensor} has {rank} dimensions (1 to 4 are possible)")]
     Rank {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Dimensions declared.
+        /// Declared number of dimensions.
         rank: u32,
     },
     /// A dimension below one.
     #[error("tensor {tensor}: dimension {axis} is {size}")]
     Dimension {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Index of the dimension, 0 the contiguous one.
+        /// Index of the dimension, 0 for the contiguous one.
         axis: usize,
-        /// Its declared size.
+        /// Declared size of the dimension.
         size: i64,
     },
     /// The number of elements or bytes does not fit 63 bits.
     #[error("tensor {tensor} is too large: the number of {what} overflows")]
     Overflow {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// `elements` or `bytes`.
+        /// Overflowing number: `elements` or `bytes`.
         what: &'static str,
     },
     /// A tensor type id that no file may contain: negative, removed or unknown.
     #[error("tensor {tensor}: {id} is not a tensor type")]
     TypeId {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The id found.
+        /// Tensor type id in the file.
         id: i32,
     },
-    /// A tensor type that exists but has no description here.
+    /// A GGUF tensor type that is not supported.
     #[error("tensor {tensor} has the unsupported encoding {encoding}")]
     Unsupported {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
         /// Name of the type.
         encoding: &'static str,
@@ -172,44 +176,46 @@ pub enum Error {
     /// A row that is not a whole number of blocks.
     #[error("tensor {tensor}: rows of {row} elements are not whole blocks of {encoding}")]
     PartialBlock {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Elements of a row (`ne0`).
+        /// Elements per row (`ne0`).
         row: u64,
-        /// The encoding.
+        /// Name of the encoding.
         encoding: &'static str,
     },
-    /// Tensor data that does not lie where the previous tensor's data ends.
-    #[error("tensor {tensor} lies at data offset {found}, not at {expected} where the one before it ends")]
+    /// Tensor data that does not start at the end of the previous tensor's data.
+    #[error(
+        "tensor {tensor} lies at data offset {found}, not at {expected} where the one before it ends"
+    )]
     Offset {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// The offset declared, in bytes from the start of the data section.
+        /// Declared offset in bytes from the start of the data section.
         found: u64,
-        /// The only offset possible.
+        /// Required offset in bytes from the start of the data section.
         expected: u64,
     },
     /// Tensor data beyond the end of the file.
     #[error("tensor {tensor} ends at byte {end} of a file of {len} bytes")]
     DataTruncated {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Where its data would end, in bytes from the start of the file.
+        /// End of its data in bytes from the start of the file.
         end: u64,
         /// Length of the file in bytes.
         len: u64,
     },
-    /// A metadata key that is needed and absent.
+    /// A required metadata key is absent.
     #[error("metadata key {0} is missing")]
     Missing(String),
-    /// A metadata value of another type than its meaning demands.
+    /// A metadata value has the wrong type for its key.
     #[error("metadata key {key} should be {expected}, found {found}")]
     WrongType {
-        /// The key.
+        /// Metadata key of the value.
         key: String,
-        /// What was asked for.
+        /// Description of the required type.
         expected: &'static str,
-        /// What the file holds.
+        /// Type and value in the file.
         found: String,
     },
     /// `general.type` says that the file is something other than a model.
@@ -218,29 +224,29 @@ pub enum Error {
     /// The shards of a split model do not fit together.
     #[error("split model: {0}")]
     Split(String),
-    /// A buffer or range that does not fit the tensor read or written.
+    /// A buffer or range does not fit the tensor.
     #[error("tensor {tensor} has {bytes} bytes; bytes {start}..{end} were asked for")]
     Range {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// Its size in bytes.
+        /// Size of the tensor in bytes.
         bytes: u64,
-        /// First byte asked for.
+        /// Start of the requested range.
         start: u64,
-        /// One past the last byte asked for.
+        /// End of the requested range, exclusive.
         end: u64,
     },
-    /// A writer was finished before, or fed after, its last tensor byte.
+    /// The bytes given to a writer do not match the declared tensors.
     #[error("the tensors declared take {declared} bytes, {given} were written")]
     DataLength {
-        /// Bytes the declarations demand.
+        /// Bytes of the declared tensors.
         declared: u64,
-        /// Bytes given so far.
+        /// Bytes written so far.
         given: u64,
     },
 }
 
-/// Result of this module.
+/// Result with the error of GGUF files.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -248,26 +254,41 @@ impl Error {
         move |source| Error::Io { what, source }
     }
 
-    /// What the user can do about it, where that is known.
+    /// Returns advice for the user, if there is any.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Error::InFile { error, .. } => return error.hint(),
             Error::BadMagic(_) => {
-                "models must be in the GGUF format; safetensors and PyTorch files need conversion".into()
+                "models must be in the GGUF format; safetensors and PyTorch files need conversion"
+                    .into()
             }
-            Error::OtherEndian(_) | Error::Version(1) => "convert the model again with a current converter".into(),
-            Error::Version(_) => "versions 2 and 3 are read; the file may be newer than this program".into(),
+            Error::OtherEndian(_) | Error::Version(1) => {
+                "convert the model again with a current converter".into()
+            }
+            Error::Version(_) => {
+                "versions 2 and 3 are read; the file may be newer than this program".into()
+            }
             Error::Truncated { .. } | Error::DataTruncated { .. } => {
-                "the download may be incomplete: compare the file's size with the publisher's".into()
+                "the download may be incomplete: compare the file's size with the publisher's"
+                    .into()
             }
             Error::Unsupported { .. } => {
                 let names: Vec<_> = gristmill_encodings::TABLE.iter().map(|e| e.name).collect();
                 format!("choose a file in one of: {}", names.join(", "))
             }
-            Error::TypeId { .. } => "the file uses a removed or unknown tensor type: get a current one".into(),
-            Error::NotAModel(_) => "adapters, projectors and importance matrices cannot be run by themselves".into(),
-            Error::Split(_) => "open the file named -00001-of-N.gguf, with all the others in the same folder".into(),
-            Error::NotAFile => "give the path of a .gguf file; pipes and folders cannot be read".into(),
+            Error::TypeId { .. } => {
+                "the file uses a removed or unknown tensor type: get a current one".into()
+            }
+            Error::NotAModel(_) => {
+                "adapters, projectors and importance matrices cannot be run by themselves".into()
+            }
+            Error::Split(_) => {
+                "open the file named -00001-of-N.gguf, with all the others in the same folder"
+                    .into()
+            }
+            Error::NotAFile => {
+                "give the path of a .gguf file; pipes and folders cannot be read".into()
+            }
             _ => return None,
         })
     }

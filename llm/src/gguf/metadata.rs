@@ -1,31 +1,33 @@
-//! The key–value part of a GGUF file, with lenient typed access.
+//! Key–value metadata of a GGUF file, with lenient typed access.
 
 use super::error::{Error, Result};
 use super::value::{Array, Strings, Value};
 use std::collections::HashMap;
 
-/// Metadata in the order of the file.
+/// Metadata entries in file order.
 ///
-/// Getters answer `Ok(None)` for an absent key and an error for a value that cannot mean what was asked: any integer
-/// type is accepted where its value fits and either float type for a float, but never a bool or string for a number.
+/// Getters return `Ok(None)` for an absent key and an error for a value of the wrong type. Any
+/// integer type is accepted if its value fits, and either float type for a float, but never a bool
+/// or string for a number.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata {
     entries: Vec<(String, Value)>,
-    // The standard hasher: keys come from an untrusted file, and a fixed one would allow quadratic collisions.
+    // The standard hasher has a random seed. Keys come from an untrusted file, and a fixed hash
+    // function would allow quadratic collisions.
     index: HashMap<String, usize>,
 }
 
-/// A hyper-parameter that is one number for all layers or one number for each.
+/// A hyper-parameter with one number for all layers or one per layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PerLayer {
-    /// The same for every layer.
+    /// The same number for every layer.
     All(u32),
     /// One number per layer.
     Each(Vec<u32>),
 }
 
 impl PerLayer {
-    /// The value for `layer`; `None` beyond the end of an array.
+    /// Returns the value for `layer`; `None` beyond the end of an array.
     pub fn get(&self, layer: usize) -> Option<u32> {
         match self {
             PerLayer::All(v) => Some(*v),
@@ -35,11 +37,11 @@ impl PerLayer {
 }
 
 impl Metadata {
-    /// No entries.
+    /// Creates metadata without entries.
     pub fn new() -> Self {
         Self::default()
     }
-    /// Sets `key`; an existing key keeps its place.
+    /// Sets `key`; an existing key keeps its position.
     pub fn insert(&mut self, key: impl Into<String>, value: impl Into<Value>) -> &mut Self {
         let (key, value) = (key.into(), value.into());
         match self.index.get(&key) {
@@ -51,23 +53,23 @@ impl Metadata {
         }
         self
     }
-    /// Number of keys.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
-    /// Whether there are no keys.
+    /// Returns true if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
-    /// All entries, in file order.
+    /// Iterates over all entries in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
         self.entries.iter().map(|(k, v)| (k.as_str(), v))
     }
-    /// The raw value of `key`.
+    /// Returns the raw value of `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.index.get(key).map(|&i| &self.entries[i].1)
     }
-    /// Whether `key` is present.
+    /// Returns true if `key` is present.
     pub fn contains(&self, key: &str) -> bool {
         self.index.contains_key(key)
     }
@@ -78,7 +80,9 @@ impl Metadata {
         expected: &'static str,
         f: impl FnOnce(&'a Value) -> Option<T>,
     ) -> Result<Option<T>> {
-        let Some(value) = self.get(key) else { return Ok(None) };
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
         match f(value) {
             Some(v) => Ok(Some(v)),
             None => {
@@ -86,71 +90,113 @@ impl Metadata {
                     Value::Array(_) => value.type_name(),
                     _ => format!("{} {value}", value.type_name()),
                 };
-                Err(Error::WrongType { key: key.into(), expected, found })
+                Err(Error::WrongType {
+                    key: key.into(),
+                    expected,
+                    found,
+                })
             }
         }
     }
 
-    /// The value that `getter` finds under `key`, or [`Error::Missing`]: `md.need("a.b", Metadata::u32)?`.
-    pub fn need<'a, T>(&'a self, key: &str, getter: impl FnOnce(&'a Self, &str) -> Result<Option<T>>) -> Result<T> {
+    /// Returns the value that `getter` reads for `key`, or [`Error::Missing`]:
+    /// `md.need("a.b", Metadata::u32)?`.
+    pub fn need<'a, T>(
+        &'a self,
+        key: &str,
+        getter: impl FnOnce(&'a Self, &str) -> Result<Option<T>>,
+    ) -> Result<T> {
         getter(self, key)?.ok_or_else(|| Error::Missing(key.into()))
     }
-    /// An integer that fits `u32`.
+    /// Reads an integer that fits `u32`.
     pub fn u32(&self, key: &str) -> Result<Option<u32>> {
-        self.typed(key, "an integer in 0..2³²", |v| v.as_int()?.try_into().ok())
+        self.typed(key, "an integer in 0..2³²", |v| {
+            v.as_int()?.try_into().ok()
+        })
     }
-    /// An integer that fits `u64`.
+    /// Reads an integer that fits `u64`.
     pub fn u64(&self, key: &str) -> Result<Option<u64>> {
-        self.typed(key, "an integer in 0..2⁶⁴", |v| v.as_int()?.try_into().ok())
+        self.typed(key, "an integer in 0..2⁶⁴", |v| {
+            v.as_int()?.try_into().ok()
+        })
     }
-    /// An integer that fits `i64`.
+    /// Reads an integer that fits `i64`.
     pub fn i64(&self, key: &str) -> Result<Option<i64>> {
         self.typed(key, "an integer", |v| v.as_int()?.try_into().ok())
     }
-    /// A float, rounded to `f32`. Not necessarily finite.
+    /// Reads a float, rounded to `f32`. Not necessarily finite.
     pub fn f32(&self, key: &str) -> Result<Option<f32>> {
         self.typed(key, "a float", |v| v.as_float().map(|x| x as f32))
     }
-    /// A bool.
+    /// Reads a value of type bool.
     pub fn bool(&self, key: &str) -> Result<Option<bool>> {
-        self.typed(key, "a bool", |v| if let Value::Bool(b) = v { Some(*b) } else { None })
+        self.typed(key, "a bool", |v| {
+            if let Value::Bool(b) = v {
+                Some(*b)
+            } else {
+                None
+            }
+        })
     }
-    /// A UTF-8 string.
+    /// Reads a UTF-8 string.
     pub fn str<'a>(&'a self, key: &str) -> Result<Option<&'a str>> {
-        self.typed(key, "a UTF-8 string", |v| if let Value::Str(s) = v { std::str::from_utf8(s).ok() } else { None })
+        self.typed(key, "a UTF-8 string", |v| {
+            if let Value::Str(s) = v {
+                std::str::from_utf8(s).ok()
+            } else {
+                None
+            }
+        })
     }
-    /// An array of strings, as bytes.
+    /// Reads an array of strings, as bytes.
     pub fn strings<'a>(&'a self, key: &str) -> Result<Option<&'a Strings>> {
-        self.typed(key, "an array of strings", |v| if let Value::Array(Array::Str(s)) = v { Some(s) } else { None })
+        self.typed(key, "an array of strings", |v| {
+            if let Value::Array(Array::Str(s)) = v {
+                Some(s)
+            } else {
+                None
+            }
+        })
     }
-    /// An array of integers of any type.
+    /// Reads an array of integers of any type.
     pub fn ints(&self, key: &str) -> Result<Option<Vec<i64>>> {
         self.typed(key, "an array of integers", |v| convert(v, usize::MAX))
     }
-    /// An array of bools.
+    /// Reads an array of bools.
     pub fn bools(&self, key: &str) -> Result<Option<&[bool]>> {
-        self.typed(key, "an array of bools", |v| if let Value::Array(Array::Bool(b)) = v { Some(&b[..]) } else { None })
+        self.typed(key, "an array of bools", |v| {
+            if let Value::Array(Array::Bool(b)) = v {
+                Some(&b[..])
+            } else {
+                None
+            }
+        })
     }
-    /// An array of floats of either type.
+    /// Reads an array of floats of either type.
     pub fn floats(&self, key: &str) -> Result<Option<Vec<f32>>> {
         self.typed(key, "an array of floats", |v| {
             let Value::Array(a) = v else { return None };
             Some(a.as_floats()?.map(|x| x as f32).collect())
         })
     }
-    /// A number, or an array of at least `layers` numbers of which the first `layers` are kept.
+    /// Reads a number, or the first `layers` numbers of an array with at least that many.
     pub fn per_layer(&self, key: &str, layers: usize) -> Result<Option<PerLayer>> {
         self.typed(key, "an integer, or an array of one for each layer", |v| {
             if let Some(i) = v.as_int() {
                 return i.try_into().ok().map(PerLayer::All);
             }
-            convert(v, layers).filter(|each: &Vec<u32>| each.len() >= layers).map(PerLayer::Each)
+            convert(v, layers)
+                .filter(|each: &Vec<u32>| each.len() >= layers)
+                .map(PerLayer::Each)
         })
     }
 }
 
-/// The first `limit` integers of an array value, when all of these fit `T`.
+/// Converts the first `limit` integers of an array; `None` if one does not fit `T`.
 fn convert<T: TryFrom<i128>>(value: &Value, limit: usize) -> Option<Vec<T>> {
     let Value::Array(a) = value else { return None };
-    a.as_ints()?.take(limit).map(|i| i.try_into().ok()).collect()
+    a.as_ints()?
+        .take(limit)
+        .map(|i| i.try_into().ok())
+        .collect()
 }

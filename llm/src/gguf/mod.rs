@@ -1,10 +1,12 @@
 //! The GGUF container, versions 2 and 3: reader and writer.
 //!
-//! A file is metadata (typed key–value pairs), tensor infos, and tensor data. [`Gguf`] reads the first two when it
-//! opens a file and the data on request, with positioned reads from any number of threads. Files are untrusted: every
-//! count, length, offset and size is checked against the file before it is used, and nothing panics.
+//! A file has metadata (typed key–value pairs), tensor infos, and tensor data. [`Gguf`] reads the
+//! first two when it opens a file and the data on request, with positioned reads from any number of
+//! threads. Files are untrusted: every count, length, offset and size is checked against the file
+//! before it is used, and nothing panics.
 //!
-//! Shapes are in the order of the format, the contiguous dimension first: a weight of `{in, out}` is `out` rows.
+//! Shapes are in the order of the format, the contiguous dimension first: a weight of
+//! `{in, out}` has `out` rows.
 
 mod error;
 mod layout;
@@ -20,7 +22,7 @@ mod write;
 pub use error::{Error, Result};
 pub(crate) use layout::tensor_bytes;
 pub use metadata::{Metadata, PerLayer};
-pub use source::Source;
+pub use source::ByteSource;
 pub use tensor::TensorInfo;
 pub use types::Role;
 pub use value::{Array, Strings, Value};
@@ -37,58 +39,63 @@ pub struct Gguf {
     tensors: Vec<TensorInfo>,
     // The standard hasher, for the reason given in `Metadata`.
     index: HashMap<String, usize>,
-    sources: Vec<Box<dyn Source>>,
+    sources: Vec<Box<dyn ByteSource>>,
 }
 
 impl Gguf {
-    /// What files begin with.
-    pub const BEGINS: [u8; 4] = layout::MAGIC;
+    /// Magic number at the start of a GGUF file.
+    pub const MAGIC: [u8; 4] = layout::MAGIC;
 
-    /// Opens the file at `path`, and its siblings if it is the first of a split model.
+    /// Opens the file at `path`, and the other shards if it is the first of a split model.
     ///
     /// # Errors
-    /// [`Error::InFile`] naming the file that cannot be read or is malformed, and how.
+    /// Returns [`Error::InFile`] with the path of the file that cannot be read or is malformed.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let at = |path: &Path| {
             let path = path.to_path_buf();
-            move |error| Error::InFile { path, error: Box::new(error) }
+            move |error| Error::InFile {
+                path,
+                error: Box::new(error),
+            }
         };
-        let mut model = Self::one(Box::new(source::FileSource::open(path).map_err(at(path))?)).map_err(at(path))?;
+        let mut model = Self::one(Box::new(source::FileSource::open(path).map_err(at(path))?))
+            .map_err(at(path))?;
         let count = split::count(&model.metadata).map_err(at(path))?;
         if count > 1 {
             let paths = split::siblings(path, count).map_err(at(path))?;
             for (no, path) in (0..count).zip(&paths).skip(1) {
                 let source = source::FileSource::open(path).map_err(at(path))?;
-                model.add_shard(Box::new(source), no, count).map_err(at(path))?;
+                model
+                    .add_shard(Box::new(source), no, count)
+                    .map_err(at(path))?;
             }
             model.check_total().map_err(at(path))?;
         }
         Ok(model)
     }
 
-    /// Is an open file a model, or one shard of several: are its head and the ranges of its tensors whole? Nothing of its
-    /// data is read.
+    /// Checks the header and the tensor ranges of an open model or shard, without reading its data.
     ///
     /// # Errors
-    /// When it is malformed, or shorter than its tensors.
+    /// Returns an error if the file is malformed or shorter than its tensors.
     pub fn check(file: File) -> Result<()> {
-        Self::one(Box::new(source::FileSource::of(file)?)).map(drop)
+        Self::one(Box::new(source::FileSource::from_file(file)?)).map(drop)
     }
 
     /// Reads a model from memory: `&'static [u8]`, `Arc<[u8]>`, `Vec<u8>`.
     ///
     /// # Errors
-    /// When the bytes are malformed, or are one shard of several.
+    /// Returns an error if the bytes are malformed, or are one shard of several.
     pub fn from_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self> {
-        Self::from_source(Box::new(source::Bytes(bytes)))
+        Self::from_source(Box::new(source::MemorySource(bytes)))
     }
 
-    /// Reads a model from anything with random access.
+    /// Reads a model from any source with random access.
     ///
     /// # Errors
-    /// When the bytes are malformed, or are one shard of several.
-    pub fn from_source(source: Box<dyn Source>) -> Result<Self> {
+    /// Returns an error if the bytes are malformed, or are one shard of several.
+    pub fn from_source(source: Box<dyn ByteSource>) -> Result<Self> {
         let model = Self::one(source)?;
         match split::count(&model.metadata)? {
             1 => Ok(model),
@@ -96,17 +103,30 @@ impl Gguf {
         }
     }
 
-    fn one(source: Box<dyn Source>) -> Result<Self> {
+    fn one(source: Box<dyn ByteSource>) -> Result<Self> {
         let (metadata, tensors) = parse::parse(source.as_ref(), 0)?;
-        let index = tensors.iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
-        Ok(Self { metadata, tensors, index, sources: vec![source] })
+        let index = tensors
+            .iter()
+            .enumerate()
+            .map(|(i, t)| (t.name.clone(), i))
+            .collect();
+        Ok(Self {
+            metadata,
+            tensors,
+            index,
+            sources: vec![source],
+        })
     }
 
-    fn add_shard(&mut self, source: Box<dyn Source>, no: u32, count: u32) -> Result<()> {
+    fn add_shard(&mut self, source: Box<dyn ByteSource>, no: u32, count: u32) -> Result<()> {
         let (metadata, tensors) = parse::parse(source.as_ref(), self.sources.len())?;
         split::check(&metadata, no, count)?;
         for tensor in tensors {
-            if self.index.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+            if self
+                .index
+                .insert(tensor.name.clone(), self.tensors.len())
+                .is_some()
+            {
                 return Err(Error::DuplicateTensor(tensor.name));
             }
             self.tensors.push(tensor);
@@ -120,28 +140,31 @@ impl Gguf {
         if declared == self.tensors.len() as u64 {
             return Ok(());
         }
-        Err(Error::Split(format!("{declared} tensors announced, {} found in all files", self.tensors.len())))
+        Err(Error::Split(format!(
+            "{declared} tensors announced, {} found in all files",
+            self.tensors.len()
+        )))
     }
 
-    /// Metadata, of the first file for a split model.
+    /// Returns the metadata, that of the first file for a split model.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// All tensors in file order.
+    /// Returns all tensors in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// The tensor of that name.
+    /// Returns the tensor of that name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.index.get(name).map(|&i| &self.tensors[i])
     }
 
-    /// `general.architecture`: the prefix of the model's own keys.
+    /// Returns `general.architecture`, the prefix of the model's own keys.
     ///
     /// # Errors
-    /// When it is absent, or `general.type` says that this is no model.
+    /// Returns an error if it is absent, or if `general.type` says that the file is not a model.
     pub fn architecture(&self) -> Result<&str> {
         match self.metadata.str("general.type")? {
             None | Some("model") => self.metadata.need("general.architecture", Metadata::str),
@@ -149,46 +172,57 @@ impl Gguf {
         }
     }
 
-    /// Number of files.
+    /// Returns the number of files.
     pub fn shards(&self) -> usize {
         self.sources.len()
     }
 
-    /// Total length of all files in bytes.
+    /// Returns the total length of all files in bytes.
     pub fn size(&self) -> u64 {
         self.sources.iter().map(|s| s.size()).sum()
     }
 
-    /// Reads the whole data of `info` into `out`, which must have exactly `info.bytes` bytes. May be called from
-    /// several threads at once.
+    /// Reads the whole data of `info` into `out`, which must have exactly `info.bytes` bytes. Safe
+    /// to call from several threads at once.
     ///
     /// # Errors
-    /// When `out` has another length, or the file cannot be read or has become shorter.
+    /// Returns an error if `out` has another length, or if the file cannot be read
+    /// or has become shorter.
     pub fn read_tensor(&self, info: &TensorInfo, out: &mut [u8]) -> Result<()> {
         if out.len() as u64 != info.bytes {
             let (tensor, bytes, end) = (info.name.clone(), info.bytes, out.len() as u64);
-            return Err(Error::Range { tensor, bytes, start: 0, end });
+            return Err(Error::Range {
+                tensor,
+                bytes,
+                start: 0,
+                end,
+            });
         }
         self.read_range(info, 0, out)
     }
 
-    /// Reads `out.len()` bytes of the data of `info`, from byte `start` of it on: one expert, or a piece of a large
-    /// tensor.
+    /// Reads `out.len()` bytes of a tensor's data, starting at byte `start` of it.
     ///
     /// # Errors
-    /// When the range is not inside the tensor, or the file cannot be read or has become shorter.
+    /// Returns an error if the range is not inside the tensor, or if the file cannot be read
+    /// or has become shorter.
     pub fn read_range(&self, info: &TensorInfo, start: u64, out: &mut [u8]) -> Result<()> {
         let end = start.saturating_add(out.len() as u64);
         let source = self.sources.get(info.shard);
         match (source, info.offset.checked_add(start)) {
-            (Some(source), Some(offset)) if end <= info.bytes => {
-                source.read_at(offset, out).map_err(Error::io("cannot read tensor data"))
-            }
-            _ => Err(Error::Range { tensor: info.name.clone(), bytes: info.bytes, start, end }),
+            (Some(source), Some(offset)) if end <= info.bytes => source
+                .read_at(offset, out)
+                .map_err(Error::io("cannot read tensor data")),
+            _ => Err(Error::Range {
+                tensor: info.name.clone(),
+                bytes: info.bytes,
+                start,
+                end,
+            }),
         }
     }
 
-    /// Says that these bytes of the file of that number will not be read again soon, so that the system need not keep them.
+    /// Drops a byte range of a file from the page cache, because it will not be read again soon.
     pub fn release(&self, shard: usize, range: Range<u64>) {
         if let Some(source) = self.sources.get(shard) {
             source.release(range);
@@ -199,6 +233,10 @@ impl Gguf {
 impl std::fmt::Debug for Gguf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (keys, tensors) = (self.metadata.len(), self.tensors.len());
-        write!(f, "Gguf({keys} keys, {tensors} tensors, {} files)", self.sources.len())
+        write!(
+            f,
+            "Gguf({keys} keys, {tensors} tensors, {} files)",
+            self.sources.len()
+        )
     }
 }

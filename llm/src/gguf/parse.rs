@@ -1,35 +1,49 @@
-//! From the bytes of one file to its metadata and tensor infos; every length is checked before it is believed.
+//! Parses the header of one file to metadata and tensor infos. Every length is checked
+//! before it is used.
 
 use super::TensorInfo;
 use super::error::{Error, Result};
-use super::layout::{FIXED_HEADER, MAGIC, MAX_KEY, MAX_NAME, MAX_RANK, alignment, pad, tensor_bytes};
+use super::layout::{
+    FIXED_HEADER, MAGIC, MAX_KEY, MAX_NAME, MAX_RANK, alignment, pad, tensor_bytes,
+};
 use super::metadata::Metadata;
-use super::source::Source;
+use super::source::ByteSource;
 use super::types::{self, TypeId};
 use super::value::{ARRAY, Array, BOOL, STRING, Strings, Value, with_numbers};
 use std::collections::HashSet;
 
-/// Longest string value: chat templates and embedded vocabularies reach a few MB.
+/// Maximum bytes of a string value; chat templates and embedded vocabularies have a few MB.
 const MAX_STRING: u64 = 16 << 20;
-/// Most tensors and most keys; real files have some 10³.
+/// Maximum number of tensors and of keys; real files have some 10³.
 const MAX_COUNT: u64 = 1_000_000;
 const MAX_ARRAY: u64 = 1 << 30;
-/// Key length, one byte of key, value type, one byte of value.
+/// Minimum bytes of an entry: key length, one byte of key, value type, one byte of value.
 const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
-/// Name length, one byte of name, rank, one dimension, type, offset.
+/// Minimum bytes of a tensor info: name length, one byte of name, rank, one dimension, type,
+/// offset.
 const MIN_INFO: u64 = 8 + 1 + 4 + 8 + 4 + 8;
-/// Bytes fetched at a time.
+/// Bytes read at a time.
 const WINDOW: u64 = 256 << 10;
 
-/// Parses the header of one file.
-pub(super) fn parse(source: &dyn Source, shard: usize) -> Result<(Metadata, Vec<TensorInfo>)> {
-    let mut c = Cursor { source, at: 0, size: source.size(), window: Vec::new(), window_at: 0 };
+pub(super) fn parse(source: &dyn ByteSource, shard: usize) -> Result<(Metadata, Vec<TensorInfo>)> {
+    let mut c = Cursor {
+        source,
+        at: 0,
+        size: source.size(),
+        window: Vec::new(),
+        window_at: 0,
+    };
     let magic = c.array::<4>("the magic number")?;
     if magic != MAGIC {
         return Err(Error::BadMagic(magic));
     }
     if c.size < FIXED_HEADER {
-        return Err(Error::Truncated { what: "the header", offset: 0, need: FIXED_HEADER, remaining: c.size });
+        return Err(Error::Truncated {
+            what: "the header",
+            offset: 0,
+            need: FIXED_HEADER,
+            remaining: c.size,
+        });
     }
     let version = u32::from_le_bytes(c.array("the version")?);
     match version {
@@ -63,7 +77,7 @@ pub(super) fn parse(source: &dyn Source, shard: usize) -> Result<(Metadata, Vec<
         }
         infos.push(info);
     }
-    // Offsets are relative to the data section, which starts only here.
+    // Offsets are relative to the start of the data section, which is known only here.
     let base = pad(c.at, alignment);
     for info in &mut infos {
         let offset = base.and_then(|b| b.checked_add(info.offset));
@@ -72,19 +86,23 @@ pub(super) fn parse(source: &dyn Source, shard: usize) -> Result<(Metadata, Vec<
             (Some(offset), Some(end)) if end <= c.size => info.offset = offset,
             _ => {
                 let (tensor, end) = (info.name.clone(), end.unwrap_or(u64::MAX));
-                return Err(Error::DataTruncated { tensor, end, len: c.size });
+                return Err(Error::DataTruncated {
+                    tensor,
+                    end,
+                    len: c.size,
+                });
             }
         }
     }
     Ok((metadata, infos))
 }
 
-/// A position in the header.
+/// Buffered read position in the header.
 struct Cursor<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn ByteSource,
     at: u64,
     size: u64,
-    /// Bytes of the file from `window_at` on.
+    /// Bytes of the file starting at `window_at`.
     window: Vec<u8>,
     window_at: u64,
 }
@@ -126,20 +144,31 @@ impl Cursor<'_> {
         self.size - self.at
     }
 
-    /// The next `n` bytes.
+    /// Returns the next `n` bytes.
     fn take(&mut self, n: u64, what: &'static str) -> Result<&[u8]> {
         if n > self.remaining() {
-            return Err(Error::Truncated { what, offset: self.at, need: n, remaining: self.remaining() });
+            return Err(Error::Truncated {
+                what,
+                offset: self.at,
+                need: n,
+                remaining: self.remaining(),
+            });
         }
-        let inside = self.at >= self.window_at && self.at + n <= self.window_at + self.window.len() as u64;
+        let inside =
+            self.at >= self.window_at && self.at + n <= self.window_at + self.window.len() as u64;
         if !inside {
             let want = n.max(WINDOW.min(self.remaining()));
-            let len = usize::try_from(want).map_err(|_| Error::OutOfMemory { what, bytes: want })?;
+            let len =
+                usize::try_from(want).map_err(|_| Error::OutOfMemory { what, bytes: want })?;
             self.window.clear();
-            self.window.try_reserve(len).map_err(|_| Error::OutOfMemory { what, bytes: want })?;
+            self.window
+                .try_reserve(len)
+                .map_err(|_| Error::OutOfMemory { what, bytes: want })?;
             self.window.resize(len, 0);
             self.window_at = self.at;
-            self.source.read_at(self.at, &mut self.window).map_err(Error::io("cannot read the header"))?;
+            self.source
+                .read_at(self.at, &mut self.window)
+                .map_err(Error::io("cannot read the header"))?;
         }
         let start = (self.at - self.window_at) as usize;
         self.at += n;
@@ -152,22 +181,31 @@ impl Cursor<'_> {
         Ok(out)
     }
 
-    /// A count from the header, believed only if that many of the smallest item fit the rest of the file.
+    /// Checks a count from the header: that many of the smallest item must fit the
+    /// rest of the file.
     fn count(&self, what: &'static str, count: i64, smallest: u64) -> Result<u64> {
         let limit = (self.remaining() / smallest).min(MAX_COUNT);
-        u64::try_from(count).ok().filter(|&n| n <= limit).ok_or(Error::Count { what, count, limit })
+        u64::try_from(count)
+            .ok()
+            .filter(|&n| n <= limit)
+            .ok_or(Error::Count { what, count, limit })
     }
 
     fn string(&mut self, what: &'static str, limit: u64) -> Result<&[u8]> {
         let offset = self.at;
         let len = u64::from_le_bytes(self.array(what)?);
         if len > limit {
-            return Err(Error::TooLong { what, offset, len, limit });
+            return Err(Error::TooLong {
+                what,
+                offset,
+                len,
+                limit,
+            });
         }
         self.take(len, what)
     }
 
-    /// A non-empty UTF-8 string.
+    /// Reads a non-empty UTF-8 string.
     fn name(&mut self, what: &'static str, limit: u64) -> Result<String> {
         let bytes = self.string(what, limit)?;
         if bytes.is_empty() {
@@ -175,22 +213,35 @@ impl Cursor<'_> {
         }
         match std::str::from_utf8(bytes) {
             Ok(name) => Ok(name.into()),
-            Err(_) => Err(Error::NotUtf8 { what, text: String::from_utf8_lossy(bytes).into_owned() }),
+            Err(_) => Err(Error::NotUtf8 {
+                what,
+                text: String::from_utf8_lossy(bytes).into_owned(),
+            }),
         }
     }
 
     fn array_length(&self, key: &str, count: u64, smallest: u64) -> Result<usize> {
         let limit = (self.remaining() / smallest).min(MAX_ARRAY);
         let fits = usize::try_from(count).ok().filter(|_| count <= limit);
-        fits.ok_or_else(|| Error::ArrayLength { key: key.into(), count, limit })
+        fits.ok_or_else(|| Error::ArrayLength {
+            key: key.into(),
+            count,
+            limit,
+        })
     }
 
-    fn numbers<const N: usize, T>(&mut self, key: &str, count: u64, from: fn([u8; N]) -> T) -> Result<Vec<T>> {
+    fn numbers<const N: usize, T>(
+        &mut self,
+        key: &str,
+        count: u64,
+        from: fn([u8; N]) -> T,
+    ) -> Result<Vec<T>> {
         const WHAT: &str = "an array";
         let mut left = self.array_length(key, count, N as u64)?;
         let mut out = Vec::new();
         let bytes = count * size_of::<T>() as u64;
-        out.try_reserve_exact(left).map_err(|_| Error::OutOfMemory { what: WHAT, bytes })?;
+        out.try_reserve_exact(left)
+            .map_err(|_| Error::OutOfMemory { what: WHAT, bytes })?;
         while left > 0 {
             let step = left.min(WINDOW as usize / N);
             let (chunks, _) = self.take((step * N) as u64, WHAT)?.as_chunks::<N>();
@@ -205,19 +256,26 @@ impl Cursor<'_> {
         let len = self.array_length(key, count, 8)?;
         let mut out = Strings::default();
         if !out.try_reserve(len, 0) {
-            return Err(Error::OutOfMemory { what: WHAT, bytes: count.saturating_mul(8) });
+            return Err(Error::OutOfMemory {
+                what: WHAT,
+                bytes: count.saturating_mul(8),
+            });
         }
         for _ in 0..len {
             let text = self.string("a string of an array", MAX_STRING)?;
             if !out.try_reserve(1, text.len()) {
-                return Err(Error::OutOfMemory { what: WHAT, bytes: text.len() as u64 });
+                return Err(Error::OutOfMemory {
+                    what: WHAT,
+                    bytes: text.len() as u64,
+                });
             }
             out.push(text);
         }
         Ok(out)
     }
 
-    /// One tensor info; `end` is where the data of the previous tensor ends, padded, relative to the data section.
+    /// Reads one tensor info. `end` is the padded end of the previous tensor's data, relative
+    /// to the data section.
     fn tensor_info(&mut self, shard: usize, alignment: u64, end: &mut u64) -> Result<TensorInfo> {
         const WHAT: &str = "a tensor info";
         let name = self.name("tensor name", MAX_NAME)?;
@@ -230,22 +288,48 @@ impl Cursor<'_> {
             let size = i64::from_le_bytes(self.array(WHAT)?);
             match u64::try_from(size) {
                 Ok(n) if n > 0 => dims.push(n),
-                _ => return Err(Error::Dimension { tensor: name, axis, size }),
+                _ => {
+                    return Err(Error::Dimension {
+                        tensor: name,
+                        axis,
+                        size,
+                    });
+                }
             }
         }
         let id = i32::from_le_bytes(self.array(WHAT)?);
         let encoding = match types::encoding(id) {
             TypeId::Known(encoding) => encoding,
-            TypeId::Unsupported(encoding) => return Err(Error::Unsupported { tensor: name, encoding }),
+            TypeId::Unsupported(encoding) => {
+                return Err(Error::Unsupported {
+                    tensor: name,
+                    encoding,
+                });
+            }
             TypeId::Invalid => return Err(Error::TypeId { tensor: name, id }),
         };
         let bytes = tensor_bytes(&name, &dims, encoding)?;
         let offset = u64::from_le_bytes(self.array(WHAT)?);
         if offset != *end {
-            return Err(Error::Offset { tensor: name, found: offset, expected: *end });
+            return Err(Error::Offset {
+                tensor: name,
+                found: offset,
+                expected: *end,
+            });
         }
         let next = offset.checked_add(bytes).and_then(|e| pad(e, alignment));
-        *end = next.ok_or_else(|| Error::Overflow { tensor: name.clone(), what: "bytes" })?;
-        Ok(TensorInfo { name, dims, encoding, type_id: id, shard, offset, bytes })
+        *end = next.ok_or_else(|| Error::Overflow {
+            tensor: name.clone(),
+            what: "bytes",
+        })?;
+        Ok(TensorInfo {
+            name,
+            dims,
+            encoding,
+            type_id: id,
+            shard,
+            offset,
+            bytes,
+        })
     }
 }

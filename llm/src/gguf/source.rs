@@ -1,4 +1,4 @@
-//! Where the bytes of a GGUF file come from: a file, memory, or a generator.
+//! Sources of a GGUF file's bytes: a file, memory, or a generator.
 
 use super::error::{Error, Result};
 use gristmill_runtime::memory;
@@ -8,17 +8,18 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Random access to the bytes of one file; reads may come from several threads at once.
-pub trait Source: Send + Sync {
-    /// Length in bytes.
+/// Random access to the bytes of one file, from several threads at once.
+pub trait ByteSource: Send + Sync {
+    /// Returns the length in bytes.
     fn size(&self) -> u64;
-    /// Fills `out` from byte `offset` on; an error when the range is not all there.
+    /// Fills `out` starting at byte `offset`; returns an error if the range is not all there.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
-    /// These bytes will not be read again soon: the system may forget what it keeps of them.
+    /// Hints that these bytes will not be read again soon, so that the page cache may drop them.
     fn release(&self, _: Range<u64>) {}
 }
 
-/// A regular file read with `pread`: no mapping, so a file truncated while in use is an error and not a signal.
+/// A regular file read with `pread`. Without a mapping, truncation of a file in use gives an error
+/// and not a signal.
 pub(super) struct FileSource {
     file: File,
     size: u64,
@@ -26,19 +27,22 @@ pub(super) struct FileSource {
 
 impl FileSource {
     pub fn open(path: &Path) -> Result<Self> {
-        // Asked before opening: to open a pipe would wait for its writer.
-        if !std::fs::metadata(path).map_err(Error::io("cannot open"))?.is_file() {
+        // Checked before opening, because opening a pipe blocks until it has a writer.
+        if !std::fs::metadata(path)
+            .map_err(Error::io("cannot open"))?
+            .is_file()
+        {
             return Err(Error::NotAFile);
         }
-        Self::of(File::open(path).map_err(Error::io("cannot open"))?)
+        Self::from_file(File::open(path).map_err(Error::io("cannot open"))?)
     }
-    pub fn of(file: File) -> Result<Self> {
+    pub fn from_file(file: File) -> Result<Self> {
         let size = file.metadata().map_err(Error::io("cannot open"))?.len();
         Ok(Self { file, size })
     }
 }
 
-impl Source for FileSource {
+impl ByteSource for FileSource {
     fn size(&self) -> u64 {
         self.size
     }
@@ -51,9 +55,9 @@ impl Source for FileSource {
 }
 
 /// Bytes in memory: `&'static [u8]`, `Arc<[u8]>`, `Vec<u8>`.
-pub(super) struct Bytes<T>(pub T);
+pub(super) struct MemorySource<T>(pub T);
 
-impl<T: AsRef<[u8]> + Send + Sync> Source for Bytes<T> {
+impl<T: AsRef<[u8]> + Send + Sync> ByteSource for MemorySource<T> {
     fn size(&self) -> u64 {
         self.0.as_ref().len() as u64
     }

@@ -1,17 +1,17 @@
-//! What a file says of a tensor.
+//! Description of a tensor in a file.
 
 use gristmill_uop::encoding::EncodingRef;
 
-/// A tensor of a file.
+/// Name, shape, encoding and position of a tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Name, unique over all shards.
     pub name: String,
     /// One to four sizes, each at least 1, the contiguous one first.
     pub dims: Vec<u64>,
-    /// How the data is encoded; rows are whole blocks of it.
+    /// Encoding of the data; rows are whole blocks of it.
     pub encoding: EncodingRef,
-    /// The type id in the file.
+    /// Tensor type id in the file.
     pub type_id: i32,
     /// Index of the file that holds the data.
     pub shard: usize,
@@ -22,7 +22,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         self.dims.iter().product()
     }

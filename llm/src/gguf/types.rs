@@ -1,51 +1,54 @@
-//! The GGUF tables: tensor type ids, and which type each kind of tensor gets in the usual file types.
+//! Tables of GGUF: tensor type ids, and the tensor types of each file type.
 //!
-//! The only place outside the crate `encodings` that names formats. What a block means is not known here.
+//! The only place outside the crate `encodings` that names formats. Block layouts
+//! are not known here.
 
 use gristmill_encodings::by_name;
 use gristmill_uop::encoding::EncodingRef;
 
-/// How random bytes become a block of valid, bounded weights.
+/// Method to make blocks of valid, bounded random weights.
 ///
-/// A block is random bytes with its scale fields overwritten. The factors make the decoded weights have mean zero and
-/// standard deviation `sigma` when every other byte is uniform: they follow from the moments of the format's integers.
+/// A block is random bytes with its scale fields overwritten. The factors give the decoded weights
+/// mean zero and standard deviation `sigma` if every other byte is uniform; they follow from the
+/// moments of the format's integers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fill {
-    /// Not generated.
+    /// This type cannot be generated.
     None,
-    /// One element a block, written as a number.
+    /// One element per block, written as an f32.
     F32,
     /// As `F32`, rounded to binary16.
     F16,
     /// As `F32`, rounded to bfloat16.
     BF16,
-    /// The scale fields of a block of integers.
+    /// Scale fields of a block of integers.
     Scales(&'static [Scale]),
 }
 
 /// A scale field of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scale {
-    /// binary16 at byte `.0`, of value `sigma · .1`.
+    /// A binary16 at byte `.0`, of value `sigma · .1`.
     Half(usize, f32),
     /// A power of two as a byte at `.0`: 2^(e−128) is nearest to `sigma · .1`.
     Exponent(usize, f32),
-    /// e4m3 without a sign at byte `.0`, nearest to `sigma · .1`.
+    /// An unsigned e4m3 at byte `.0`, nearest to `sigma · .1`.
     Float8(usize, f32),
-    /// Four bits of a binary16 of value `sigma · .2`, from bit 4·`.1`, as the upper half of byte `.0`.
+    /// Four bits of a binary16 of value `sigma · .2`, from bit 4·`.1`, as the upper
+    /// half of byte `.0`.
     Part(usize, u8, f32),
 }
 
 /// One tensor type of GGUF.
 #[derive(Debug)]
 pub(crate) struct TensorType {
-    /// Number in the file.
+    /// Type id in the file.
     pub id: i32,
-    /// Name in `encodings`, or of a type that is not supported.
+    /// Name in `encodings`, or of an unsupported type.
     pub name: &'static str,
-    /// The type a quantiser takes instead where rows are not whole blocks.
+    /// Type used instead if a row is not a whole number of blocks.
     pub narrower: &'static str,
-    /// How to make blocks of it.
+    /// Method to generate blocks of this type.
     pub fill: Fill,
 }
 
@@ -54,10 +57,11 @@ macro_rules! types { ($($id:literal $name:literal $narrower:literal $fill:expr;)
 } }
 use Scale::{Exponent, Float8, Half, Part};
 
-/// Every id that a file may hold. 4, 5, 31–33 and 36–38 were removed from the format.
+/// Every type id that a file may hold. 4, 5, 31–33 and 36–38 were removed from the format.
 ///
-/// Factors: with integers q uniform over n values, var q = (n²−1)/12. A symmetric code has 1/√(E q²); a code with a
-/// minimum gets min = mean·d, so that weights centre on zero; with integer sub-scales E s² multiplies.
+/// Factors: for integers q uniform over n values, var q = (n²−1)/12. A symmetric code has factor
+/// 1/√(E q²). A code with a minimum gets min = mean·d, so that weights are centred on zero. Integer
+/// sub-scales multiply by E s².
 #[rustfmt::skip]
 static TYPES: &[TensorType] = types! {
     0  "f32"     ""       Fill::F32;
@@ -97,18 +101,18 @@ static TYPES: &[TensorType] = types! {
     42 "q2_0"    ""       Fill::None;
 };
 
-/// What a type id in a file stands for.
+/// Meaning of a tensor type id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypeId {
-    /// An encoding with a description.
+    /// Type with a supported encoding.
     Known(EncodingRef),
-    /// A type of GGUF that this program does not compute with.
+    /// A type of GGUF without a supported encoding.
     Unsupported(&'static str),
-    /// Negative, removed or unknown.
+    /// Negative, removed or unknown id.
     Invalid,
 }
 
-/// The meaning of a tensor type id.
+/// Looks up a tensor type id.
 pub fn encoding(id: i32) -> TypeId {
     match TYPES.iter().find(|t| t.id == id) {
         Some(t) => by_name(t.name).map_or(TypeId::Unsupported(t.name), TypeId::Known),
@@ -116,7 +120,7 @@ pub fn encoding(id: i32) -> TypeId {
     }
 }
 
-/// The tensor type id of an encoding, if GGUF has one for it.
+/// Returns the tensor type id of an encoding, if GGUF has one for it.
 pub fn type_id(encoding: EncodingRef) -> Option<i32> {
     row(encoding.name).map(|t| t.id)
 }
@@ -125,17 +129,18 @@ fn row(name: &str) -> Option<&'static TensorType> {
     TYPES.iter().find(|t| t.name == name)
 }
 
-/// How random blocks of `encoding` are made.
+/// Returns the method to generate blocks of `encoding`.
 pub(crate) fn fill(encoding: EncodingRef) -> Fill {
     row(encoding.name).map_or(Fill::None, |t| t.fill)
 }
 
-/// The encoding a quantiser asked for `name` gives to rows of `row_len` elements.
+/// Returns the encoding that a quantiser uses for rows of `row_len` elements if
+/// type `name` is requested.
 fn fitting(name: &'static str, row_len: u64) -> Option<EncodingRef> {
     let mut name = name;
     loop {
         let encoding = by_name(name)?;
-        // The chain of narrower types is acyclic and ends in one of a single element.
+        // The chain of narrower types is acyclic and ends in a type with one element per block.
         if row_len.is_multiple_of(encoding.elements as u64) {
             return Some(encoding);
         }
@@ -143,43 +148,44 @@ fn fitting(name: &'static str, row_len: u64) -> Option<EncodingRef> {
     }
 }
 
-/// What a tensor is for, as far as its type and the size of its numbers go.
+/// Purpose of a tensor, which decides its type in a file and the scale of random values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Factors around 1, f32: norms, divisors of frequencies.
+    /// Factors around 1 in f32: norms, frequency divisors.
     Norm,
-    /// Numbers around 0 that are added, f32.
+    /// Additive terms around 0 in f32.
     Bias,
-    /// The matrix of a router, f32.
+    /// Router matrix, in f32.
     Router,
-    /// `output.weight`, or `token_embd.weight` where it also serves as output.
+    /// `output.weight`, or `token_embd.weight` if the embedding is tied.
     Output,
-    /// A down projection of the block of that index, or one to values of attention: quantisers treat them alike.
+    /// Down projection of the block with that index, or a value projection of attention.
+    /// Quantisers treat them alike.
     Down(u64),
-    /// A down projection of stacked experts.
+    /// Down projection of stacked experts of the block with that index.
     ExpertsDown(u64),
     /// Gate and up projections of stacked experts.
     Experts,
-    /// Every other matrix.
+    /// A matrix with none of the other roles.
     Matrix,
 }
 
-/// Which down projections get a better type.
+/// Blocks with a better type for their down projections.
 #[derive(Clone, Copy, Debug)]
 enum Better {
     No,
     /// The first eighth of the blocks.
     Early(&'static str),
-    /// The first and last eighths, and every third between.
+    /// The first and last eighths, and every third block between.
     More(&'static str),
 }
 
-/// One file type: the types a quantiser gives to the tensors of a model, without an importance matrix.
+/// A file type: the tensor types that a quantiser assigns without an importance matrix.
 #[derive(Debug)]
 pub(crate) struct FileType {
-    /// Lower-case name, as users give it.
+    /// Lower-case name on the command line.
     pub name: &'static str,
-    /// `general.file_type`.
+    /// Value of `general.file_type`.
     pub id: u32,
     base: &'static str,
     output: &'static str,
@@ -190,7 +196,7 @@ pub(crate) struct FileType {
 macro_rules! files { ($($name:literal $id:literal $base:literal $output:literal $experts:literal $down:expr;)*) => {
     &[$(FileType { name: $name, id: $id, base: $base, output: $output, experts: $experts, down: $down }),*]
 } }
-/// The file types that can be generated.
+/// File types that can be generated.
 #[rustfmt::skip]
 pub(crate) static FILE_TYPES: &[FileType] = files! {
     // name      id base   output experts down projections
@@ -218,12 +224,15 @@ pub(crate) static FILE_TYPES: &[FileType] = files! {
 };
 
 impl FileType {
-    /// The encoding of a tensor with that role and rows of `row_len` elements, in a model of `blocks` blocks.
+    /// Returns the encoding of a tensor of this role with rows of `row_len` elements, in a
+    /// model of `blocks` blocks.
     pub fn choose(&self, role: Role, row_len: u64, blocks: u64) -> Option<EncodingRef> {
         let eighth = blocks / 8;
         let better = |i: u64, base| match self.down {
             Better::Early(name) if i < eighth => name,
-            Better::More(name) if i < eighth || i >= 7 * blocks / 8 || (i - eighth) % 3 == 2 => name,
+            Better::More(name) if i < eighth || i >= 7 * blocks / 8 || (i - eighth) % 3 == 2 => {
+                name
+            }
             _ => base,
         };
         let name = match role {
@@ -253,7 +262,21 @@ mod tests {
 
     #[test]
     fn ids_outside_the_table_are_invalid() {
-        for id in [-1, i32::MIN, 4, 5, 31, 32, 33, 36, 37, 38, 43, 1000, i32::MAX] {
+        for id in [
+            -1,
+            i32::MIN,
+            4,
+            5,
+            31,
+            32,
+            33,
+            36,
+            37,
+            38,
+            43,
+            1000,
+            i32::MAX,
+        ] {
             assert_eq!(encoding(id), TypeId::Invalid, "{id}");
         }
         assert_eq!(encoding(41), TypeId::Unsupported("q1_0"));
@@ -262,7 +285,9 @@ mod tests {
     #[test]
     fn scale_fields_lie_inside_their_block() {
         for e in gristmill_encodings::TABLE {
-            let Fill::Scales(scales) = fill(e) else { continue };
+            let Fill::Scales(scales) = fill(e) else {
+                continue;
+            };
             for s in scales {
                 let end = match *s {
                     Half(at, _) => at + 2,

@@ -1,6 +1,6 @@
 //! Metadata values as stored in the file.
 
-/// An array of byte strings in one allocation: vocabularies have some 10⁵ entries of a few bytes.
+/// Array of byte strings in one allocation; vocabularies have some 10⁵ short entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strings {
     bytes: Vec<u8>,
@@ -8,30 +8,31 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// Number of strings.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
-    /// Whether there are none.
+    /// Returns true if there are no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
-    /// Bytes of string `i`. The format does not promise UTF-8.
+    /// Returns the bytes of string `i`, not necessarily UTF-8.
     pub fn get(&self, i: usize) -> Option<&[u8]> {
         let end = *self.ends.get(i)?;
         let start = i.checked_sub(1).map_or(0, |p| self.ends[p]);
         self.bytes.get(start..end)
     }
-    /// All strings in order.
+    /// Iterates over all strings in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.len()).map(|i| self.get(i).unwrap_or_default())
     }
-    /// Appends a string.
+    /// Appends a string to the array.
     pub fn push(&mut self, text: impl AsRef<[u8]>) {
         self.bytes.extend_from_slice(text.as_ref());
         self.ends.push(self.bytes.len());
     }
-    /// Makes room, or reports that there is none, for `strings` more strings of `bytes` bytes together.
+    /// Reserves memory for `strings` more strings of `bytes` bytes together. Returns
+    /// false if that fails.
     pub(super) fn try_reserve(&mut self, strings: usize, bytes: usize) -> bool {
         self.ends.try_reserve(strings).is_ok() && self.bytes.try_reserve(bytes).is_ok()
     }
@@ -49,7 +50,7 @@ pub(super) const BOOL: i32 = 7;
 pub(super) const STRING: i32 = 8;
 pub(super) const ARRAY: i32 = 9;
 
-/// One table of the fixed-width types; `$list` is the macro that is given it.
+/// Passes the table of fixed-width types to the macro `$list`.
 macro_rules! with_numbers {
     ($list:ident) => {
         $list! {
@@ -62,7 +63,7 @@ pub(super) use with_numbers;
 
 macro_rules! values {
     (ints { $($ii:literal $I:ident $it:ident;)* } floats { $($fi:literal $F:ident $ft:ident;)* }) => {
-        /// A metadata value.
+        /// A typed metadata value.
         #[derive(Clone, Debug, PartialEq)]
         #[allow(missing_docs, reason = "the variants are the types")]
         pub enum Value { $($I($it),)* $($F($ft),)* Bool(bool), Str(Vec<u8>), Array(Array) }
@@ -73,15 +74,15 @@ macro_rules! values {
         pub enum Array { $($I(Vec<$it>),)* $($F(Vec<$ft>),)* Bool(Vec<bool>), Str(Strings) }
 
         impl Value {
-            /// The value of an integer of any width.
+            /// Returns the value of an integer of any width.
             pub fn as_int(&self) -> Option<i128> {
                 match self { $(Value::$I(v) => Some(i128::from(*v)),)* _ => None }
             }
-            /// The value of a float of either width.
+            /// Returns the value of a float of either width.
             pub fn as_float(&self) -> Option<f64> {
                 match self { $(Value::$F(v) => Some(f64::from(*v)),)* _ => None }
             }
-            /// The type as written in messages: `u32`, `array of string`.
+            /// Returns the type name for messages: `u32`, `array of string`.
             pub fn type_name(&self) -> String {
                 match self {
                     $(Value::$I(_) => stringify!($it).into(),)* $(Value::$F(_) => stringify!($ft).into(),)*
@@ -99,22 +100,22 @@ macro_rules! values {
         }
 
         impl Array {
-            /// Number of elements.
+            /// Returns the number of elements.
             pub fn len(&self) -> usize {
                 match self {
                     $(Array::$I(v) => v.len(),)* $(Array::$F(v) => v.len(),)*
                     Array::Bool(v) => v.len(), Array::Str(v) => v.len(),
                 }
             }
-            /// The integers of an array of any integer type.
+            /// Returns the integers of an array of any integer type.
             pub fn as_ints(&self) -> Option<Box<dyn ExactSizeIterator<Item = i128> + '_>> {
                 match self { $(Array::$I(v) => Some(Box::new(v.iter().map(|&x| i128::from(x)))),)* _ => None }
             }
-            /// The floats of an array of either float type.
+            /// Returns the floats of an array of either float type.
             pub fn as_floats(&self) -> Option<Box<dyn ExactSizeIterator<Item = f64> + '_>> {
                 match self { $(Array::$F(v) => Some(Box::new(v.iter().map(|&x| f64::from(x)))),)* _ => None }
             }
-            /// The element type as written in messages.
+            /// Returns the element type's name for messages.
             pub fn element_name(&self) -> &'static str {
                 match self {
                     $(Array::$I(_) => stringify!($it),)* $(Array::$F(_) => stringify!($ft),)*
@@ -137,7 +138,7 @@ macro_rules! values {
 with_numbers!(values);
 
 impl Array {
-    /// Whether it has no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -164,13 +165,17 @@ impl From<Strings> for Value {
     }
 }
 
-/// One line, as `inspect` shows it: long strings and arrays are cut.
+/// One line for `inspect`; long strings and arrays are truncated.
 impl std::fmt::Display for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const SHOWN: usize = 120;
+        const MAX_SHOWN: usize = 120;
         fn text(bytes: &[u8]) -> String {
-            let cut = &bytes[..bytes.len().min(SHOWN)];
-            let more = if cut.len() < bytes.len() { format!("… ({} bytes)", bytes.len()) } else { String::new() };
+            let cut = &bytes[..bytes.len().min(MAX_SHOWN)];
+            let more = if cut.len() < bytes.len() {
+                format!("… ({} bytes)", bytes.len())
+            } else {
+                String::new()
+            };
             format!("{:?}{more}", String::from_utf8_lossy(cut))
         }
         match self {
@@ -183,13 +188,24 @@ impl std::fmt::Display for Value {
                     Array::Bool(v) => v.iter().take(6).map(bool::to_string).collect(),
                     Array::F32(v) => v.iter().take(6).map(f32::to_string).collect(),
                     _ => {
-                        let ints = a.as_ints().map(|v| v.take(6).map(|i| i.to_string()).collect());
-                        let floats = || a.as_floats().map(|v| v.take(6).map(|x| x.to_string()).collect());
+                        let ints = a
+                            .as_ints()
+                            .map(|v| v.take(6).map(|i| i.to_string()).collect());
+                        let floats = || {
+                            a.as_floats()
+                                .map(|v| v.take(6).map(|x| x.to_string()).collect())
+                        };
                         ints.or_else(floats).unwrap_or_default()
                     }
                 };
                 let more = if a.len() > shown.len() { ", …" } else { "" };
-                write!(f, "[{}{more}] ({} × {})", shown.join(", "), a.len(), a.element_name())
+                write!(
+                    f,
+                    "[{}{more}] ({} × {})",
+                    shown.join(", "),
+                    a.len(),
+                    a.element_name()
+                )
             }
             _ => match (self.as_int(), self.as_float()) {
                 (Some(i), _) => write!(f, "{i}"),

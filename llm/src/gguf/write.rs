@@ -1,4 +1,5 @@
-//! The writer: header first, then tensor data as a stream, so that a model of any size takes little memory.
+//! GGUF writer: header first, then tensor data as a stream, so that memory use does not depend on
+//! the model's size.
 
 use super::error::{Error, Result};
 use super::layout::{MAGIC, MAX_KEY, MAX_NAME, alignment, pad, tensor_bytes};
@@ -9,49 +10,59 @@ use gristmill_uop::encoding::EncodingRef;
 use std::collections::HashSet;
 use std::io::Write;
 
-/// A tensor about to be written.
+/// Declaration of a tensor to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorDecl<'a> {
     /// Name: 1 to 63 bytes, unique.
     pub name: &'a str,
     /// One to four sizes, the contiguous one first.
     pub dims: &'a [u64],
-    /// How its data is encoded.
+    /// Encoding of the data.
     pub encoding: EncodingRef,
 }
 
-/// Writes a GGUF file (version 3): all metadata and tensor declarations first, then the data of the tensors in order.
+/// Writes a GGUF file (version 3): metadata and tensor declarations first, then
+/// tensor data in order.
 pub struct Writer<W: Write> {
     out: W,
-    /// What is still to come, in reverse order.
+    /// Remaining tensors, last one first.
     left: Sizes,
     declared: u64,
     given: u64,
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes the header.
+    /// Writes the header and creates a writer for the tensor data.
     ///
     /// # Errors
-    /// When a declaration is one that the reader would refuse, or `out` fails.
+    /// Returns an error if a declaration is one that the reader would refuse, or if `out` fails.
     pub fn new(mut out: W, metadata: &Metadata, tensors: &[TensorDecl<'_>]) -> Result<Self> {
         let (header, mut left) = encode_header(metadata, tensors)?;
         out.write_all(&header).map_err(Error::io("cannot write"))?;
         let declared = left.iter().map(|(bytes, _)| bytes).sum();
         left.reverse();
-        Ok(Self { out, left, declared, given: 0 })
+        Ok(Self {
+            out,
+            left,
+            declared,
+            given: 0,
+        })
     }
 
     /// Writes the next bytes of tensor data; a call may end inside a tensor or span several.
     ///
     /// # Errors
-    /// When more bytes are given than the declared tensors take, or the output fails.
+    /// Returns an error if more bytes are given than the declared tensors take, or
+    /// if the output fails.
     pub fn data(&mut self, mut bytes: &[u8]) -> Result<()> {
         let io = || Error::io("cannot write");
         self.given = self.given.saturating_add(bytes.len() as u64);
         while !bytes.is_empty() {
             let Some((left, padding)) = self.left.last_mut() else {
-                return Err(Error::DataLength { declared: self.declared, given: self.given });
+                return Err(Error::DataLength {
+                    declared: self.declared,
+                    given: self.given,
+                });
             };
             let n = usize::try_from(*left).map_or(bytes.len(), |l| l.min(bytes.len()));
             let (now, later) = bytes.split_at(n);
@@ -59,14 +70,18 @@ impl<W: Write> Writer<W> {
             bytes = later;
             *left -= n as u64;
             if *left == 0 {
-                std::io::copy(&mut std::io::Read::take(std::io::repeat(0), *padding), &mut self.out).map_err(io())?;
+                std::io::copy(
+                    &mut std::io::Read::take(std::io::repeat(0), *padding),
+                    &mut self.out,
+                )
+                .map_err(io())?;
                 self.left.pop();
             }
         }
         Ok(())
     }
 
-    /// Offsets of the tensors not yet complete, in bytes from the end of what is written so far.
+    /// Returns the offsets of incomplete tensors, in bytes from the end of the data written so far.
     pub fn offsets(&self) -> Vec<u64> {
         let place = |at: &mut u64, &(bytes, padding): &(u64, u64)| {
             let offset = *at;
@@ -76,23 +91,26 @@ impl<W: Write> Writer<W> {
         self.left.iter().rev().scan(0, place).collect()
     }
 
-    /// Flushes and gives the output back.
+    /// Flushes and returns the output.
     ///
     /// # Errors
-    /// When tensor data is missing, or the output fails.
+    /// Returns an error if tensor data is missing, or if the output fails.
     pub fn finish(mut self) -> Result<W> {
         if !self.left.is_empty() {
-            return Err(Error::DataLength { declared: self.declared, given: self.given });
+            return Err(Error::DataLength {
+                declared: self.declared,
+                given: self.given,
+            });
         }
         self.out.flush().map_err(Error::io("cannot write"))?;
         Ok(self.out)
     }
 }
 
-/// Bytes of each tensor and of the zeros after it.
+/// Bytes of each tensor and of the padding after it.
 type Sizes = Vec<(u64, u64)>;
 
-/// Everything before the tensor data, and the sizes of what follows.
+/// Encodes the header and returns the sizes of the tensor data.
 fn encode_header(metadata: &Metadata, tensors: &[TensorDecl<'_>]) -> Result<(Vec<u8>, Sizes)> {
     let alignment = alignment(metadata)?;
     let mut h = Vec::new();
@@ -109,8 +127,14 @@ fn encode_header(metadata: &Metadata, tensors: &[TensorDecl<'_>]) -> Result<(Vec
     let mut names = HashSet::new();
     let mut offset = 0u64;
     for t in tensors {
-        let overflow = || Error::Overflow { tensor: t.name.into(), what: "bytes" };
-        let unsupported = || Error::Unsupported { tensor: t.name.into(), encoding: t.encoding.name };
+        let overflow = || Error::Overflow {
+            tensor: t.name.into(),
+            what: "bytes",
+        };
+        let unsupported = || Error::Unsupported {
+            tensor: t.name.into(),
+            encoding: t.encoding.name,
+        };
         if !names.insert(t.name) {
             return Err(Error::DuplicateTensor(t.name.into()));
         }
@@ -133,7 +157,12 @@ fn encode_header(metadata: &Metadata, tensors: &[TensorDecl<'_>]) -> Result<(Vec
 fn name(h: &mut Vec<u8>, what: &'static str, text: &str, limit: u64) -> Result<()> {
     match text.len() as u64 {
         0 => Err(Error::Empty { what }),
-        len if len > limit => Err(Error::TooLong { what, offset: h.len() as u64, len, limit }),
+        len if len > limit => Err(Error::TooLong {
+            what,
+            offset: h.len() as u64,
+            len,
+            limit,
+        }),
         _ => {
             string(h, text.as_bytes());
             Ok(())

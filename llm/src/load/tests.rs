@@ -1,13 +1,15 @@
 use super::*;
-use crate::arch::{self, Functions, Logits, Options, Pools, TokenClass};
-use crate::gguf::Source;
+use crate::arch::{self, Functions, Logits, Options, Pools, StepKind};
+use crate::gguf::ByteSource;
 use gristmill_backend::Opened;
-use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
 use gristmill_backend::parallel::cores;
 use gristmill_runtime::lease::{Owner, Uses};
 use gristmill_runtime::staging;
 use gristmill_runtime::store::Store;
-use gristmill_runtime::{Device, DeviceId, Error as DeviceError, Kernel, Launch, RawBuffer, Replay};
+use gristmill_runtime::{
+    Device, DeviceId, Error as DeviceError, Kernel, Launch, RawBuffer, Replay,
+};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -16,7 +18,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A device that counts the bytes of buffers for pieces, and behaves as if its memory were its own.
+/// A device that counts bytes of chunk buffers and can simulate memory of its own.
 struct Watched {
     owner: Owner,
     device: Arc<dyn Device>,
@@ -24,10 +26,10 @@ struct Watched {
     scratch: AtomicUsize,
 }
 
-/// A buffer whose address is nobody's.
+/// A buffer without a host address.
 struct Far(Buffer, Uses);
 
-// SAFETY: it has no address.
+// SAFETY: it has no host address.
 unsafe impl RawBuffer for Far {
     fn len(&self) -> usize {
         self.0.len()
@@ -38,7 +40,10 @@ unsafe impl RawBuffer for Far {
 }
 
 fn near(buffer: &Buffer) -> Buffer {
-    buffer.raw::<Far>().map_or_else(|| buffer.clone(), |far| far.0.slice(buffer.offset(), buffer.len()).unwrap())
+    buffer.raw::<Far>().map_or_else(
+        || buffer.clone(),
+        |far| far.0.slice(buffer.offset(), buffer.len()).unwrap(),
+    )
 }
 
 impl Device for Watched {
@@ -46,7 +51,11 @@ impl Device for Watched {
         "watched"
     }
     fn id(&self) -> DeviceId {
-        if self.far { self.owner.id() } else { self.device.id() }
+        if self.far {
+            self.owner.id()
+        } else {
+            self.device.id()
+        }
     }
     fn target(&self) -> &Target {
         self.device.target()
@@ -75,29 +84,43 @@ impl Device for Watched {
         to: &Buffer,
         offset: usize,
         len: usize,
-    ) -> Result<Box<dyn staging::Piece + 'a>, DeviceError> {
-        if self.far { staging::through(self, to, offset, len) } else { self.device.stage(to, offset, len) }
+    ) -> Result<Box<dyn staging::StagedWrite + 'a>, DeviceError> {
+        if self.far {
+            staging::through(self, to, offset, len)
+        } else {
+            self.device.stage(to, offset, len)
+        }
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, DeviceError> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, DeviceError> {
         self.device.load(programs, progress)
     }
     fn capture(&self, mut launches: Vec<Launch>) -> Result<Box<dyn Replay>, DeviceError> {
-        launches.iter_mut().flat_map(|l| &mut l.buffers).for_each(|b| *b = near(b));
+        launches
+            .iter_mut()
+            .flat_map(|l| &mut l.buffers)
+            .for_each(|b| *b = near(b));
         self.device.capture(launches)
     }
     fn capture_alone(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, DeviceError> {
-        assert!(!self.far, "threads of the host pack in the host's memory only");
+        assert!(
+            !self.far,
+            "threads of the host pack in the host's memory only"
+        );
         self.device.capture_alone(launches)
     }
 }
 
 static DEMO: &[u8] = include_bytes!("../../../assets/demo-glm-Q4_0.gguf");
 
-/// The demo model, with notes of what was read of it and what was released.
+/// The demo model, which records the ranges read and released.
 #[derive(Clone, Default)]
 struct Noted(Arc<Mutex<[Vec<Range<u64>>; 2]>>);
 
-impl Source for Noted {
+impl ByteSource for Noted {
     fn size(&self) -> u64 {
         DEMO.len() as u64
     }
@@ -115,20 +138,41 @@ fn plenty() -> Option<u64> {
     Some(u64::MAX)
 }
 
-/// The demo model's weights as that device has them, by name, loaded in pieces of so many bytes; with the bytes of buffers for pieces.
+/// Loads the demo model's weights in chunks of `piece` bytes. Returns them by name, and the
+/// bytes of chunk buffers.
 fn load(opened: &Opened, far: bool, piece: Option<u64>) -> (Vec<(String, Vec<u8>)>, usize) {
-    load_from(&Gguf::from_bytes(DEMO).unwrap(), opened, far, &How { piece, free: plenty })
+    load_from(
+        &Gguf::from_bytes(DEMO).unwrap(),
+        opened,
+        far,
+        &LoadOptions {
+            chunk_bytes: piece,
+            free: plenty,
+        },
+    )
 }
 
-fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String, Vec<u8>)>, usize) {
+fn load_from(
+    file: &Gguf,
+    opened: &Opened,
+    far: bool,
+    how: &LoadOptions,
+) -> (Vec<(String, Vec<u8>)>, usize) {
     let model = arch::load(file.metadata(), file).unwrap();
-    let watched =
-        Arc::new(Watched { owner: Owner::new(), device: opened.device.clone(), far, scratch: AtomicUsize::new(0) });
-    let mut jit = Jit::new(Opened { device: watched.clone(), ..opened.clone() });
+    let watched = Arc::new(Watched {
+        owner: Owner::new(),
+        device: opened.device.clone(),
+        far,
+        scratch: AtomicUsize::new(0),
+    });
+    let mut jit = Jit::new(Opened {
+        device: watched.clone(),
+        ..opened.clone()
+    });
     let options = Options {
-        tokens: TokenClass::One,
+        tokens: StepKind::Decode,
         rows: 256,
-        pools: Pools::of(4),
+        pools: Pools::from_pages(4),
         contiguous: true,
         depth: 256,
         cache: Scalar::F16,
@@ -139,12 +183,26 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String
     let all: Vec<_> = plan.functions().into_iter().cloned().collect();
     jit.prepare(&all, &|_, _| ()).unwrap();
     let layouts = layouts(&mut jit, &[plan]).unwrap();
-    assert!(layouts.values().any(|&l| l != Layout::File) && layouts.values().any(|&l| l == Layout::File));
+    assert!(
+        layouts.values().any(|&l| l != Layout::File)
+            && layouts.values().any(|&l| l == Layout::File)
+    );
     let told = std::cell::RefCell::new(vec![]);
-    let weights =
-        weights_as(how, file, &mut jit, &layouts, Weights::default(), &|p| told.borrow_mut().push(p)).unwrap();
-    let total: u64 = layouts.keys().map(|name| file.tensor(name).unwrap().bytes).sum();
-    let done = |p: &Progress| if let Progress::Loading(done, all) = *p { (done, all) } else { panic!("{p:?}") };
+    let weights = weights_as(how, file, &mut jit, &layouts, Weights::default(), &|p| {
+        told.borrow_mut().push(p)
+    })
+    .unwrap();
+    let total: u64 = layouts
+        .keys()
+        .map(|name| file.tensor(name).unwrap().bytes)
+        .sum();
+    let done = |p: &Progress| {
+        if let Progress::Loading(done, all) = *p {
+            (done, all)
+        } else {
+            panic!("{p:?}")
+        }
+    };
     let told: Vec<(u64, u64)> = told.borrow().iter().map(done).collect();
     assert!(told.is_sorted() && told.iter().all(|t| t.1 == total));
     assert_eq!((told[0].0, told[told.len() - 1].0), (0, total));
@@ -153,14 +211,23 @@ fn load_from(file: &Gguf, opened: &Opened, far: bool, how: &How) -> (Vec<(String
         watched.read(buffer, 0, &mut bytes).unwrap();
         bytes
     };
-    let mut out: Vec<_> = layouts.keys().map(|name| (name.clone(), bytes(weights.get(name).unwrap()))).collect();
+    let mut out: Vec<_> = layouts
+        .keys()
+        .map(|name| (name.clone(), bytes(weights.get(name).unwrap())))
+        .collect();
     out.sort();
     (out, watched.scratch.load(Ordering::Relaxed))
 }
 
 fn cpu(folder: &Path) -> Opened {
     let store = Store::open(folder.join("store"), 1 << 28).unwrap();
-    let cpu = CpuDevice::with(2, Isa::parse("auto").unwrap(), Cc::find().unwrap().with_flag(QUICK), store).unwrap();
+    let cpu = CpuDevice::with(
+        2,
+        Isa::parse("auto").unwrap(),
+        Cc::find().unwrap().with_flag(QUICK_FLAG),
+        store,
+    )
+    .unwrap();
     Opened::new(Arc::new(cpu), Some(&dialect::C))
 }
 
@@ -173,16 +240,30 @@ fn what_was_read_is_released_where_memory_is_short() {
         let noted = Noted::default();
         let file = Gguf::from_source(Box::new(noted.clone())).unwrap();
         noted.0.lock().unwrap()[0].clear();
-        load_from(&file, &opened, false, &How { piece: Some(10_000), free });
+        load_from(
+            &file,
+            &opened,
+            false,
+            &LoadOptions {
+                chunk_bytes: Some(10_000),
+                free,
+            },
+        );
         let [read, released] = &*noted.0.lock().unwrap();
         let bytes = |ranges: &[Range<u64>]| ranges.iter().map(|r| r.end - r.start).sum::<u64>();
-        assert_eq!(bytes(released) > bytes(read) / 2, short, "{} of {} released", bytes(released), bytes(read));
-        assert!(short || released.is_empty());
-        // Each once, and nothing that is not read.
-        assert!(bytes(released) <= bytes(read));
-        assert!(
-            released.iter().all(|r| read.iter().any(|p| p.start == r.start) && read.iter().any(|p| p.end == r.end))
+        assert_eq!(
+            bytes(released) > bytes(read) / 2,
+            short,
+            "{} of {} released",
+            bytes(released),
+            bytes(read)
         );
+        assert!(short || released.is_empty());
+        // Each range is released once, and only if it was read.
+        assert!(bytes(released) <= bytes(read));
+        assert!(released.iter().all(
+            |r| read.iter().any(|p| p.start == r.start) && read.iter().any(|p| p.end == r.end)
+        ));
     }
 }
 
@@ -191,16 +272,23 @@ fn pieces_of_any_size_give_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let opened = cpu(folder.path());
     let (whole, _) = load(&opened, false, Some(u64::MAX));
-    // A group of rows at a time; a size that divides nothing; whole weights.
+    // One group of rows at a time; a size that divides nothing; whole weights.
     for piece in [2000, 33_333, 1 << 20] {
         for far in [false, true] {
             let (got, scratch) = load(&opened, far, Some(piece));
             for ((name, bytes), (_, want)) in got.iter().zip(&whole) {
-                assert!(bytes == want, "{name} in pieces of {piece}{}", if far { ", far" } else { "" });
+                assert!(
+                    bytes == want,
+                    "{name} in pieces of {piece}{}",
+                    if far { ", far" } else { "" }
+                );
             }
-            // A group of rows may be larger.
+            // A group of rows may be larger than the chunk size.
             let most = cores() * (piece as usize).max(16 << 10);
-            assert!(far || scratch <= most, "{scratch} bytes for pieces of {piece}");
+            assert!(
+                far || scratch <= most,
+                "{scratch} bytes for pieces of {piece}"
+            );
         }
     }
     for far in [false, true] {

@@ -1,40 +1,41 @@
-//! From logits to a token.
+//! Sampling: from logits to a token.
 //!
-//! The chain is llama.cpp's: penalties, top-k, top-p, min-p, temperature, draw. Temperature comes *after* truncation
-//! (Hugging Face applies it before, so equal settings truncate differently there). The seed, the history and the logits determine
-//! the token, and nothing else: random numbers belong to positions ([`Random`]), and weights are whole numbers
-//! ([`weight`]), so that a device and the host choose the same.
+//! The chain is llama.cpp's: penalties, top-k, top-p, min-p, temperature, draw. Temperature comes
+//! *after* truncation (Hugging Face applies it before, so equal settings truncate differently
+//! there). The token depends only on the seed, the history and the logits: random numbers belong to
+//! positions ([`PositionRng`]), and weights are integers ([`weight`]), so that a device and the
+//! host choose the same.
 
-mod best;
+mod candidates;
+mod candidates_function;
 mod choose;
-mod drawn;
+mod device_sampler;
 mod grid;
-mod order;
 mod params;
-mod ranked;
-mod ranks;
+mod radix_select;
 mod rng;
+mod row_sampling;
 mod rows;
 mod sampler;
 mod stop;
 mod tokens;
-mod told;
+mod top_ids;
+mod top_k;
 mod weight;
-mod wide;
 
-pub use choose::{BEST, Choice, NUMBERS, one_function};
-pub use drawn::{Among, Draws, drawn_function, next_function};
+pub use candidates::Candidates;
+pub use candidates_function::{MAX_CHANGED_LOGITS, candidates_function};
+pub use choose::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod, one_function};
+pub(crate) use device_sampler::DeviceSampler;
+pub use device_sampler::RowParams;
 pub(crate) use params::GARBAGE;
 pub use params::{SamplingError, SamplingParams};
-pub use ranked::Ranked;
-pub use ranks::{CHANGED, ranks_function};
-pub use rng::Random;
+pub use rng::PositionRng;
+pub use row_sampling::{CandidateSet, RowSampling, next_function, row_sampling_function};
 pub use rows::rows_function;
 pub use sampler::{Sampler, not_a_number};
 pub use stop::StopMatcher;
 pub use tokens::TokenSet;
-pub use told::Ask;
-pub(crate) use told::Rows;
 
 #[cfg(test)]
 mod tests;
@@ -43,7 +44,7 @@ mod tests;
 mod device_tests;
 
 #[cfg(test)]
-mod ranked_tests;
+mod candidates_tests;
 
 #[cfg(test)]
-mod drawn_tests;
+mod row_sampling_tests;

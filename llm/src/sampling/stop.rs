@@ -2,9 +2,9 @@
 
 /// Cuts a stream of text at the first stop string.
 ///
-/// Text that might be the beginning of a stop string is held back until that is decided: the longest suffix of what has
-/// arrived that is a proper prefix of a stop string. The stop string that *ends* first wins (of those the longest), so
-/// the result does not depend on how the text is cut into pieces.
+/// Text that may begin a stop string is held back until that is decided: the longest suffix of the
+/// received text that is a proper prefix of a stop string. The stop string that *ends* first wins
+/// (the longest of those), so the result does not depend on how the text is split.
 ///
 /// ```
 /// use gristmill_llm::sampling::StopMatcher;
@@ -22,13 +22,20 @@ pub struct StopMatcher {
 }
 
 impl StopMatcher {
-    /// A matcher of these strings; empty ones are ignored.
+    /// Creates a matcher of these strings; empty ones are ignored.
     pub fn new<S: Into<String>>(stops: impl IntoIterator<Item = S>) -> Self {
-        let stops = stops.into_iter().map(Into::into).filter(|stop: &String| !stop.is_empty()).collect();
-        Self { stops, ..Self::default() }
+        let stops = stops
+            .into_iter()
+            .map(Into::into)
+            .filter(|stop: &String| !stop.is_empty())
+            .collect();
+        Self {
+            stops,
+            ..Self::default()
+        }
     }
 
-    /// Adds text; returns what can be shown. After a match it returns nothing more.
+    /// Adds text and returns the part that can be shown. After a match it returns nothing more.
     pub fn push(&mut self, text: &str) -> String {
         if self.stopped.is_some() {
             return String::new();
@@ -43,23 +50,30 @@ impl StopMatcher {
             text.truncate(start);
             return text;
         }
-        let keep = self.stops.iter().map(|stop| overlap(&text, stop)).max().unwrap_or(0);
+        let keep = self
+            .stops
+            .iter()
+            .map(|stop| overlap(&text, stop))
+            .max()
+            .unwrap_or(0);
         self.held = text.split_off(text.len() - keep);
         text
     }
 
-    /// Ends the stream: what was held back was no stop string.
+    /// Ends the stream and returns the text that was held back.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
-    /// The stop string that was found.
+    /// Returns the stop string that was found.
     pub fn stopped(&self) -> Option<&str> {
-        self.stopped.and_then(|which| self.stops.get(which)).map(String::as_str)
+        self.stopped
+            .and_then(|which| self.stops.get(which))
+            .map(String::as_str)
     }
 }
 
-/// Length of the longest proper prefix of `stop` that ends `text`.
+/// Returns the length of the longest proper prefix of `stop` that ends `text`.
 fn overlap(text: &str, stop: &str) -> usize {
     let mut cuts = stop.char_indices().map(|(at, _)| at).rev();
     cuts.find(|&cut| text.ends_with(&stop[..cut])).unwrap_or(0)
@@ -72,7 +86,15 @@ mod tests {
     #[test]
     fn any_cut_gives_the_same_text() {
         let stops = ["abab", "</s>", "é!", "b<"];
-        for text in ["xxababyy", "ababab", "aab</s", "caf\u{e9}\u{e9}!", "", "abaabb</s>", "<</s>b<"] {
+        for text in [
+            "xxababyy",
+            "ababab",
+            "aab</s",
+            "caf\u{e9}\u{e9}!",
+            "",
+            "abaabb</s>",
+            "<</s>b<",
+        ] {
             let expected = {
                 let mut stop = StopMatcher::new(stops);
                 stop.push(text) + &stop.finish()
@@ -95,7 +117,10 @@ mod tests {
         let mut stop = StopMatcher::new(["abc", "b", ""]);
         assert_eq!(stop.push("xabc"), "xa");
         assert_eq!(stop.stopped(), Some("b"));
-        assert_eq!((stop.push("more"), stop.finish()), (String::new(), String::new()));
+        assert_eq!(
+            (stop.push("more"), stop.finish()),
+            (String::new(), String::new())
+        );
         let mut none = StopMatcher::new(Vec::<String>::new());
         assert_eq!(none.push("text"), "text");
     }

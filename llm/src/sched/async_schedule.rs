@@ -1,109 +1,157 @@
 //! Asynchronous scheduling: decode step t+1 starts before step t's tokens are read.
 //!
-//! Step t+1 has a row of every sequence that is not known to end with step t. The row of one that ends is discarded, and its pages are held until the step is over.
+//! Step t+1 has a row for every sequence that is not known to end with step t. If a sequence does
+//! end, its row is discarded, and its pages are held until the step is over.
 
 use super::batch::{Batch, Decode};
-use super::batcher::{Batcher, Drawing, Stepped};
+use super::batcher::{Batcher, ReadySequence, SamplingFn};
 use super::error::Error;
-use crate::engine::{Row, Source, Step};
+use crate::engine::{DecodeRow, Step, TokenSource};
 use std::time::Instant;
 
 impl Batcher {
-    /// The token that the device drew for a sequence; none where the host chooses.
-    pub fn drawn(&self, of: Stepped) -> Option<u32> {
+    /// Returns the token that the device sampled for a sequence; `None` if the host chooses.
+    pub fn drawn(&self, of: ReadySequence) -> Option<u32> {
         *self.in_flight.drawn.get(of.row?)?
     }
-    /// Starts a batch of known tokens if the device can choose all of the next ones. Returns whether it
-    /// was started.
-    pub(super) fn start_first(&mut self, batch: &Batch, drawing: &mut Drawing) -> Result<bool, Error> {
-        let by_host = std::mem::take(&mut self.in_flight.by_host);
-        let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.moves.is_empty());
-        let whole = batch.piece.is_none() && !moved && !batch.decodes.is_empty();
-        let ends = batch.decodes.iter().all(|d| d.ends);
-        if !self.in_flight.wanted || by_host || !whole || !ends {
+    /// Starts a batch of known tokens if the device can sample all of the next ones. Returns
+    /// whether it was started.
+    pub(super) fn start_in_flight(
+        &mut self,
+        batch: &Batch,
+        sampling: &mut SamplingFn,
+    ) -> Result<bool, Error> {
+        let by_host = std::mem::take(&mut self.in_flight.host_chooses);
+        let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.swaps.is_empty());
+        let whole = batch.chunk.is_none() && !moved && !batch.decodes.is_empty();
+        let ends = batch.decodes.iter().all(|d| d.needs_logits);
+        if !self.in_flight.enabled || by_host || !whole || !ends {
             return Ok(false);
         }
-        self.in_flight.read = None;
-        self.start(batch, None, drawing)
+        self.in_flight.last_read = None;
+        self.start(batch, None, sampling)
     }
-    /// Starts a batch whose tokens the step `before` chooses, or whose tokens are known.
-    fn start(&mut self, batch: &Batch, before: Option<&Batch>, drawing: &mut Drawing) -> Result<bool, Error> {
+    /// Starts a batch. Its tokens are chosen by the in-flight step `before`, or known.
+    fn start(
+        &mut self,
+        batch: &Batch,
+        before: Option<&Batch>,
+        sampling: &mut SamplingFn,
+    ) -> Result<bool, Error> {
         let contiguous = self.is_contiguous();
-        let Batcher { engine, scheduler, .. } = self;
+        let Batcher {
+            engine, scheduler, ..
+        } = self;
         let several = batch.decodes.len() > 1;
         let row = |d: &Decode| {
             let token = match before.and_then(|before| before.row(d.sequence)) {
-                Some(row) => Source::Row(row),
-                None => Source::Token(scheduler.tokens(d.sequence)[d.position]),
+                Some(row) => TokenSource::Row(row),
+                None => TokenSource::Token(scheduler.tokens(d.sequence)[d.position]),
             };
-            let (draws, _) = drawing(d.sequence).filter(|(draws, _)| !several || draws.among().is_batched())?;
-            Some(Row { token, position: d.position, pages: scheduler.pages(d.sequence, d.position), draws })
+            let (draws, _) = sampling(d.sequence)
+                .filter(|(draws, _)| !several || draws.candidate_set().is_batched())?;
+            Some(DecodeRow {
+                token,
+                position: d.position,
+                pages: scheduler.pages(d.sequence, d.position),
+                sampling: draws,
+            })
         };
-        let Some(rows) = batch.decodes.iter().map(row).collect::<Option<Vec<Row>>>() else { return Ok(false) };
-        let step = Step { chunk: None, rows: &rows, batch_invariant: batch.batch_invariant, contiguous };
+        let Some(rows) = batch
+            .decodes
+            .iter()
+            .map(row)
+            .collect::<Option<Vec<DecodeRow>>>()
+        else {
+            return Ok(false);
+        };
+        let step = Step {
+            chunk: None,
+            rows: &rows,
+            batch_invariant: batch.batch_invariant,
+            contiguous,
+        };
         let started = engine.start(&step)?;
         self.steps.all += u64::from(started);
-        self.steps.ahead += u64::from(started && before.is_some());
+        self.steps.asynchronous += u64::from(started && before.is_some());
         Ok(started)
     }
-    /// Starts the step behind the one in flight, as far as it is known, and reads the latter's tokens.
-    pub(super) fn read_in_flight(&mut self, batch: &Batch, drawing: &mut Drawing) -> Result<Vec<Stepped>, Error> {
+    /// Starts the next step as far as it is known, then reads the tokens of the step in flight.
+    pub(super) fn read_in_flight(
+        &mut self,
+        batch: &Batch,
+        sampling: &mut SamplingFn,
+    ) -> Result<Vec<ReadySequence>, Error> {
         let context = self.engine.context();
-        let mut goes_on =
-            |sequence, position| drawing(sequence).is_some_and(|(_, left)| left > 1 && position < context);
-        let next = match self.in_flight.by_host || self.in_flight.landed.is_some() {
+        let mut goes_on = |sequence, position| {
+            sampling(sequence).is_some_and(|(_, left)| left > 1 && position < context)
+        };
+        let next = match self.in_flight.host_chooses || self.in_flight.waited.is_some() {
             true => None,
-            false => self.scheduler.next_ahead(batch, &mut goes_on),
+            false => self.scheduler.next_in_flight(batch, &mut goes_on),
         };
         let started = match &next {
-            Some(next) => self.start(next, Some(batch), drawing)?,
+            Some(next) => self.start(next, Some(batch), sampling)?,
             None => false,
         };
-        self.in_flight.drawn = match self.in_flight.landed.take() {
+        self.in_flight.drawn = match self.in_flight.waited.take() {
             Some(ids) => ids,
             None => self.engine.wait()?.chosen,
         };
-        self.scheduler.let_go();
+        self.scheduler.release_in_flight();
         self.in_flight.batch = next.filter(|_| started);
         if let Some(next) = &self.in_flight.batch {
-            self.scheduler.hold(next);
+            self.scheduler.hold_in_flight(next);
         }
         let now = Instant::now();
-        if let Some(before) = self.in_flight.read.replace(now) {
-            self.pace.answered(now - before);
+        if let Some(before) = self.in_flight.last_read.replace(now) {
+            self.prefill_budget.record_decode(now - before);
         }
-        Ok(self.chosen_of(batch))
+        Ok(self.chosen_rows(batch))
     }
-    /// The sequences of a batch, still running, whose tokens the device has drawn.
-    fn chosen_of(&mut self, batch: &Batch) -> Vec<Stepped> {
+    /// Returns the running sequences of a batch for which the device has sampled tokens.
+    fn chosen_rows(&mut self, batch: &Batch) -> Vec<ReadySequence> {
         let rows = batch.decodes.iter().enumerate();
-        let here = rows.filter(|(_, d)| self.scheduler.next_position(d.sequence) == Some(d.position));
-        let (known, unknown): (Vec<_>, Vec<_>) = here.partition(|(row, _)| self.in_flight.drawn[*row].is_some());
+        let here =
+            rows.filter(|(_, d)| self.scheduler.next_position(d.sequence) == Some(d.position));
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            here.partition(|(row, _)| self.in_flight.drawn[*row].is_some());
         // A row without a token runs again, so that the host sees its logits. A recurrent state has
-        // seen the token already: all behind its last snapshot runs again.
-        self.in_flight.by_host |= !unknown.is_empty();
+        // already advanced past that token, so the sequence is recomputed from its last snapshot.
+        self.in_flight.host_chooses |= !unknown.is_empty();
         if self.engine.cache().state_rows() > 0 {
-            unknown.iter().for_each(|(_, d)| self.scheduler.run_again(d.sequence));
+            unknown
+                .iter()
+                .for_each(|(_, d)| self.scheduler.requeue(d.sequence));
         }
         let decodes = known.iter().map(|(_, d)| **d).collect();
-        let stepped = known.iter().map(|(row, d)| Stepped { sequence: d.sequence, row: Some(*row) }).collect();
-        self.scheduler.ran(&Batch { decodes, ..Batch::default() });
+        let stepped = known
+            .iter()
+            .map(|(row, d)| ReadySequence {
+                sequence: d.sequence,
+                row: Some(*row),
+            })
+            .collect();
+        self.scheduler.finish_batch(&Batch {
+            decodes,
+            ..Batch::default()
+        });
         stepped
     }
-    /// Waits for the step in flight, if there is one; its tokens are handed out with the next step.
-    pub(super) fn land(&mut self) -> Result<(), Error> {
-        if self.in_flight.batch.is_some() && self.in_flight.landed.is_none() {
-            self.in_flight.landed = Some(self.engine.wait()?.chosen);
+    /// Waits for the step in flight, if there is one; its tokens are returned with the next step.
+    pub(super) fn wait_in_flight(&mut self) -> Result<(), Error> {
+        if self.in_flight.batch.is_some() && self.in_flight.waited.is_none() {
+            self.in_flight.waited = Some(self.engine.wait()?.chosen);
         }
         Ok(())
     }
-    /// Ends the step in flight if no sequence is left that reads it.
+    /// Ends the step in flight if no sequences are left.
     pub(super) fn end_if_idle(&mut self) {
         if self.scheduler.is_idle() && self.in_flight.batch.is_some() {
-            // Its sequences are gone; the next step meets what is wrong with the device.
+            // Its sequences are gone; the next step reports a device error.
             let _ = self.engine.finish();
             self.in_flight.forget();
-            self.scheduler.let_go();
+            self.scheduler.release_in_flight();
         }
     }
 }

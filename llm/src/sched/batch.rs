@@ -1,4 +1,4 @@
-//! The scheduler's configuration, the batch of its next step, and its load.
+//! The scheduler's configuration, its next batch, and its load.
 
 use super::pages::Swap;
 use super::sequence::SequenceId;
@@ -8,113 +8,129 @@ use std::ops::Range;
 /// Sizes and abilities of the engine that a scheduler plans for.
 #[derive(Clone, Copy, Debug)]
 pub struct SchedulerConfig {
-    /// Pages of the pool. They hold the longest sequence at least.
+    /// Number of pages in the pool; enough for the longest sequence.
     pub pages: usize,
-    /// Positions of a page.
-    pub page: usize,
-    /// Pages of the pool of windows, if there is one, and positions that a token sees of them.
-    pub windows: Option<[usize; 2]>,
-    /// Rows of states, more than sequences of a step; 0 where the model keeps none.
-    pub states: usize,
-    /// Pages that the host has room for besides, when they leave the pool; none where there is a pool of windows or there are states.
-    pub places: usize,
-    /// Most sequences of a step.
-    pub sequences: usize,
-    /// Most tokens of a piece of a prompt.
-    pub piece: usize,
-    /// Can a piece and tokens of answers be one step?
+    /// Number of positions in a page.
+    pub page_size: usize,
+    /// Number of pages in the window pool and window length in positions, if there
+    /// is a window pool.
+    pub window_pool: Option<[usize; 2]>,
+    /// Rows of recurrent states, more than sequences of a step; 0 if the model has none.
+    pub state_rows: usize,
+    /// Slots of the host KV cache for swapped-out pages; 0 with a window pool or recurrent states.
+    pub host_slots: usize,
+    /// Maximum sequences of a step.
+    pub max_sequences: usize,
+    /// Maximum tokens of a prefill chunk.
+    pub max_chunk: usize,
+    /// Whether a prefill chunk and decode rows can share a step (mixed batch).
     pub mixed: bool,
 }
 
-/// A part of one sequence.
+/// Consecutive tokens of one sequence to prefill.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Piece {
-    /// Whose.
+pub struct PrefillChunk {
+    /// The sequence that the tokens belong to.
     pub sequence: SequenceId,
-    /// Which tokens.
+    /// Positions of the tokens in the sequence.
     pub tokens: Range<usize>,
-    /// In the class of chunks, whatever their number, so that their rows are exact?
+    /// Uses the same kind of step for any number of tokens, so that KV rows do not
+    /// depend on chunk boundaries.
     pub exact: bool,
-    /// Are they the last, so that a token is to be chosen?
-    pub ends: bool,
+    /// Whether the chunk ends the sequence's tokens, so that a token is chosen next.
+    pub needs_logits: bool,
 }
 
-/// One token of a sequence.
+/// One token of a sequence to run in a decode row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decode {
-    /// Whose.
+    /// The sequence that the token belongs to.
     pub sequence: SequenceId,
-    /// Where it stands.
+    /// Position of the token.
     pub position: usize,
-    /// Is it the last, so that a token is to be chosen?
-    pub ends: bool,
+    /// Whether it is the sequence's last token, so that a token is chosen next.
+    pub needs_logits: bool,
 }
 
-/// What is to be done next: copies, then the piece and the tokens that answers go on with, in one step or in two.
+/// Work of the next step or steps: swaps, copies, then a prefill chunk and decode rows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
-    /// Pages that go to the host or come back, before anything else.
-    pub moves: Vec<Swap>,
-    /// Pages to be copied.
+    /// Swaps out to the host KV cache and back in, which run first.
+    pub swaps: Vec<Swap>,
+    /// Copies of pages, which run after the swaps.
     pub copies: Vec<PageCopy>,
-    /// Rows of states to be copied.
+    /// Copies of recurrent-state rows, which run before the tokens.
     pub states: Vec<StateCopy>,
     /// One token each of several sequences, sorted by sequence.
     pub decodes: Vec<Decode>,
-    /// A piece of a prompt.
-    pub piece: Option<Piece>,
-    /// The row of states of its sequence, to be copied once it has run, as others may go on there.
+    /// The prefill chunk of one sequence.
+    pub chunk: Option<PrefillChunk>,
+    /// Copy of the chunk's recurrent state after it has run, kept for later prefix hits.
     pub snapshot: Option<StateCopy>,
-    /// Whether a decoding sequence of it is batch-invariant: it runs the kernels of the largest batch.
+    /// Whether a decoding sequence is batch-invariant: the decode rows use the kernels
+    /// of the largest batch.
     pub batch_invariant: bool,
-    /// Are the piece and the tokens of the others one step? Not where something of it must be the same to the bit whoever is beside it.
+    /// Whether chunk and decode rows share one step. False if part of the batch
+    /// must be batch-invariant.
     pub mixed: bool,
 }
 
 impl Batch {
-    /// Is there nothing to do?
+    /// Returns whether the batch has no work.
     pub fn is_empty(&self) -> bool {
-        self.decodes.is_empty() && self.piece.is_none() && self.moves.is_empty()
+        self.decodes.is_empty() && self.chunk.is_none() && self.swaps.is_empty()
     }
     /// Returns the row of a sequence among the decodes.
     pub fn row(&self, id: SequenceId) -> Option<usize> {
-        self.decodes.binary_search_by_key(&id, |decode| decode.sequence).ok()
+        self.decodes
+            .binary_search_by_key(&id, |decode| decode.sequence)
+            .ok()
     }
-    /// Those whose next token is to be chosen once it has run.
-    pub fn ends(&self) -> impl Iterator<Item = SequenceId> {
-        let decodes = self.decodes.iter().filter(|d| d.ends).map(|d| d.sequence);
-        decodes.chain(self.piece.iter().filter(|p| p.ends).map(|p| p.sequence))
+    /// Returns the sequences for which a token is chosen after the batch.
+    pub fn sequences_with_logits(&self) -> impl Iterator<Item = SequenceId> {
+        let decodes = self
+            .decodes
+            .iter()
+            .filter(|d| d.needs_logits)
+            .map(|d| d.sequence);
+        decodes.chain(
+            self.chunk
+                .iter()
+                .filter(|p| p.needs_logits)
+                .map(|p| p.sequence),
+        )
     }
 }
 
-/// Numbers for whoever watches.
+/// Numbers of sequences, pages and tokens, for metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Load {
-    /// Sequences that have pages.
+    /// Sequences that hold pages.
     pub running: usize,
-    /// Those that wait for some.
+    /// Sequences that wait for admission.
     pub waiting: usize,
-    /// Pages that sequences have.
+    /// Pages held by sequences.
     pub pages: usize,
-    /// Pages of the pool.
+    /// Number of pages in the pool.
     pub total_pages: usize,
-    /// Pages that nobody has and that hold what may be asked for again.
-    pub kept_pages: usize,
-    /// The same of the pool of windows.
-    pub kept_windows: usize,
-    /// The same of rows of states.
-    pub kept_states: usize,
-    /// Pages that lie with the host.
-    pub away_pages: usize,
-    /// Pages, pages of windows, rows of states and places of the host that are held while nobody is here, and so never come back: a fault. None where somebody is here, whose they may be.
+    /// Unreferenced pages of the prefix cache.
+    pub cached_pages: usize,
+    /// Unreferenced window pages of the prefix cache.
+    pub cached_window_pages: usize,
+    /// Unreferenced state snapshots of the prefix cache.
+    pub cached_states: usize,
+    /// Pages in the host KV cache.
+    pub host_pages: usize,
+    /// Pages, window pages, state rows and host slots still held while there are no sequences: a
+    /// leak. `None` while there are sequences.
     pub leaked: Option<usize>,
-    /// Positions that sequences have computed.
+    /// Positions that running sequences have computed.
     pub tokens: usize,
-    /// How often one had to give its pages up.
+    /// Number of preemptions so far.
     pub preempted: u64,
 }
 
-/// Pages of nobody's sequence.
+/// Pages borrowed from the pool without a sequence.
 #[derive(Debug)]
 pub struct Borrowed {
     pub(super) pages: Vec<u32>,
@@ -123,8 +139,12 @@ pub struct Borrowed {
 }
 
 impl Borrowed {
-    /// Which they are.
+    /// The borrowed pages as a block table.
     pub fn pages(&self) -> Pages<'_> {
-        Pages { all: &self.pages, windows: &self.windows, state: self.state.unwrap_or(0) }
+        Pages {
+            all: &self.pages,
+            windows: &self.windows,
+            state: self.state.unwrap_or(0),
+        }
     }
 }

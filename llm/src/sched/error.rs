@@ -1,40 +1,40 @@
-//! Errors of sequences: of the engine, of sampling, of a grammar.
+//! Errors that end a sequence: of the engine, of sampling, of constrained decoding.
 
 use crate::engine;
 use crate::sampling::SamplingError;
 
-/// Error of a constraint that cannot be followed.
+/// Error of a grammar or schema that cannot be followed.
 pub type ConstraintError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Error that ends a sequence.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Of the engine.
+    /// The engine failed to run a step.
     #[error(transparent)]
     Engine(#[from] engine::Error),
-    /// Of the choice of a token.
+    /// The next token could not be sampled.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
-    /// Of the grammar or schema.
+    /// The grammar or schema cannot be followed.
     #[error("what the answer must look like cannot be followed any further: {0}")]
     Constraint(#[source] ConstraintError),
-    /// A prompt that leaves no room for an answer.
+    /// The prompt leaves no room for another token.
     #[error("the prompt has {prompt} tokens, and the context {context}")]
     Prompt {
-        /// Tokens of the prompt.
+        /// Number of tokens in the prompt.
         prompt: usize,
-        /// Tokens of the context.
+        /// Context length in tokens.
         context: usize,
     },
 }
 
 impl Error {
-    /// Is the device lost? Then every later step on it fails.
+    /// Returns whether the device is lost. Every later step on it fails then.
     pub fn is_lost(&self) -> bool {
         matches!(self, Error::Engine(error) if error.is_lost())
     }
-    /// What the user can do about it, where that is known.
+    /// Returns a suggestion for the user, if there is one.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Engine(error) => error.hint(),

@@ -1,4 +1,4 @@
-//! One sequence on a batcher, from its prompt to its last token: for `run`, `chat` and tests.
+//! Generation of one sequence on a batcher, from prompt to last token: for `run`, `chat` and tests.
 
 use super::batcher::Batcher;
 use super::error::Error;
@@ -8,40 +8,40 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// The prefill of a prompt.
+/// Statistics of a prompt's prefill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PrefillStats {
     /// Tokens found in the prefix cache.
     pub reused: usize,
-    /// Tokens that were run.
+    /// Tokens that were computed.
     pub run: usize,
-    /// Time that took.
+    /// Duration of the prefill.
     pub time: Duration,
-    /// The whole prompt was run: the caller did not break off.
+    /// Whether the whole prompt was run; false if the caller stopped it.
     pub complete: bool,
 }
 
-/// A finished answer.
+/// Statistics of a finished answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Generated {
-    /// Its prompt.
+    /// Prefill of its prompt.
     pub prefill: PrefillStats,
-    /// Tokens, without the one that ended the text.
+    /// Generated tokens, without the end-of-text token.
     pub tokens: usize,
-    /// Time of the steps behind the prompt and of choosing tokens, without the caller's.
+    /// Duration of decode steps and sampling, without the caller's time.
     pub time: Duration,
-    /// Decode steps in that time: the first token comes from the prompt's logits.
+    /// Decode steps in that time; the first token comes from the prompt's logits.
     pub steps: usize,
-    /// Why it ended.
+    /// Reason for the end.
     pub finish: Finish,
 }
 
-/// Runs a prompt and generates an answer. `progress` gets the prompt tokens done and in all before
-/// every chunk, `each` gets each token as it is chosen; both may break off. The sequence ends with
-/// the call; its pages stay in the prefix cache.
+/// Runs a prompt and generates an answer. `progress` gets, before every chunk, the prompt tokens
+/// computed so far and in total, without reused ones; `each` gets each token as it is chosen. Both
+/// may stop the generation. The sequence ends with the call; its pages stay in the prefix cache.
 ///
 /// # Errors
-/// When the prompt does not fit, or the model, the choice or the constraint fails.
+/// When the prompt does not fit, or the model, sampling or the constraint fails.
 pub fn generate(
     batcher: &mut Batcher,
     prompt: &[u32],
@@ -51,7 +51,7 @@ pub fn generate(
     each: &mut dyn FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Generated, Error> {
     let id = batcher.add(prompt, options)?;
-    let mut run = Run {
+    let mut run = GenerateLoop {
         id,
         generation: RefCell::new(generation),
         vocabulary: batcher.engine().model().vocabulary(),
@@ -63,16 +63,22 @@ pub fn generate(
         Ok(finish) => {
             batcher.remove(id);
             let tokens = run.generation.borrow().tokens();
-            Ok(Generated { prefill: run.prefill, tokens, time: run.time, steps: run.steps, finish })
+            Ok(Generated {
+                prefill: run.prefill,
+                tokens,
+                time: run.time,
+                steps: run.steps,
+                finish,
+            })
         }
         Err(error) => {
-            batcher.spoil(id);
+            batcher.discard(id);
             Err(error)
         }
     }
 }
 
-struct Run<'g> {
+struct GenerateLoop<'g> {
     id: SequenceId,
     generation: RefCell<Generation<'g>>,
     vocabulary: usize,
@@ -81,7 +87,7 @@ struct Run<'g> {
     steps: usize,
 }
 
-impl Run<'_> {
+impl GenerateLoop<'_> {
     fn finish(
         &mut self,
         batcher: &mut Batcher,
@@ -91,7 +97,7 @@ impl Run<'_> {
     ) -> Result<Finish, Error> {
         loop {
             if !self.prefill.complete {
-                let found = batcher.scheduler().found(self.id).unwrap_or(0);
+                let found = batcher.scheduler().reused_tokens(self.id).unwrap_or(0);
                 let done = batcher.scheduler().computed(self.id).saturating_sub(found);
                 if progress(done, prompt - found).is_break() {
                     return Ok(Finish::Stopped);
@@ -102,7 +108,7 @@ impl Run<'_> {
             }
         }
     }
-    /// Runs a step, and takes the token that it leads to.
+    /// Runs a step and takes the token that it produces.
     fn step(
         &mut self,
         batcher: &mut Batcher,
@@ -111,31 +117,41 @@ impl Run<'_> {
     ) -> Result<Option<Finish>, Error> {
         let start = Instant::now();
         let (id, vocabulary, generation) = (self.id, self.vocabulary, &self.generation);
-        let mut asking =
-            |sequence, history: &[u32]| (sequence == id).then(|| generation.borrow_mut().ask(history, vocabulary))?;
-        let mut drawing = |sequence| (sequence == id).then(|| generation.borrow().draws())?;
-        let stepped = batcher.step_with(&mut asking, &mut drawing).map_err(|failed| failed.error)?;
+        let mut asking = |sequence, history: &[u32]| {
+            (sequence == id).then(|| generation.borrow_mut().row_params(history, vocabulary))?
+        };
+        let mut drawing = |sequence| (sequence == id).then(|| generation.borrow().sampling())?;
+        let stepped = batcher
+            .step_with(&mut asking, &mut drawing)
+            .map_err(|failed| failed.error)?;
         let Some(&of) = stepped.iter().find(|of| of.sequence == id) else {
-            self.prefilled(batcher, prompt, start.elapsed());
+            self.record_prefill(batcher, prompt, start.elapsed());
             return Ok(None);
         };
         let decoded = self.prefill.complete;
         if !decoded {
-            self.prefilled(batcher, prompt, start.elapsed());
+            self.record_prefill(batcher, prompt, start.elapsed());
         }
         let chosen = Instant::now();
         let step = batcher.choose(of, &mut self.generation.borrow_mut(), &mut |_| ())?;
         if let (Some(token), None) = (step.token, step.finish) {
             batcher.push(id, token);
         }
-        self.time += if decoded { start.elapsed() } else { chosen.elapsed() };
+        self.time += if decoded {
+            start.elapsed()
+        } else {
+            chosen.elapsed()
+        };
         self.steps += usize::from(decoded);
-        let stopped = step.token.is_some_and(|token| each(token).is_break()).then_some(Finish::Stopped);
+        let stopped = step
+            .token
+            .is_some_and(|token| each(token).is_break())
+            .then_some(Finish::Stopped);
         Ok(stopped.or(step.finish))
     }
-    /// Notes a step of the prompt.
-    fn prefilled(&mut self, batcher: &Batcher, prompt: usize, time: Duration) {
-        let found = batcher.scheduler().found(self.id).unwrap_or(0);
+    /// Updates the prefill statistics after a step of the prompt.
+    fn record_prefill(&mut self, batcher: &Batcher, prompt: usize, time: Duration) {
+        let found = batcher.scheduler().reused_tokens(self.id).unwrap_or(0);
         let computed = batcher.scheduler().computed(self.id).max(found);
         self.prefill = PrefillStats {
             reused: found,

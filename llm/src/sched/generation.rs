@@ -1,25 +1,28 @@
-//! The generation of one sequence: chooses each token from a step's output, and decides whether another follows.
+//! Generation of one sequence: chooses each token from a step's output, and
+//! decides whether to continue.
 
 use super::error::{ConstraintError, Error};
-use crate::sampling::{Ask, CHANGED, Choice, Draws, Ranked, Sampler, TokenSet};
+use crate::sampling::{
+    Candidates, MAX_CHANGED_LOGITS, RowParams, RowSampling, Sampler, SamplingMethod, TokenSet,
+};
 
-/// Why an answer ended.
+/// Reason for the end of a generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finish {
-    /// The model said so.
+    /// The model produced an end-of-text token.
     EndOfText,
-    /// Its constraint allows nothing more.
+    /// The constraint allows no further token.
     Complete,
-    /// As many tokens as were asked for.
+    /// The requested number of tokens was reached.
     Limit,
     /// The context is full.
     ContextFull,
-    /// The caller broke it off.
+    /// The caller stopped it.
     Stopped,
 }
 
 impl Finish {
-    /// In words.
+    /// Describes the reason in words.
     pub fn describe(self) -> &'static str {
         match self {
             Finish::EndOfText => "end of text",
@@ -31,39 +34,40 @@ impl Finish {
     }
 }
 
-/// What every answer must look like, token by token.
+/// Constrained decoding: a grammar or schema that masks tokens.
 pub trait Constraint {
-    /// Leaves those out that may not come next.
+    /// Removes the tokens that may not come next.
     ///
     /// # Errors
     /// When the constraint cannot be followed any further.
     fn mask(&mut self, tokens: &mut TokenSet) -> Result<(), ConstraintError>;
-    /// Goes on with a token. Is the answer complete?
+    /// Advances by a token. Returns whether the answer is complete.
     ///
     /// # Errors
     /// As for [`Constraint::mask`].
     fn accept(&mut self, token: u32) -> Result<bool, ConstraintError>;
 }
 
-/// The token that a step led to, and why the generation ends with it.
+/// The token that a step produced, and whether the generation ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TokenStep {
-    /// The next token of the answer; none if it had ended already, or this token ended it.
+    /// The next token of the answer; `None` if the answer had already ended or this token ends it.
     pub token: Option<u32>,
-    /// Why nothing follows, if nothing does.
+    /// Reason for the end, if the generation ends.
     pub finish: Option<Finish>,
 }
 
-/// What a step of the model gave.
+/// Output of a step for one sequence.
 #[derive(Clone, Copy, Debug)]
-pub enum Given<'a> {
-    /// The logits after the sequence.
+pub enum ModelOutput<'a> {
+    /// The logits after the last token.
     Logits(&'a [f32]),
-    /// The token after it, where that is known: see [`Generation::is_greedy`] and [`Generation::choose_ranked`].
+    /// The next token, if it is known without logits: see
+    /// [`Generation::is_greedy`] and [`Generation::choose_from_candidates`].
     Token(u32),
 }
 
-/// An answer while it is made.
+/// A running generation: sampler, limits and constraint of one sequence.
 pub struct Generation<'a> {
     sampler: Sampler,
     limit: usize,
@@ -74,16 +78,17 @@ pub struct Generation<'a> {
     tokens: usize,
     /// The last token, which the model has not run yet.
     last: Option<u32>,
-    /// Logits, where they are not taken as they are.
+    /// Scratch copy of the logits for biases and the grammar mask.
     logits: Vec<f32>,
-    /// What the constraint lets come next, once it was asked.
+    /// The grammar mask of the next token, once computed.
     allowed: Option<TokenSet>,
-    /// Tokens whose logits are changed by biases or penalties, as they were asked for.
+    /// Tokens with logits changed by biases or penalties, as last sent to the device.
     changed: Vec<u32>,
 }
 
 impl<'a> Generation<'a> {
-    /// Of at most `limit` tokens, up to one that `ends` it, which is no part of it.
+    /// Creates a generation of at most `limit` tokens. A token that `ends` accepts ends it and is
+    /// not part of the answer.
     pub fn new(sampler: Sampler, limit: usize, ends: impl Fn(u32) -> bool + 'a) -> Generation<'a> {
         Generation {
             sampler,
@@ -99,70 +104,107 @@ impl<'a> Generation<'a> {
             changed: Vec::new(),
         }
     }
-    /// Adds these numbers to the logits of these tokens; tokens that there are not are passed over.
+    /// Adds biases to the logits of these tokens; ids outside the vocabulary are ignored.
     pub fn with_bias(self, bias: Vec<(u32, f32)>) -> Generation<'a> {
         Generation { bias, ..self }
     }
-    /// Holds the answer to that.
+    /// Constrains the tokens by a grammar or schema.
     pub fn with_constraint(self, constraint: Box<dyn Constraint + 'a>) -> Generation<'a> {
-        Generation { constraint: Some(constraint), ..self }
+        Generation {
+            constraint: Some(constraint),
+            ..self
+        }
     }
-    /// Every token is chosen from logits on the host, which the caller sees: the same tokens, at the cost of reading them.
+    /// Chooses every token from logits on the host, which the caller then sees. The tokens are the
+    /// same; reading the logits costs time.
     pub fn with_logits(self) -> Generation<'a> {
-        Generation { wants_logits: true, ..self }
+        Generation {
+            wants_logits: true,
+            ..self
+        }
     }
-    /// Tokens so far.
+    /// Number of tokens generated so far.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
-    /// The last of them: the model has not run it yet.
-    pub fn last(&self) -> Option<u32> {
+    /// The last generated token, which the model has not run yet.
+    pub fn last_token(&self) -> Option<u32> {
         self.last
     }
-    /// Will the most probable token do for the next choice, whatever the logits?
+    /// Returns whether the next choice needs only the most probable token.
     pub fn is_greedy(&self) -> bool {
-        self.is_plain() && !self.wants_logits && self.sampler.choice() == Some(Choice::Greedy)
+        self.is_plain()
+            && !self.wants_logits
+            && self.sampler.choice() == Some(SamplingMethod::Greedy)
     }
     fn is_plain(&self) -> bool {
         self.constraint.is_none() && self.bias.is_empty()
     }
-    /// How a device may choose its tokens before the host has seen the one before, and how many may still come; none where it cannot.
-    pub fn draws(&self) -> Option<(Draws, usize)> {
+    /// Returns how the device may sample tokens without the host, and how many may follow;
+    /// `None` if it cannot.
+    pub fn sampling(&self) -> Option<(RowSampling, usize)> {
         let alone = self.is_plain() && !self.wants_logits;
-        Some((Draws::new(&self.sampler).filter(|_| alone)?, self.limit - self.tokens.min(self.limit)))
+        Some((
+            RowSampling::new(&self.sampler).filter(|_| alone)?,
+            self.limit - self.tokens.min(self.limit),
+        ))
     }
-    /// What a device is to be asked about the logits over so many tokens after `history`, so that the next one can be chosen without them; nothing where the most probable one will do, all
-    /// logits are wanted, or that cannot be asked.
-    pub fn ask(&mut self, history: &[u32], vocabulary: usize) -> Option<Ask> {
+    /// Returns the parameters with which a device computes candidates for
+    /// the token after `history`.
+    ///
+    /// `None` if the most probable token suffices, all logits are needed, or the parameters exceed
+    /// the device's limits.
+    pub fn row_params(&mut self, history: &[u32], vocabulary: usize) -> Option<RowParams> {
         if self.is_greedy() || self.wants_logits || self.tokens >= self.limit {
             return None;
         }
         self.changed.clear();
-        self.changed.extend(self.bias.iter().map(|bias| bias.0).chain(self.sampler.recent(history).iter().copied()));
+        self.changed.extend(
+            self.bias
+                .iter()
+                .map(|bias| bias.0)
+                .chain(self.sampler.recent(history).iter().copied()),
+        );
         self.changed.retain(|&id| (id as usize) < vocabulary);
         self.changed.sort_unstable();
         self.changed.dedup();
-        // What is wrong with a constraint is told where its answer goes on.
-        if self.changed.len() > CHANGED || self.allow(vocabulary).is_err() {
+        // Errors of the constraint are reported by `take`.
+        if self.changed.len() > MAX_CHANGED_LOGITS || self.compute_allowed(vocabulary).is_err() {
             return None;
         }
-        let draws = Draws::for_batch(&self.sampler).unwrap_or(Draws::greedy());
-        Some(Ask { allowed: self.allowed.clone(), changed: self.changed.clone(), draws, position: history.len() })
+        let draws = RowSampling::for_batch(&self.sampler).unwrap_or(RowSampling::greedy());
+        Some(RowParams {
+            allowed: self.allowed.clone(),
+            changed: self.changed.clone(),
+            sampling: draws,
+            position: history.len(),
+        })
     }
-    /// The token after `history`, of what was asked last; none where all logits are wanted to know it.
-    pub fn choose_ranked(&mut self, ranked: &Ranked, history: &[u32]) -> Option<u32> {
+    /// Chooses the token after `history` from candidates for the last parameters; `None` if
+    /// all logits are needed.
+    pub fn choose_from_candidates(&mut self, ranked: &Candidates, history: &[u32]) -> Option<u32> {
         let mut logits: Vec<f32> = ranked.raw.clone();
         for (token, bias) in &self.bias {
             if let Ok(at) = self.changed.binary_search(token) {
                 logits[at] += bias;
             }
         }
-        let allowed = |id: u32| self.allowed.as_ref().is_none_or(|tokens| tokens.contains(id));
-        let changed = self.changed.iter().copied().zip(logits).filter(|&(id, _)| allowed(id));
-        self.sampler.sample_ranked(ranked, &changed.collect::<Vec<_>>(), history)
+        let allowed = |id: u32| {
+            self.allowed
+                .as_ref()
+                .is_none_or(|tokens| tokens.contains(id))
+        };
+        let changed = self
+            .changed
+            .iter()
+            .copied()
+            .zip(logits)
+            .filter(|&(id, _)| allowed(id));
+        self.sampler
+            .sample_candidates(ranked, &changed.collect::<Vec<_>>(), history)
     }
-    /// Sees to it that it is known what the constraint, if there is one, lets come next.
-    fn allow(&mut self, vocabulary: usize) -> Result<(), Error> {
+    /// Computes the grammar mask if there is a constraint and the mask is not yet known.
+    fn compute_allowed(&mut self, vocabulary: usize) -> Result<(), Error> {
         if let (Some(constraint), None) = (&mut self.constraint, &self.allowed) {
             let mut tokens = TokenSet::all(vocabulary);
             constraint.mask(&mut tokens).map_err(Error::Constraint)?;
@@ -170,25 +212,38 @@ impl<'a> Generation<'a> {
         }
         Ok(())
     }
-    /// The next token, of what a step gave after all tokens so far: `history`, after which there is room for another one.
+    /// Chooses the token after `history` from a step's output. `history` has all tokens so far.
     ///
     /// # Errors
-    /// When the choice or the constraint fails.
-    pub fn take(&mut self, given: Given, history: &[u32], context: usize) -> Result<TokenStep, Error> {
+    /// When sampling or the constraint fails.
+    pub fn take(
+        &mut self,
+        given: ModelOutput,
+        history: &[u32],
+        context: usize,
+    ) -> Result<TokenStep, Error> {
         if self.tokens >= self.limit {
-            return Ok(TokenStep { token: None, finish: Some(Finish::Limit) });
+            return Ok(TokenStep {
+                token: None,
+                finish: Some(Finish::Limit),
+            });
         }
         let token = match given {
-            Given::Token(token) => token,
-            Given::Logits(logits) if self.is_plain() => self.sampler.sample(logits, history)?,
-            Given::Logits(logits) => self.changed_choice(logits, history)?,
+            ModelOutput::Token(token) => token,
+            ModelOutput::Logits(logits) if self.is_plain() => {
+                self.sampler.sample(logits, history)?
+            }
+            ModelOutput::Logits(logits) => self.changed_choice(logits, history)?,
         };
-        self.chose(token, history.len() >= context)
+        self.accept(token, history.len() >= context)
     }
-    /// Goes on with a token; `full` where the model can run no other.
-    fn chose(&mut self, token: u32, full: bool) -> Result<TokenStep, Error> {
+    /// Advances by a token; `full` if the context has no room for another.
+    fn accept(&mut self, token: u32, full: bool) -> Result<TokenStep, Error> {
         if (self.ends)(token) {
-            return Ok(TokenStep { token: None, finish: Some(Finish::EndOfText) });
+            return Ok(TokenStep {
+                token: None,
+                finish: Some(Finish::EndOfText),
+            });
         }
         self.tokens += 1;
         self.last = Some(token);
@@ -203,9 +258,12 @@ impl<'a> Generation<'a> {
             () if full => Some(Finish::ContextFull),
             () => None,
         };
-        Ok(TokenStep { token: Some(token), finish })
+        Ok(TokenStep {
+            token: Some(token),
+            finish,
+        })
     }
-    /// A token of logits to which biases are added, and which the constraint has masked.
+    /// Samples from logits with biases and the grammar mask applied.
     fn changed_choice(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, Error> {
         self.logits.clear();
         self.logits.extend_from_slice(logits);
@@ -214,9 +272,11 @@ impl<'a> Generation<'a> {
                 *logit += bias;
             }
         }
-        self.allow(logits.len())?;
+        self.compute_allowed(logits.len())?;
         if let Some(tokens) = &self.allowed {
-            let masked = (0u32..).zip(&mut self.logits).filter(|&(id, _)| !tokens.contains(id));
+            let masked = (0u32..)
+                .zip(&mut self.logits)
+                .filter(|&(id, _)| !tokens.contains(id));
             masked.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
         }
         Ok(self.sampler.sample(&self.logits, history)?)

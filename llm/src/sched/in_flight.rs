@@ -6,25 +6,28 @@ use std::time::Instant;
 /// State of asynchronous scheduling.
 #[derive(Default)]
 pub(super) struct InFlight {
-    /// Starts step t+1 before step t's tokens are read?
-    pub wanted: bool,
-    /// The step in flight, and its tokens once they were read without being handed out.
+    /// Whether step t+1 starts before step t's tokens are read.
+    pub enabled: bool,
+    /// The step in flight, and its tokens if they were read but not yet returned.
     pub batch: Option<Batch>,
-    pub landed: Option<Vec<Option<u32>>>,
-    /// Tokens that the device drew for the rows of the last step.
+    pub waited: Option<Vec<Option<u32>>>,
+    /// Tokens that the device sampled for the rows of the last step.
     pub drawn: Vec<Option<u32>>,
-    /// A token of the last step could not be chosen: the host looks at its logits, in a step of its own.
-    pub by_host: bool,
-    /// When the step before was read.
-    pub read: Option<Instant>,
+    /// A token of the last step could not be chosen: the host reads its logits,
+    /// in a synchronous step.
+    pub host_chooses: bool,
+    /// Time at which the previous step was read.
+    pub last_read: Option<Instant>,
 }
 
 impl InFlight {
     pub fn new(wanted: bool) -> InFlight {
-        InFlight { wanted, ..InFlight::default() }
+        InFlight {
+            enabled: wanted,
+            ..InFlight::default()
+        }
     }
-    /// Forgets the step in flight.
     pub fn forget(&mut self) {
-        *self = InFlight::new(self.wanted);
+        *self = InFlight::new(self.enabled);
     }
 }

@@ -1,6 +1,8 @@
-//! Continuous batching: which tokens of which sequences are in the next step, and which pages of the KV cache they have.
+//! Continuous batching: which tokens of which sequences run in the next step, and
+//! in which KV pages.
 //!
-//! The [`Scheduler`] decides over a [`PagePool`](pages::PagePool), the [`Batcher`] runs its batches on an engine, [`generate`] drives one sequence.
+//! The [`Scheduler`] plans batches over a [`PagePool`](pages::PagePool), the [`Batcher`] runs them
+//! on an engine, [`generate`] drives one sequence.
 
 mod async_schedule;
 mod batch;
@@ -9,21 +11,21 @@ mod error;
 mod generate;
 pub mod generation;
 mod in_flight;
-mod pace;
 mod pages;
+mod prefill_budget;
 mod prefix_node;
 mod reuse;
 mod scheduler;
 mod sequence;
+mod sliding_window_pages;
+mod sliding_window_pool;
 mod state_pool;
-mod states;
+mod state_snapshots;
 #[cfg(test)]
 mod tests;
-mod window_pool;
-mod windows;
 
-pub use batch::{Batch, Decode, Load, Piece, SchedulerConfig};
-pub use batcher::{Asking, Batcher, Drawing, Failed, Stepped, Steps};
+pub use batch::{Batch, Decode, Load, PrefillChunk, SchedulerConfig};
+pub use batcher::{Batcher, FailedStep, ReadySequence, RowParamsFn, SamplingFn, StepCounts};
 pub use error::{ConstraintError, Error};
 pub use generate::{Generated, PrefillStats, generate};
 pub use pages::Swap;

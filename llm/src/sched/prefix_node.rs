@@ -1,23 +1,28 @@
 //! Nodes of the prefix tree.
 
-/// Number of a node of the prefix tree: what follows one page. Pages are used again, these numbers are not.
-pub(super) type Node = u64;
+/// Identifier of a node of the prefix tree: the end of one page. Pages are
+/// reused, identifiers are not.
+pub(super) type NodeId = u64;
 
-/// The node before all first pages.
-pub(super) const START: Node = 0;
+/// The root: the parent of all first pages.
+pub(super) const ROOT: NodeId = 0;
 
-/// How many pages of a sequence the prefix tree has, and the node behind the last of them.
+/// Number of a sequence's pages in the prefix tree, and the node of the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PrefixNode {
     pub(super) blocks: usize,
-    pub(super) node: Node,
-    /// Whether the tree lost the page behind the last: nothing that follows is inserted.
+    pub(super) id: NodeId,
+    /// Whether the tree lost the node: no further pages are inserted.
     pub(super) lost: bool,
 }
 
 impl PrefixNode {
-    /// Creates the node behind that many pages.
-    pub(super) fn new(blocks: usize, node: Node) -> PrefixNode {
-        PrefixNode { blocks, node, lost: false }
+    /// Creates the node after that many pages.
+    pub(super) fn new(blocks: usize, node: NodeId) -> PrefixNode {
+        PrefixNode {
+            blocks,
+            id: node,
+            lost: false,
+        }
     }
 }

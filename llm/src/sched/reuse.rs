@@ -1,7 +1,8 @@
-//! Which cached rows a sequence may reuse, and the block size of rows that are the same to the bit.
+//! Which cached rows a sequence may reuse, and the block size of bit-exact rows.
 //!
-//! Rows of one token may differ in their last bits by the kind of step that computed them. Rows of a prompt's whole blocks go through one kind of step, so they depend on the tokens
-//! alone: they are *exact*, and reusing them changes nothing. Rows of an answer are not.
+//! KV rows of one token may differ in their last bits by the kind of step that computed them. Rows
+//! of a prompt's whole blocks always use one kind of step, so they depend on the tokens alone: they
+//! are *exact*, and reusing them changes no result. Rows of an answer are not exact.
 
 /// Tokens of a block of exact rows.
 pub const BLOCK: usize = 32;
@@ -9,9 +10,9 @@ pub const BLOCK: usize = 32;
 /// Which rows of earlier sequences a sequence may reuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Reuse {
-    /// Only rows that equal recomputed ones to the bit.
+    /// Only rows that are bit-identical to recomputed ones.
     Exact,
-    /// All rows.
+    /// All rows of the prefix cache.
     #[default]
     Any,
 }

@@ -1,49 +1,61 @@
-//! Which tokens of which sequences are in the next step. Pure: no device and no clock, so that everything about it can be tested.
+//! Plans the next step: which tokens of which sequences run. It uses no device and no clock, so
+//! that it can be tested alone.
 //!
-//! A step has a token of every sequence that is being answered, and with them, or in a step of its own, a piece of one prompt; prompts take turns. A sequence is admitted, first come first, when there are pages
-//! for all of its tokens. Where pages run out the youngest gives up its own and is admitted again later, before any that came after it: the oldest always goes on.
+//! A batch has one token of every decoding sequence and a prefill chunk of one prompt, in a
+//! mixed batch or in a step of its own; prompts take turns. Sequences are admitted in order
+//! of arrival when there are pages for all of their tokens. When pages run out, the
+//! youngest sequence is preempted and later recomputed, before any that arrived after it,
+//! so the oldest always progresses.
 
-use super::batch::{Batch, Borrowed, Decode, Load, Piece, SchedulerConfig};
-use super::pages::{PagePool, PartialPage, PrefixHit, Swap};
+mod admission;
+
+use super::batch::{Batch, Borrowed, Decode, Load, PrefillChunk, SchedulerConfig};
+use super::pages::{PagePool, PartialPage, Swap};
 use super::prefix_node::PrefixNode;
 use super::reuse::{BLOCK, Reuse};
 use super::sequence::{Sequence, SequenceId, SequenceOptions};
 use crate::engine::{PageCopy, Pages, StateCopy};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where others were seen to leave what a sequence begins with, as whole blocks: its states are kept there.
-fn branch(s: &Sequence) -> usize {
-    s.known / BLOCK * BLOCK
+/// Returns the end of the whole blocks that the prefix tree knew at admission; a state snapshot is
+/// taken there, as other sequences share that prefix.
+fn branch_point(s: &Sequence) -> usize {
+    s.matched / BLOCK * BLOCK
 }
 
-/// What a copy is made of: held until then.
-fn source(copy: &PageCopy) -> PartialPage {
-    PartialPage { page: copy.from, window: copy.windows.map(|windows| windows[0]), positions: 0 }
+/// Returns the source of a copy, which is retained until the copy is made.
+fn copy_source(copy: &PageCopy) -> PartialPage {
+    PartialPage {
+        page: copy.from,
+        window: copy.windows.map(|windows| windows[0]),
+        positions: 0,
+    }
 }
 
-/// The sequences, and the pages that they share.
+/// Sequences and the page pool that they share.
 #[derive(Debug)]
 pub struct Scheduler {
-    bounds: SchedulerConfig,
+    config: SchedulerConfig,
     pool: PagePool,
     /// Sequences without pages, in order of arrival.
     waiting: BTreeMap<SequenceId, Sequence>,
     /// Sequences with pages, in order of arrival: the last is the youngest.
     running: BTreeMap<SequenceId, Sequence>,
-    /// Copies before the next step, and the pages that are held for them.
+    /// Copies to make before the next step, and pages retained for the step in flight.
     copies: Vec<PageCopy>,
     states: Vec<StateCopy>,
-    held: Held,
+    held: HeldPages,
     /// Pages of the pool, and of the window pool, that may hold NaN or infinity.
     distrusted: [BTreeSet<u32>; 2],
     turns: u64,
-    last: u64,
+    last_id: u64,
     preempted: u64,
 }
 
-/// What an in-flight step reads, kept until [`Scheduler::let_go`] whatever becomes of its sequences.
+/// Pages and states that an in-flight step reads, retained until [`Scheduler::release_in_flight`]
+/// even if its sequences end.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldPages {
     pages: Vec<u32>,
     /// Pages with their sliding-window pages.
     windows: Vec<[u32; 2]>,
@@ -52,30 +64,33 @@ struct Held {
 }
 
 impl Scheduler {
-    /// No sequences yet.
+    /// Creates a scheduler without sequences.
     pub fn new(bounds: SchedulerConfig) -> Scheduler {
         Scheduler {
-            bounds,
-            pool: PagePool::new(bounds.pages, bounds.page, bounds.places)
-                .with_windows(bounds.windows)
-                .with_states(bounds.states),
+            config: bounds,
+            pool: PagePool::new(bounds.pages, bounds.page_size, bounds.host_slots)
+                .with_windows(bounds.window_pool)
+                .with_states(bounds.state_rows),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
             copies: Vec::new(),
             states: Vec::new(),
-            held: Held::default(),
+            held: HeldPages::default(),
             distrusted: Default::default(),
             turns: 0,
-            last: 0,
+            last_id: 0,
             preempted: 0,
         }
     }
-    /// Queues a sequence with this prompt, of one token at least.
+    /// Queues a sequence with this prompt, of at least one token.
     pub fn add(&mut self, prompt: Vec<u32>, options: SequenceOptions) -> SequenceId {
-        self.last += 1;
-        let id = SequenceId(self.last);
+        self.last_id += 1;
+        let id = SequenceId(self.last_id);
         let prompt_tokens = prompt.len();
-        let SequenceOptions { reuse, batch_invariant } = options;
+        let SequenceOptions {
+            reuse,
+            batch_invariant,
+        } = options;
         let reuse = if batch_invariant { Reuse::Exact } else { reuse };
         let sequence = Sequence {
             id,
@@ -85,13 +100,13 @@ impl Scheduler {
             exact: 0,
             reuse,
             batch_invariant,
-            blocks: false,
+            exact_blocks: false,
             pages: Vec::new(),
             windows: Default::default(),
             state: None,
-            known: 0,
-            place: Default::default(),
-            found: None,
+            matched: 0,
+            node: Default::default(),
+            reused: None,
             turn: 0,
         };
         self.waiting.insert(id, sequence);
@@ -101,57 +116,77 @@ impl Scheduler {
         self.running.get(&id).or_else(|| self.waiting.get(&id))
     }
     fn find_mut(&mut self, id: SequenceId) -> Option<&mut Sequence> {
-        self.running.get_mut(&id).or_else(|| self.waiting.get_mut(&id))
+        self.running
+            .get_mut(&id)
+            .or_else(|| self.waiting.get_mut(&id))
     }
-    /// The tokens of a sequence; none of one that is not here any more.
+    /// Returns the tokens of a sequence; empty if it was removed.
     pub fn tokens(&self, id: SequenceId) -> &[u32] {
         self.find(id).map_or(&[], |s| &s.tokens)
     }
-    /// The pages of a sequence up to that position.
+    /// Returns the pages of a sequence up to that position.
     pub fn pages(&self, id: SequenceId, position: usize) -> Pages<'_> {
-        let Some(s) = self.find(id) else { return Pages::default() };
-        let to = |numbers: &'_ Vec<u32>| numbers.len().min(position / self.bounds.page + 1);
+        let Some(s) = self.find(id) else {
+            return Pages::default();
+        };
+        let to = |numbers: &'_ Vec<u32>| numbers.len().min(position / self.config.page_size + 1);
         let windows = &s.windows.numbers[..to(&s.windows.numbers)];
-        Pages { all: &s.pages[..to(&s.pages)], windows, state: s.state.unwrap_or(0) }
+        Pages {
+            all: &s.pages[..to(&s.pages)],
+            windows,
+            state: s.state.unwrap_or(0),
+        }
     }
-    /// How many tokens of its prompt were found when it was admitted first; none before that.
-    pub fn found(&self, id: SequenceId) -> Option<usize> {
-        self.find(id)?.found
+    /// Returns the prompt tokens reused at the first admission; `None` before it.
+    pub fn reused_tokens(&self, id: SequenceId) -> Option<usize> {
+        self.find(id)?.reused
     }
-    /// How many tokens of a sequence have been run, or were found.
+    /// Returns the number of tokens of a sequence that were run or reused.
     pub fn computed(&self, id: SequenceId) -> usize {
         self.find(id).map_or(0, |s| s.computed)
     }
-    /// What was chosen after the last token that was run.
+    /// Appends the token chosen after a sequence's last one.
     pub fn push(&mut self, id: SequenceId, token: u32) {
         if let Some(sequence) = self.find_mut(id) {
             sequence.tokens.push(token);
         }
         self.trust(id);
     }
-    /// Trusts the whole pages of a sequence that a token was chosen of: its logits were finite, and so
-    /// is every row behind them.
+    /// Trusts the whole pages of a sequence after a token was chosen for it: its logits were
+    /// finite, and so are all rows that they depend on.
     fn trust(&mut self, id: SequenceId) {
         let [distrusted, distrusted_windows] = &mut self.distrusted;
-        let Some(s) = self.running.get(&id).filter(|_| !(distrusted.is_empty() && distrusted_windows.is_empty()))
+        let Some(s) = self
+            .running
+            .get(&id)
+            .filter(|_| !(distrusted.is_empty() && distrusted_windows.is_empty()))
         else {
             return;
         };
-        let whole = s.computed / self.bounds.page;
-        s.pages.iter().take(whole).for_each(|page| _ = distrusted.remove(page));
+        let whole = s.computed / self.config.page_size;
+        s.pages
+            .iter()
+            .take(whole)
+            .for_each(|page| _ = distrusted.remove(page));
         let windows = s.windows.numbers.iter().take(whole).skip(s.windows.first);
         windows.for_each(|number| _ = distrusted_windows.remove(number));
     }
     /// Distrusts the pages of a sequence: they may hold NaN or infinity.
     fn distrust(&mut self, id: SequenceId) {
-        let Some(s) = self.running.get(&id) else { return };
+        let Some(s) = self.running.get(&id) else {
+            return;
+        };
         self.distrusted[0].extend(&s.pages);
         self.distrusted[1].extend(s.windows.numbers.get(s.windows.first..).unwrap_or_default());
     }
-    /// A sequence ends: its pages are let go, and what is known of them stays while there is room.
+    /// Removes a sequence and releases its pages; computed rows stay in the prefix cache.
     pub fn remove(&mut self, id: SequenceId) {
-        // No logits of a prompt that was broken off have been seen.
-        if self.running.get(&id).is_some_and(|s| s.tokens.len() == s.prompt) {
+        // A prompt that was cancelled has had no logits checked.
+        if self
+            .running
+            .get(&id)
+            .is_some_and(|s| s.tokens.len() == s.prompt)
+        {
             self.distrust(id);
         }
         if let Some(sequence) = self.running.remove(&id) {
@@ -159,27 +194,38 @@ impl Scheduler {
         }
         self.waiting.remove(&id);
     }
-    /// A batch has failed: its sequences end, and what they have computed is not to be trusted. Those that they were.
-    pub fn failed(&mut self, batch: &Batch) -> Vec<SequenceId> {
-        self.copied(batch);
-        batch.snapshot.iter().for_each(|copy| self.pool.let_go_of_state(copy.to));
-        self.pool.invalidate_swaps(&batch.moves);
+    /// Ends the sequences of a failed batch and discards their rows. Returns the sequences.
+    pub fn fail_batch(&mut self, batch: &Batch) -> Vec<SequenceId> {
+        self.finish_copies(batch);
+        batch
+            .snapshot
+            .iter()
+            .for_each(|copy| self.pool.release_state(copy.to));
+        self.pool.invalidate_swaps(&batch.swaps);
         let decodes = batch.decodes.iter().map(|d| d.sequence);
-        let all: Vec<SequenceId> = decodes.chain(batch.piece.iter().map(|p| p.sequence)).collect();
-        all.iter().for_each(|&id| self.spoil(id));
-        // Who waits for a copy that was not made has nothing either.
-        let back = |of: &Swap, s: &Sequence| matches!(of, Swap::In { page, .. } if s.pages.contains(page));
+        let all: Vec<SequenceId> = decodes
+            .chain(batch.chunk.iter().map(|p| p.sequence))
+            .collect();
+        all.iter().for_each(|&id| self.discard(id));
+        // Sequences that wait for a copy that was not made are ended too.
+        let back =
+            |of: &Swap, s: &Sequence| matches!(of, Swap::In { page, .. } if s.pages.contains(page));
         let made = |s: &Sequence| {
             let copied = batch.copies.iter().all(|copy| !s.pages.contains(&copy.to))
                 && batch.states.iter().all(|copy| s.state != Some(copy.to));
-            copied && !batch.moves.iter().any(|of| back(of, s))
+            copied && !batch.swaps.iter().any(|of| back(of, s))
         };
-        let others: Vec<SequenceId> = self.running.values().filter(|s| !made(s)).map(|s| s.id).collect();
-        others.iter().for_each(|&id| self.spoil(id));
+        let others: Vec<SequenceId> = self
+            .running
+            .values()
+            .filter(|s| !made(s))
+            .map(|s| s.id)
+            .collect();
+        others.iter().for_each(|&id| self.discard(id));
         all.into_iter().chain(others).collect()
     }
-    /// A sequence ends, and what it has computed is not to be trusted.
-    pub fn spoil(&mut self, id: SequenceId) {
+    /// Removes a sequence and removes its pages from the prefix tree.
+    pub fn discard(&mut self, id: SequenceId) {
         let pages = self.find(id).map(|s| s.pages.clone()).unwrap_or_default();
         self.distrust(id);
         if let Some(sequence) = self.find_mut(id) {
@@ -188,70 +234,98 @@ impl Scheduler {
         self.pool.invalidate(&pages);
         self.remove(id);
     }
-    /// Lets go of a sequence's pages; it has computed nothing then.
+    /// Releases a sequence's pages and resets its progress.
     fn release(&mut self, mut sequence: Sequence) -> Sequence {
-        let Sequence { place, pages, windows, state, tokens, computed, exact, .. } = &mut sequence;
-        // A page that waits to be copied was held for that copy, and holds nothing of this sequence yet.
-        let (own, others): (Vec<_>, Vec<_>) = self.copies.iter().partition(|copy| pages.contains(&copy.to));
+        let Sequence {
+            node: place,
+            pages,
+            windows,
+            state,
+            tokens,
+            computed,
+            exact,
+            ..
+        } = &mut sequence;
+        // A page with a pending copy was retained for that copy, and holds no rows
+        // of this sequence yet.
+        let (own, others): (Vec<_>, Vec<_>) = self
+            .copies
+            .iter()
+            .partition(|copy| pages.contains(&copy.to));
         self.copies = others;
-        own.iter().for_each(|copy| self.pool.copied(&source(copy)));
-        let whole = if own.is_empty() { *computed } else { *computed / self.bounds.page * self.bounds.page };
+        own.iter()
+            .for_each(|copy| self.pool.release_partial(&copy_source(copy)));
+        let whole = if own.is_empty() {
+            *computed
+        } else {
+            *computed / self.config.page_size * self.config.page_size
+        };
         if whole > 0 {
-            self.pool.insert(place, pages, &tokens[..whole], *exact, true);
+            self.pool
+                .insert(place, pages, &tokens[..whole], *exact, true);
         }
         self.pool.release_windows(windows, pages);
         if let Some(row) = state.take() {
-            self.leave_state(row, place, &tokens[..*computed], *exact == *computed);
+            self.release_state(row, place, &tokens[..*computed], *exact == *computed);
         }
         self.pool.release(pages);
         pages.clear();
-        (sequence.computed, sequence.exact, sequence.place) = (0, 0, Default::default());
+        (sequence.computed, sequence.exact, sequence.node) = (0, 0, Default::default());
         sequence
     }
-    /// Leaves the row of states of a sequence that has computed these tokens, whose whole pages end at that place.
-    fn leave_state(&mut self, row: u32, place: &PrefixNode, computed: &[u32], exact: bool) {
-        // A row that waits to be copied to holds nothing of this sequence yet.
+    /// Releases a sequence's state row as the snapshot after `computed`; `place` is the node of
+    /// the last whole page.
+    fn release_state(&mut self, row: u32, place: &PrefixNode, computed: &[u32], exact: bool) {
+        // A row that is the target of a pending copy holds no state of this sequence yet.
         match self.states.iter().position(|copy| copy.to == row) {
             Some(at) => {
-                self.pool.let_go_of_state(self.states[at].from);
+                self.pool.release_state(self.states[at].from);
                 self.states.swap_remove(at);
-                self.pool.let_go_of_state(row);
+                self.pool.release_state(row);
             }
-            None => self.pool.keep_state(row, place, computed, exact),
+            None => self.pool.release_as_snapshot(row, place, computed, exact),
         }
     }
-    /// A batch's copies were made, or will not be.
-    fn copied(&mut self, batch: &Batch) {
-        batch.copies.iter().for_each(|copy| self.pool.copied(&source(copy)));
-        batch.states.iter().for_each(|copy| self.pool.let_go_of_state(copy.from));
+    /// Releases the sources of a batch's copies, made or not.
+    fn finish_copies(&mut self, batch: &Batch) {
+        batch
+            .copies
+            .iter()
+            .for_each(|copy| self.pool.release_partial(&copy_source(copy)));
+        batch
+            .states
+            .iter()
+            .for_each(|copy| self.pool.release_state(copy.from));
     }
-    /// A sequence that runs is admitted again, as of now, with what others may have of it: what its states are is not known.
-    pub fn run_again(&mut self, id: SequenceId) {
+    /// Preempts a running sequence without a snapshot of its state, which is unknown. It is
+    /// admitted again with the rows in the prefix cache.
+    pub fn requeue(&mut self, id: SequenceId) {
         if let Some(row) = self.find_mut(id).and_then(|s| s.state.take()) {
-            self.pool.let_go_of_state(row);
+            self.pool.release_state(row);
         }
         self.preempt(id);
     }
-    /// Is there room for another sequence beside those that run and wait?
+    /// Returns whether another sequence could be admitted without waiting.
     pub fn has_room(&self) -> bool {
-        self.waiting.is_empty() && self.running.len() < self.bounds.sequences
+        self.waiting.is_empty() && self.running.len() < self.config.max_sequences
     }
-    /// Is nobody here?
+    /// Returns whether there are no sequences.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
-    /// Pages for so many tokens of nobody's, which run at most so many at a time; none where there are too few now. To be given back with [`Scheduler::give_back`].
+    /// Borrows pages for `tokens` tokens that belong to no sequence and run in steps of at most
+    /// `most`. `None` if there are too few now. Return them with [`Scheduler::return_borrowed`].
     pub fn borrow(&mut self, tokens: usize, most: usize) -> Option<Borrowed> {
-        let pages = tokens.div_ceil(self.bounds.page);
+        let pages = tokens.div_ceil(self.config.page_size);
         if pages > self.pool.free() {
             return None;
         }
         let state = self.pool.take_state();
-        if state.is_none() && self.bounds.states > 0 {
+        if state.is_none() && self.config.state_rows > 0 {
             return None;
         }
         let Some(windows) = self.pool.borrow_windows(pages, most) else {
-            state.iter().for_each(|&row| self.pool.let_go_of_state(row));
+            state.iter().for_each(|&row| self.pool.release_state(row));
             return None;
         };
         let mut all = Vec::with_capacity(pages);
@@ -259,14 +333,21 @@ impl Scheduler {
             all.push(self.pool.take(all.last().copied())?);
         }
         let pages = all;
-        Some(Borrowed { pages, windows, state })
+        Some(Borrowed {
+            pages,
+            windows,
+            state,
+        })
     }
-    /// A scheduler without sequences that trusts no page which this one has used.
+    /// Returns a scheduler without sequences that distrusts every page used by this one.
     pub fn emptied(&self) -> Scheduler {
         let [mut pages, mut windows] = self.distrusted.clone();
         pages.extend(self.pool.used());
         windows.extend(self.pool.used_windows());
-        Scheduler { distrusted: [pages, windows], ..Scheduler::new(self.bounds) }
+        Scheduler {
+            distrusted: [pages, windows],
+            ..Scheduler::new(self.config)
+        }
     }
     /// Takes the free pages that may hold NaN or infinity, to be cleared: of the pool, then of the
     /// window pool. Steps are not contiguous while others are left.
@@ -277,320 +358,416 @@ impl Scheduler {
         let pool = &self.pool;
         let [pages, windows] = &mut self.distrusted;
         let free = [
-            pages.iter().copied().filter(|&page| pool.is_free(page)).collect::<Vec<u32>>(),
-            windows.iter().copied().filter(|&page| pool.is_window_free(page)).collect(),
+            pages
+                .iter()
+                .copied()
+                .filter(|&page| pool.is_free(page))
+                .collect::<Vec<u32>>(),
+            windows
+                .iter()
+                .copied()
+                .filter(|&page| pool.is_window_free(page))
+                .collect(),
         ];
         pages.retain(|&page| !pool.is_free(page));
         windows.retain(|&page| !pool.is_window_free(page));
         free
     }
-    /// Are there pages that may hold NaN or infinity?
+    /// Returns whether there are pages that may hold NaN or infinity.
     pub fn has_distrusted(&self) -> bool {
         self.distrusted.iter().any(|pages| !pages.is_empty())
     }
-    /// Does at most one sequence have pages, and may its steps read them without a block table? With
-    /// exact rows it always reads them by table: kernels of either kind sum in their own order, and
-    /// where its pages lie must not show in its text.
+    /// Returns whether at most one sequence has pages, and may read them without a block table.
+    /// Sequences with exact reuse always use the block table: the two kinds of kernels sum in
+    /// different orders, and the location of pages must not change the text.
     pub fn is_contiguous(&self) -> bool {
         self.running.len() <= 1 && self.running.values().all(|s| s.reuse == Reuse::Any)
     }
-    /// Moves have failed.
-    pub fn spoil_moves(&mut self, moves: &[Swap]) {
+    /// Removes the targets of failed swaps from the prefix tree.
+    pub fn invalidate_swaps(&mut self, moves: &[Swap]) {
         self.pool.invalidate_swaps(moves);
     }
-    /// What is to be moved before anything else is done with pages that were borrowed.
-    pub fn take_moves(&mut self) -> Vec<Swap> {
-        self.pool.take_moves()
+    /// Takes the swaps that must run before borrowed pages are used.
+    pub fn take_swaps(&mut self) -> Vec<Swap> {
+        self.pool.take_swaps()
     }
-    /// Releases pages that were borrowed. Their rows may hold NaN or infinity.
-    pub fn give_back(&mut self, borrowed: &Borrowed) {
+    /// Releases borrowed pages. Their rows may hold NaN or infinity.
+    pub fn return_borrowed(&mut self, borrowed: &Borrowed) {
         self.distrusted[0].extend(&borrowed.pages);
         self.distrusted[1].extend(&borrowed.windows);
         self.pool.release(&borrowed.pages);
-        self.pool.give_back_windows(&borrowed.windows);
-        borrowed.state.iter().for_each(|&row| self.pool.let_go_of_state(row));
+        self.pool.return_windows(&borrowed.windows);
+        borrowed
+            .state
+            .iter()
+            .for_each(|&row| self.pool.release_state(row));
     }
-    /// How much there is to do.
+    /// Returns the current load.
     pub fn load(&self) -> Load {
         Load {
             running: self.running.len(),
             waiting: self.waiting.len(),
             pages: self.pool.held(),
             total_pages: self.pool.total(),
-            kept_pages: self.pool.kept(),
-            kept_windows: self.pool.kept_windows(),
-            kept_states: self.pool.kept_states(),
-            away_pages: self.pool.away(),
-            leaked: self.is_idle().then(|| self.pool.all_held()),
+            cached_pages: self.pool.cached(),
+            cached_window_pages: self.pool.cached_windows(),
+            cached_states: self.pool.cached_states(),
+            host_pages: self.pool.host_pages(),
+            leaked: self.is_idle().then(|| self.pool.total_held()),
             tokens: self.running.values().map(|s| s.computed).sum(),
             preempted: self.preempted,
         }
     }
-    /// What is to be run next, with a piece of at most `beside` tokens where answers wait for it. Until [`Scheduler::ran`] is told of it nothing else may be.
+    /// Plans the next batch. `beside` bounds the prefill chunk if there are decode rows. Report the
+    /// batch to [`Scheduler::finish_batch`] before calling this again.
     pub fn next_batch(&mut self, beside: usize) -> Batch {
         self.admit();
-        let decodes = self.decodes();
-        // Of a block at least: the tokens behind a prompt's last whole one are run in one step, whoever is beside them, as kernels of other classes sum in another order.
-        let beside = beside.max(BLOCK).min(self.bounds.piece);
-        let piece = self.piece(if decodes.is_empty() { self.bounds.piece } else { beside });
+        let decodes = self.decode_rows();
+        // At least a block: the tokens after a prompt's last whole block run in one step whatever
+        // else is in the batch, as other kinds of steps sum in another order.
+        let beside = beside.max(BLOCK).min(self.config.max_chunk);
+        let piece = self.next_chunk(if decodes.is_empty() {
+            self.config.max_chunk
+        } else {
+            beside
+        });
         let batch_invariant = decodes.iter().any(|d| self.is_batch_invariant(d.sequence));
-        // A chunk writes the same KV cache in either kind of step; its logits, and the others' rows, differ.
-        let apart = |chunk: &Piece| chunk.ends && self.is_batch_invariant(chunk.sequence);
-        let mixed = self.bounds.mixed
+        // A chunk writes the same KV cache in either kind of step; its logits, and
+        // the other rows, differ.
+        let apart =
+            |chunk: &PrefillChunk| chunk.needs_logits && self.is_batch_invariant(chunk.sequence);
+        let mixed = self.config.mixed
             && !decodes.is_empty()
             && !batch_invariant
             && piece.as_ref().is_some_and(|chunk| !apart(chunk));
         let snapshot = piece.as_ref().and_then(|piece| self.snapshot(piece));
-        let (copies, states) = (std::mem::take(&mut self.copies), std::mem::take(&mut self.states));
-        Batch { moves: self.pool.take_moves(), copies, states, decodes, piece, snapshot, batch_invariant, mixed }
+        let (copies, states) = (
+            std::mem::take(&mut self.copies),
+            std::mem::take(&mut self.states),
+        );
+        Batch {
+            swaps: self.pool.take_swaps(),
+            copies,
+            states,
+            decodes,
+            chunk: piece,
+            snapshot,
+            batch_invariant,
+            mixed,
+        }
     }
     fn is_batch_invariant(&self, id: SequenceId) -> bool {
         self.find(id).is_some_and(|s| s.batch_invariant)
     }
-    /// The batch behind one that is under way, of those of its sequences that go on: which token of theirs each runs is not known here yet. Whether one may still have a token at a position, `goes_on` says.
-    /// None where what is next can be said only once that batch has been read.
-    pub fn next_ahead(&mut self, batch: &Batch, goes_on: &mut dyn FnMut(SequenceId, usize) -> bool) -> Option<Batch> {
-        let admits = !self.waiting.is_empty() && self.running.len() < self.bounds.sequences;
-        let all = self.running.keys().all(|&id| batch.row(id).is_some_and(|row| batch.decodes[row].ends));
-        if batch.piece.is_some() || admits || !all {
+    /// Plans the batch after one in flight, for those of its sequences that continue. Their tokens
+    /// are not known yet. `goes_on` returns whether a sequence may have a token at a position.
+    ///
+    /// `None` if the next batch depends on the result of that one.
+    pub fn next_in_flight(
+        &mut self,
+        batch: &Batch,
+        goes_on: &mut dyn FnMut(SequenceId, usize) -> bool,
+    ) -> Option<Batch> {
+        let admits = !self.waiting.is_empty() && self.running.len() < self.config.max_sequences;
+        let all = self.running.keys().all(|&id| {
+            batch
+                .row(id)
+                .is_some_and(|row| batch.decodes[row].needs_logits)
+        });
+        if batch.chunk.is_some() || admits || !all {
             return None;
         }
         let mut decodes = Vec::new();
-        for &Decode { sequence, position, .. } in &batch.decodes {
+        for &Decode {
+            sequence, position, ..
+        } in &batch.decodes
+        {
             let next = position + 1;
-            let Some(s) = self.running.get_mut(&sequence) else { continue };
+            let Some(s) = self.running.get_mut(&sequence) else {
+                continue;
+            };
             if !goes_on(sequence, next) {
                 continue;
             }
-            if next / self.bounds.page >= s.pages.len() {
-                s.pages.push(self.pool.take_at_once(s.pages.last().copied())?);
+            if next / self.config.page_size >= s.pages.len() {
+                s.pages
+                    .push(self.pool.take_without_swap(s.pages.last().copied())?);
             }
-            self.pool.reach(&mut s.windows, &s.pages, next + 1);
-            decodes.push(Decode { sequence, position: next, ends: true });
+            self.pool.ensure_windows(&mut s.windows, &s.pages, next + 1);
+            decodes.push(Decode {
+                sequence,
+                position: next,
+                needs_logits: true,
+            });
         }
         let batch_invariant = decodes.iter().any(|d| self.is_batch_invariant(d.sequence));
-        let batch = Batch { decodes, batch_invariant, ..Batch::default() };
+        let batch = Batch {
+            decodes,
+            batch_invariant,
+            ..Batch::default()
+        };
         (!batch.is_empty()).then_some(batch)
     }
-    /// A batch is under way while its sequences may end: nobody else gets their pages before [`Scheduler::let_go`].
-    pub fn hold(&mut self, batch: &Batch) {
-        for &Decode { sequence, position, .. } in &batch.decodes {
-            let Some(s) = self.running.get(&sequence) else { continue };
-            s.pages.iter().for_each(|&page| self.pool.hold(page));
+    /// Retains the pages and states that an in-flight batch reads until
+    /// [`Scheduler::release_in_flight`], since its sequences may end before.
+    pub fn hold_in_flight(&mut self, batch: &Batch) {
+        for &Decode {
+            sequence, position, ..
+        } in &batch.decodes
+        {
+            let Some(s) = self.running.get(&sequence) else {
+                continue;
+            };
+            s.pages.iter().for_each(|&page| self.pool.retain(page));
             self.held.pages.extend(&s.pages);
-            self.held.windows.extend(self.pool.hold_seen(&s.windows, &s.pages, position));
-            s.state.iter().for_each(|&row| self.pool.hold_state(row));
+            self.held
+                .windows
+                .extend(self.pool.retain_visible(&s.windows, &s.pages, position));
+            s.state.iter().for_each(|&row| self.pool.retain_state(row));
             self.held.states.extend(s.state);
         }
     }
-    /// What was held for a batch is not any more.
-    pub fn let_go(&mut self) {
-        let Held { pages, windows, states } = std::mem::take(&mut self.held);
-        windows.into_iter().for_each(|[page, number]| self.pool.let_go_of(page, number, true));
-        states.into_iter().for_each(|row| self.pool.let_go_of_state(row));
+    /// Releases everything that was retained for an in-flight batch.
+    pub fn release_in_flight(&mut self) {
+        let HeldPages {
+            pages,
+            windows,
+            states,
+        } = std::mem::take(&mut self.held);
+        windows
+            .into_iter()
+            .for_each(|[page, number]| self.pool.release_window(page, number, true));
+        states
+            .into_iter()
+            .for_each(|row| self.pool.release_state(row));
         self.pool.release(&pages);
     }
-    /// The position of the next token of a sequence that is to be run; none where all tokens are, or it has no pages.
+    /// Returns the position of the next token to run; `None` if all tokens were run, or the
+    /// sequence has no pages.
     pub fn next_position(&self, id: SequenceId) -> Option<usize> {
         let running = self.running.get(&id)?;
         (running.computed < running.tokens.len()).then_some(running.computed)
     }
-    /// A batch has run.
-    pub fn ran(&mut self, batch: &Batch) {
-        self.copied(batch);
+    /// Records that a batch has run.
+    pub fn finish_batch(&mut self, batch: &Batch) {
+        self.finish_copies(batch);
         for decode in &batch.decodes {
-            self.reached(decode.sequence, decode.position + 1, false);
+            self.advance(decode.sequence, decode.position + 1, false);
         }
-        if let Some(piece) = &batch.piece {
-            self.reached(piece.sequence, piece.tokens.end, piece.exact);
-            batch.snapshot.iter().for_each(|copy| self.snapshot_taken(copy, piece));
+        if let Some(piece) = &batch.chunk {
+            self.advance(piece.sequence, piece.tokens.end, piece.exact);
+            batch
+                .snapshot
+                .iter()
+                .for_each(|copy| self.store_snapshot(copy, piece));
         }
     }
-    /// A copy of the states behind a piece was made.
-    fn snapshot_taken(&mut self, copy: &StateCopy, piece: &Piece) {
+    /// Stores the state snapshot that was copied after a chunk.
+    fn store_snapshot(&mut self, copy: &StateCopy, piece: &PrefillChunk) {
         let Some(s) = self.running.get(&piece.sequence) else {
-            return self.pool.let_go_of_state(copy.to);
+            return self.pool.release_state(copy.to);
         };
-        self.pool.keep_state(copy.to, &s.place, &s.tokens[..s.computed], s.exact == s.computed);
+        self.pool.release_as_snapshot(
+            copy.to,
+            &s.node,
+            &s.tokens[..s.computed],
+            s.exact == s.computed,
+        );
     }
-    fn reached(&mut self, id: SequenceId, end: usize, exact: bool) {
-        let Some(sequence) = self.running.get_mut(&id) else { return };
+    fn advance(&mut self, id: SequenceId, end: usize, exact: bool) {
+        let Some(sequence) = self.running.get_mut(&id) else {
+            return;
+        };
         if exact && sequence.exact == sequence.computed {
             sequence.exact = end;
         }
         sequence.computed = end;
-        let Sequence { place, pages, windows, known, tokens, computed, exact, prompt, .. } = sequence;
-        // Who asks the same begins where the prompt ends.
+        let Sequence {
+            node: place,
+            pages,
+            windows,
+            matched: known,
+            tokens,
+            computed,
+            exact,
+            prompt,
+            ..
+        } = sequence;
+        // The same prompt will be continued at its end.
         let part = *computed == *prompt;
-        self.pool.insert(place, pages, &tokens[..*computed], *exact, part);
-        self.pool.leave(windows, pages, *computed, &[*prompt, (*prompt - 1) / BLOCK * BLOCK, *known]);
+        self.pool
+            .insert(place, pages, &tokens[..*computed], *exact, part);
+        self.pool.release_past_windows(
+            windows,
+            pages,
+            *computed,
+            &[*prompt, (*prompt - 1) / BLOCK * BLOCK, *known],
+        );
     }
-    fn admit(&mut self) {
-        while self.running.len() < self.bounds.sequences
-            && let Some(first) = self.waiting.values().next()
-        {
-            // Every one that runs may want a page before the next is admitted.
-            let needed = first.tokens.len().div_ceil(self.bounds.page) + usize::from(!self.running.is_empty());
-            // But for the last token, which is run to choose what follows. What is computed again is computed as it was, though others have exact rows of more by now.
-            let known = match first.reuse {
-                Reuse::Exact => (first.prompt - 1) / BLOCK * BLOCK,
-                Reuse::Any => first.tokens.len() - 1,
-            };
-            let known = &first.tokens[..known];
-            let mut found = self.pool.find(known, first.reuse, true);
-            let short = |pool: &PagePool, found: &PrefixHit| needed.saturating_sub(found.pages.len()) > pool.free();
-            // A page that a part is copied from is one that is not free.
-            if short(&self.pool, &found) && found.part.is_some() {
-                self.pool.let_go(found);
-                found = self.pool.find(known, first.reuse, false);
-            }
-            // Rows of states that are to be copied may be all there are beside those of sequences, until they have been.
-            let (lacks, state) = (short(&self.pool, &found), self.pool.take_state());
-            if lacks || state.is_none() && self.bounds.states > 0 {
-                state.iter().for_each(|&row| self.pool.let_go_of_state(row));
-                self.pool.let_go(found);
-                return;
-            }
-            self.pool.reserve(needed.saturating_sub(found.pages.len()));
-            let Some((id, mut sequence)) = self.waiting.pop_first() else { return };
-            sequence.state = state;
-            self.take_found(&mut sequence, found);
-            self.running.insert(id, sequence);
-        }
-    }
-    /// Gives a sequence what was found of it, and pages for the rest of its tokens.
-    fn take_found(&mut self, sequence: &mut Sequence, found: PrefixHit) {
-        let page = self.bounds.page;
-        sequence.place = found.place;
-        (sequence.pages, sequence.windows, sequence.known) = (found.pages, found.windows, found.known);
-        if let Some((from, to)) = found.state.zip(sequence.state) {
-            self.states.push(StateCopy { from, to });
-        }
-        for place in found.away {
-            // There are as many pages as it has tokens for.
-            let last = sequence.pages.last().copied();
-            let Some(page) = self.pool.take(last) else {
-                unreachable!("a sequence is admitted with pages for its tokens")
-            };
-            self.pool.bring_back(place, page);
-            sequence.pages.push(page);
-        }
-        sequence.computed = sequence.pages.len() * page;
-        if let Some(part) = found.part.filter(|part| self.pool.adopt(part)) {
-            // The sequence continues where the page ends: no copy.
-            sequence.pages.push(part.page);
-            sequence.windows.numbers.extend(part.window);
-            sequence.computed += part.positions;
-        } else if let Some(part) = found.part {
-            let to = self
-                .pool
-                .take(sequence.pages.last().copied())
-                .expect("who is admitted has pages for all of its tokens");
-            sequence.pages.push(to);
-            sequence.computed += part.positions;
-            self.pool.reach(&mut sequence.windows, &sequence.pages, sequence.computed);
-            let windows = part.window.zip(sequence.windows.numbers.last()).map(|(from, &to)| [from, to]);
-            self.copies.push(PageCopy { from: part.page, to, windows });
-        }
-        sequence.exact = found.exact.min(sequence.computed);
-        while sequence.pages.len() < sequence.tokens.len().div_ceil(page)
-            && let Some(page) = self.pool.take(sequence.pages.last().copied())
-        {
-            sequence.pages.push(page);
-        }
-        sequence.found.get_or_insert(sequence.computed);
-        // Exact rows cost one more step, and shorter chunks.
-        sequence.blocks = sequence.reuse == Reuse::Exact;
-        self.turns += 1;
-        sequence.turn = self.turns;
-    }
-    /// A token of everyone who goes on with an answer, pages for them made sure of.
-    fn decodes(&mut self) -> Vec<Decode> {
-        let all: Vec<SequenceId> = self.running.values().filter(|s| s.decodes()).map(|s| s.id).collect();
+    /// Returns a decode row for every decoding sequence, with its page allocated.
+    fn decode_rows(&mut self) -> Vec<Decode> {
+        let all: Vec<SequenceId> = self
+            .running
+            .values()
+            .filter(|s| s.decodes())
+            .map(|s| s.id)
+            .collect();
         let mut out = Vec::new();
         for id in all {
-            if !self.has_page(id) {
+            if !self.ensure_page(id) {
                 continue;
             }
-            let Some(s) = self.running.get(&id) else { continue };
-            out.push(Decode { sequence: id, position: s.computed, ends: s.computed + 1 == s.tokens.len() });
+            let Some(s) = self.running.get(&id) else {
+                continue;
+            };
+            out.push(Decode {
+                sequence: id,
+                position: s.computed,
+                needs_logits: s.computed + 1 == s.tokens.len(),
+            });
         }
-        // Some may have given their pages up for others.
+        // Some may have been preempted since.
         out.retain(|decode| self.running.contains_key(&decode.sequence));
         out
     }
-    /// Sees to it that the next position of a sequence has a page, if need be by taking those of the youngest. Has it, or was it the youngest itself?
-    fn has_page(&mut self, id: SequenceId) -> bool {
+    /// Allocates a page for a sequence's next position, preempting the youngest sequences if
+    /// necessary. Returns false if the sequence itself was preempted.
+    fn ensure_page(&mut self, id: SequenceId) -> bool {
         loop {
-            let page = self.bounds.page;
-            let Some(sequence) = self.running.get_mut(&id) else { return false };
+            let page = self.config.page_size;
+            let Some(sequence) = self.running.get_mut(&id) else {
+                return false;
+            };
             if sequence.computed / page < sequence.pages.len() {
-                self.pool.reach(&mut sequence.windows, &sequence.pages, sequence.computed + 1);
+                self.pool.ensure_windows(
+                    &mut sequence.windows,
+                    &sequence.pages,
+                    sequence.computed + 1,
+                );
                 return true;
             }
             if let Some(page) = self.pool.take(sequence.pages.last().copied()) {
                 sequence.pages.push(page);
                 continue;
             }
-            let Some((&youngest, _)) = self.running.last_key_value() else { return false };
+            let Some((&youngest, _)) = self.running.last_key_value() else {
+                return false;
+            };
             self.preempt(youngest);
         }
     }
-    /// Takes a sequence's pages. It waits again, before all that came after it.
+    /// Preempts a sequence: releases its pages and queues it again in order of arrival.
     fn preempt(&mut self, id: SequenceId) {
-        let Some(sequence) = self.running.remove(&id) else { return };
+        let Some(sequence) = self.running.remove(&id) else {
+            return;
+        };
         let sequence = self.release(sequence);
         self.waiting.insert(id, sequence);
         self.preempted += 1;
     }
-    /// A piece of the prompt that has waited for longest.
-    fn piece(&mut self, most: usize) -> Option<Piece> {
-        let states = self.bounds.states > 0;
-        let left = |s: &&mut Sequence| !s.decodes() && s.computed < s.pieces_end();
-        let sequence = self.running.values_mut().filter(left).min_by_key(|s| s.turn)?;
+    /// Returns a chunk of the prompt that has waited longest since its last turn.
+    fn next_chunk(&mut self, most: usize) -> Option<PrefillChunk> {
+        let states = self.config.state_rows > 0;
+        let left = |s: &&mut Sequence| !s.decodes() && s.computed < s.prefill_end();
+        let sequence = self
+            .running
+            .values_mut()
+            .filter(left)
+            .min_by_key(|s| s.turn)?;
         self.turns += 1;
         sequence.turn = self.turns;
-        let (begin, end) = (sequence.computed, sequence.pieces_end());
-        // The last tokens are not part of a block, so that there is always one to take the logits from.
+        let (begin, end) = (sequence.computed, sequence.prefill_end());
+        // The last tokens are never part of an exact block, so that a later
+        // chunk produces the logits.
         let border = (sequence.prompt - 1) / BLOCK * BLOCK;
-        let exact = sequence.blocks && begin < border && sequence.exact == begin;
-        // Exact rows end with a block: who finds them goes on from there as if it had run them itself.
+        let exact = sequence.exact_blocks && begin < border && sequence.exact == begin;
+        // Exact chunks end at a block boundary, so that a sequence that reuses them continues
+        // with the same chunks.
         let whole = Some((begin + most) / BLOCK * BLOCK).filter(|&whole| exact && whole > begin);
         let end = if exact { border } else { end }.min(whole.unwrap_or(begin + most));
-        // States cannot be cut, so a piece ends where a snapshot of them is to be taken.
-        let end = [border, branch(sequence)].into_iter().filter(|&at| states && at > begin).fold(end, usize::min);
+        // A recurrent state cannot be truncated, so a chunk ends where a snapshot is taken.
+        let end = [border, branch_point(sequence)]
+            .into_iter()
+            .filter(|&at| states && at > begin)
+            .fold(end, usize::min);
         let ends = end == sequence.tokens.len();
-        let page = self.bounds.page;
-        assert!(end <= sequence.pages.len() * page, "a sequence is admitted with pages for its tokens");
-        self.pool.reach(&mut sequence.windows, &sequence.pages, end);
-        Some(Piece { sequence: sequence.id, tokens: begin..end, exact, ends })
+        let page = self.config.page_size;
+        assert!(
+            end <= sequence.pages.len() * page,
+            "a sequence is admitted with pages for its tokens"
+        );
+        self.pool
+            .ensure_windows(&mut sequence.windows, &sequence.pages, end);
+        Some(PrefillChunk {
+            sequence: sequence.id,
+            tokens: begin..end,
+            exact,
+            needs_logits: ends,
+        })
     }
-    /// The copy of its states that a piece leaves: where rows of a prompt end that are exact, so that who asks the same begins there, and where others were seen to branch off.
-    fn snapshot(&mut self, piece: &Piece) -> Option<StateCopy> {
+    /// Returns the snapshot to copy after a chunk: at the end of a prompt's exact blocks, for the
+    /// same prompt, and at the branch point of other sequences.
+    fn snapshot(&mut self, piece: &PrefillChunk) -> Option<StateCopy> {
         let s = self.running.get(&piece.sequence)?;
         let border = (s.prompt - 1) / BLOCK * BLOCK;
-        let from = s.state.filter(|_| [border, branch(s)].contains(&piece.tokens.end))?;
-        Some(StateCopy { from, to: self.pool.take_state()? })
+        let from = s
+            .state
+            .filter(|_| [border, branch_point(s)].contains(&piece.tokens.end))?;
+        Some(StateCopy {
+            from,
+            to: self.pool.take_state()?,
+        })
     }
-    /// Checks what must hold between steps.
+    /// Checks the invariants that hold between steps.
     #[cfg(test)]
     pub fn check(&self) {
         self.pool.check();
         let mut held = std::collections::BTreeMap::new();
-        let of_sequences =
-            self.running.values().flat_map(|s| &s.pages).chain(self.copies.iter().map(|copy| &copy.from));
+        let of_sequences = self
+            .running
+            .values()
+            .flat_map(|s| &s.pages)
+            .chain(self.copies.iter().map(|copy| &copy.from));
         let of_sequences = of_sequences.chain(&self.held.pages);
         of_sequences.for_each(|page| *held.entry(*page).or_insert(0) += 1);
-        assert_eq!(held.len(), self.pool.held(), "pages that nobody has and that are not free");
-        let of_sequences = self.running.values().flat_map(|s| s.windows.numbers[s.windows.first..].iter().copied());
-        let windows = of_sequences.chain(self.copies.iter().filter_map(|copy| copy.windows.map(|windows| windows[0])));
+        assert_eq!(
+            held.len(),
+            self.pool.held(),
+            "pages that nobody has and that are not free"
+        );
+        let of_sequences = self
+            .running
+            .values()
+            .flat_map(|s| s.windows.numbers[s.windows.first..].iter().copied());
+        let windows = of_sequences.chain(
+            self.copies
+                .iter()
+                .filter_map(|copy| copy.windows.map(|windows| windows[0])),
+        );
         let windows = windows.chain(self.held.windows.iter().map(|of| of[1]));
         let windows: std::collections::BTreeSet<u32> = windows.collect();
-        assert_eq!(windows.len(), self.pool.held_windows(), "windows that nobody has and that are not free");
-        let rows = self.running.values().filter_map(|s| s.state).chain(self.states.iter().map(|copy| copy.from));
-        let rows: std::collections::BTreeSet<u32> = rows.chain(self.held.states.iter().copied()).collect();
-        assert_eq!(rows.len(), self.pool.held_states(), "rows of states that nobody has and that are not free");
-        assert!(self.waiting.values().all(|s| s.pages.is_empty() && s.windows.numbers.is_empty() && s.state.is_none()));
-        assert!(self.running.len() <= self.bounds.sequences);
+        assert_eq!(
+            windows.len(),
+            self.pool.held_windows(),
+            "windows that nobody has and that are not free"
+        );
+        let rows = self
+            .running
+            .values()
+            .filter_map(|s| s.state)
+            .chain(self.states.iter().map(|copy| copy.from));
+        let rows: std::collections::BTreeSet<u32> =
+            rows.chain(self.held.states.iter().copied()).collect();
+        assert_eq!(
+            rows.len(),
+            self.pool.held_states(),
+            "rows of states that nobody has and that are not free"
+        );
+        assert!(
+            self.waiting
+                .values()
+                .all(|s| s.pages.is_empty() && s.windows.numbers.is_empty() && s.state.is_none())
+        );
+        assert!(self.running.len() <= self.config.max_sequences);
     }
 }

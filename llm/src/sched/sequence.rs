@@ -1,25 +1,30 @@
-//! A sequence: its tokens, how far the model has run them, and where their rows lie.
+//! A sequence: its tokens, its progress, and its pages.
 
 use super::prefix_node::PrefixNode;
 use super::reuse::Reuse;
-use super::window_pool::WindowPages;
+use super::sliding_window_pool::WindowPages;
 
-/// Which one.
+/// Identifier of a sequence, in order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SequenceId(pub(super) u64);
 
-/// What the steps of a sequence have to guarantee.
+/// Guarantees for the steps of a sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SequenceOptions {
-    /// Which rows of the prefix cache it may reuse; [`Reuse::Exact`] repeats the text of the same request alone.
+    /// Which rows of the prefix cache it may reuse; only [`Reuse::Exact`] gives the same text
+    /// for the same request.
     pub reuse: Reuse,
-    /// Whether its logits are the same bits whatever else is in the batch; it reuses exact rows alone then.
+    /// Whether its logits have the same bits whatever else is in the batch; it then
+    /// reuses exact rows only.
     pub batch_invariant: bool,
 }
 
 impl Default for SequenceOptions {
     fn default() -> SequenceOptions {
-        SequenceOptions { reuse: Reuse::Any, batch_invariant: false }
+        SequenceOptions {
+            reuse: Reuse::Any,
+            batch_invariant: false,
+        }
     }
 }
 
@@ -27,45 +32,47 @@ impl Default for SequenceOptions {
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub id: SequenceId,
-    /// The prompt, and what was chosen since.
+    /// Tokens of the prompt, then the generated ones.
     pub tokens: Vec<u32>,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt: usize,
-    /// So many tokens have rows in its pages.
+    /// Number of leading tokens with rows in its pages.
     pub computed: usize,
-    /// Of which the first so many depend on the tokens alone: see [`Reuse`].
+    /// Number of leading rows that depend on the tokens alone: see [`Reuse`].
     pub exact: usize,
-    /// Which rows of the prefix cache it reuses; with exact ones, recomputed rows are those of before.
+    /// Which rows of the prefix cache it reuses; with exact ones, recomputed rows
+    /// equal the earlier ones.
     pub reuse: Reuse,
     /// Whether its decode steps run the kernels of the largest batch.
     pub batch_invariant: bool,
-    /// Are blocks of its prompt run so that they are exact?
-    pub blocks: bool,
+    /// Whether blocks of its prompt run in exact chunks.
+    pub exact_blocks: bool,
     pub pages: Vec<u32>,
-    /// What it has of the pool of windows.
+    /// Its pages of the window pool.
     pub windows: WindowPages,
-    /// Its row of states, while it runs and the model keeps some.
+    /// Its row of recurrent states, while it runs and the model has any.
     pub state: Option<u32>,
-    /// So many of its first tokens were known when it was admitted, though of some the windows may have been gone, or no states known.
-    pub known: usize,
-    pub place: PrefixNode,
-    /// Tokens that were found when it was first admitted.
-    pub found: Option<usize>,
-    /// When a piece of it was last run: the one that has waited for longest is next.
+    /// Leading tokens known to the prefix tree at admission, including those without window pages
+    /// or a state snapshot.
+    pub matched: usize,
+    pub node: PrefixNode,
+    /// Tokens reused at the first admission.
+    pub reused: Option<usize>,
+    /// Turn of its last prefill chunk; the sequence with the lowest is next.
     pub turn: u64,
 }
 
 impl Sequence {
-    /// Is one token left to be run, beside those of others?
+    /// Returns whether its next token runs as a decode row.
     pub fn decodes(&self) -> bool {
         match self.reuse {
-            // What came behind the prompt was computed a token at a time, and is again.
+            // Tokens after the prompt were computed one at a time, and are recomputed that way.
             Reuse::Exact => self.computed >= self.prompt && self.computed < self.tokens.len(),
             Reuse::Any => self.computed >= self.prompt && self.computed + 1 == self.tokens.len(),
         }
     }
-    /// Behind the last token that a piece of it may have.
-    pub fn pieces_end(&self) -> usize {
+    /// Returns the end of the tokens that run in prefill chunks.
+    pub fn prefill_end(&self) -> usize {
         match self.reuse {
             Reuse::Exact => self.prompt,
             Reuse::Any => self.tokens.len(),

@@ -1,147 +1,201 @@
-//! Rows of states: who has which, and of what the others are copies. Numbers only; the least recently used copy leaves first.
+//! Rows of recurrent states: reference counts, snapshots, and LRU eviction of snapshots.
+//! It manages numbers only.
 
-use super::prefix_node::Node;
+use super::prefix_node::NodeId;
 use super::reuse::Reuse;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a row that is nobody's own holds: the states behind a place of the tree and tokens of the page that follows.
+/// A state snapshot: the state after a node of the prefix tree and the tokens `tail`
+/// of its next page.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub tail: Vec<u32>,
-    /// Do they depend on the tokens alone: see [`Reuse`].
+    /// Whether the state depends on the tokens alone: see [`Reuse`].
     pub exact: bool,
     pub row: u32,
 }
 
-/// A row.
+/// Bookkeeping of one row.
 #[derive(Clone, Copy, Default, Debug)]
-struct Row {
-    /// Sequences and copies under way that need it as it is.
+struct StateRow {
+    /// Number of sequences and pending copies that use it.
     holders: u32,
-    /// When it was last used, of one that holds a copy.
+    /// Time of last use, for a snapshot.
     used: u64,
-    /// The place of its copy in the tree, if it holds one.
-    behind: Option<Node>,
+    /// The node of its snapshot, if it holds one.
+    snapshot_of: Option<NodeId>,
 }
 
-/// The rows.
+/// Rows of recurrent states and their snapshots.
 #[derive(Debug)]
 pub(super) struct StatePool {
-    rows: Vec<Row>,
+    rows: Vec<StateRow>,
     free: BTreeSet<u32>,
-    /// Copies that nobody needs now.
-    kept: BTreeMap<u64, u32>,
-    copies: FxHashMap<Node, Vec<Snapshot>>,
+    /// Unreferenced snapshots, in order of last use.
+    evictable: BTreeMap<u64, u32>,
+    snapshots: FxHashMap<NodeId, Vec<Snapshot>>,
     clock: u64,
 }
 
 impl StatePool {
-    /// So many rows, all free.
+    /// Creates `rows` free rows.
     pub fn new(rows: usize) -> StatePool {
         let free = (0..rows as u32).collect();
         StatePool {
-            rows: vec![Row::default(); rows],
+            rows: vec![StateRow::default(); rows],
             free,
-            kept: BTreeMap::new(),
-            copies: FxHashMap::default(),
+            evictable: BTreeMap::new(),
+            snapshots: FxHashMap::default(),
             clock: 0,
         }
     }
-    /// How many hold copies that nobody needs now.
-    pub fn kept(&self) -> usize {
-        self.kept.len()
+    /// Returns the number of unreferenced snapshots.
+    pub fn cached(&self) -> usize {
+        self.evictable.len()
     }
-    /// How many somebody has.
+    /// Returns the number of referenced rows.
     pub fn held(&self) -> usize {
-        self.rows.len() - self.free.len() - self.kept.len()
+        self.rows.len() - self.free.len() - self.evictable.len()
     }
-    /// A row for somebody; none where all are held.
+    /// Takes a row, if necessary by evicting a snapshot. `None` if all are held.
     pub fn take(&mut self) -> Option<u32> {
         if self.free.is_empty() {
-            let (_, row) = self.kept.pop_first()?;
-            self.drop_copy(row);
+            let (_, row) = self.evictable.pop_first()?;
+            self.drop_snapshot(row);
         }
-        // The lowest, as captured steps of one sequence are bound to a row.
+        // Take the lowest, as captured steps of one sequence are bound to a row.
         let row = self.free.pop_first()?;
         self.rows[row as usize].holders = 1;
         Some(row)
     }
-    /// Somebody else needs it as it is.
-    pub fn hold(&mut self, row: u32) {
+    /// Adds a reference to a row.
+    pub fn retain(&mut self, row: u32) {
         let it = &mut self.rows[row as usize];
         it.holders += 1;
         if it.holders == 1 {
-            self.kept.remove(&it.used);
+            self.evictable.remove(&it.used);
         }
     }
-    /// One holder less. A copy that nobody needs is kept, anything else is free.
-    pub fn let_go(&mut self, row: u32) {
+    /// Drops a reference. An unreferenced snapshot stays cached; any other row becomes free.
+    pub fn release(&mut self, row: u32) {
         let it = &mut self.rows[row as usize];
-        assert!(it.holders > 0, "row {row} of states is let go by somebody who has it");
+        assert!(
+            it.holders > 0,
+            "row {row} of states is let go by somebody who has it"
+        );
         it.holders -= 1;
         if it.holders > 0 {
             return;
         }
-        if it.behind.is_some() {
+        if it.snapshot_of.is_some() {
             self.clock += 1;
             it.used = self.clock;
-            self.kept.insert(self.clock, row);
+            self.evictable.insert(self.clock, row);
         } else {
             self.free.insert(row);
         }
     }
-    /// A row's only holder leaves it as a copy, unless there is one of the same.
-    pub fn keep(&mut self, row: u32, behind: Node, tail: &[u32], exact: bool) {
+    /// Releases a row as a snapshot if the caller is its only holder and no equal snapshot exists.
+    pub fn release_as_snapshot(&mut self, row: u32, behind: NodeId, tail: &[u32], exact: bool) {
         let alone = self.rows[row as usize].holders == 1;
-        let all = self.copies.entry(behind).or_default();
-        if alone && !all.iter().any(|copy| copy.tail == tail && copy.exact >= exact) {
-            all.push(Snapshot { tail: tail.to_vec(), exact, row });
-            self.rows[row as usize].behind = Some(behind);
+        let all = self.snapshots.entry(behind).or_default();
+        if alone
+            && !all
+                .iter()
+                .any(|copy| copy.tail == tail && copy.exact >= exact)
+        {
+            all.push(Snapshot {
+                tail: tail.to_vec(),
+                exact,
+                row,
+            });
+            self.rows[row as usize].snapshot_of = Some(behind);
         }
-        self.let_go(row);
+        self.release(row);
     }
-    /// A row holds no copy any more; it is free if nobody needs it.
-    fn drop_copy(&mut self, row: u32) {
+    /// Removes a row's snapshot and frees the row if it is unreferenced.
+    fn drop_snapshot(&mut self, row: u32) {
         let it = &mut self.rows[row as usize];
-        if let Some(behind) = it.behind.take() {
-            let left = self.copies.get_mut(&behind).map(|all| {
+        if let Some(behind) = it.snapshot_of.take() {
+            let left = self.snapshots.get_mut(&behind).map(|all| {
                 all.retain(|copy| copy.row != row);
                 all.len()
             });
             if left == Some(0) {
-                self.copies.remove(&behind);
+                self.snapshots.remove(&behind);
             }
         }
         if it.holders == 0 {
-            self.kept.remove(&it.used);
+            self.evictable.remove(&it.used);
             self.free.insert(row);
         }
     }
-    /// The tree does not have that place any more.
-    pub fn forget(&mut self, node: Node) {
-        let rows: Vec<u32> = self.copies.get(&node).into_iter().flatten().map(|copy| copy.row).collect();
-        rows.into_iter().for_each(|row| self.drop_copy(row));
+    /// Removes all snapshots of a node that left the tree.
+    pub fn forget(&mut self, node: NodeId) {
+        let rows: Vec<u32> = self
+            .snapshots
+            .get(&node)
+            .into_iter()
+            .flatten()
+            .map(|copy| copy.row)
+            .collect();
+        rows.into_iter().for_each(|row| self.drop_snapshot(row));
     }
-    /// Copies behind that place whose tail these tokens begin with, the longest first.
-    pub fn behind(&self, node: Node, tokens: &[u32], reuse: Reuse) -> Vec<Snapshot> {
-        let usable = |copy: &&Snapshot| tokens.starts_with(&copy.tail) && (copy.exact || reuse == Reuse::Any);
-        let mut all: Vec<Snapshot> = self.copies.get(&node).into_iter().flatten().filter(usable).cloned().collect();
+    /// Returns the snapshots at a node with a tail that `tokens` begins with, longest first.
+    pub fn snapshots_at(&self, node: NodeId, tokens: &[u32], reuse: Reuse) -> Vec<Snapshot> {
+        let usable = |copy: &&Snapshot| {
+            tokens.starts_with(&copy.tail) && (copy.exact || reuse == Reuse::Any)
+        };
+        let mut all: Vec<Snapshot> = self
+            .snapshots
+            .get(&node)
+            .into_iter()
+            .flatten()
+            .filter(usable)
+            .cloned()
+            .collect();
         all.sort_by_key(|copy| std::cmp::Reverse((copy.tail.len(), copy.exact)));
         all
     }
-    /// Is every row held, kept or free, and none two of them, and is every copy in its row?
+    /// Checks that every row is exactly one of held, cached or free, and that every
+    /// snapshot matches its row.
     #[cfg(test)]
     pub fn check(&self) {
         let mut seen = vec![0; self.rows.len()];
-        self.free.iter().chain(self.kept.values()).for_each(|&row| seen[row as usize] += 1);
+        self.free
+            .iter()
+            .chain(self.evictable.values())
+            .for_each(|&row| seen[row as usize] += 1);
         for (it, times) in self.rows.iter().zip(&seen) {
             assert_eq!(*times, u32::from(it.holders == 0), "{it:?}");
         }
-        assert!(self.free.iter().all(|&row| self.rows[row as usize].behind.is_none()));
-        assert!(self.kept.iter().all(|(used, &row)| self.rows[row as usize].used == *used));
-        let copies: Vec<_> = self.copies.iter().flat_map(|(&node, all)| all.iter().map(move |of| (node, of))).collect();
-        assert!(copies.iter().all(|&(node, copy)| self.rows[copy.row as usize].behind == Some(node)));
-        assert_eq!(copies.len(), self.rows.iter().filter(|row| row.behind.is_some()).count());
+        assert!(
+            self.free
+                .iter()
+                .all(|&row| self.rows[row as usize].snapshot_of.is_none())
+        );
+        assert!(
+            self.evictable
+                .iter()
+                .all(|(used, &row)| self.rows[row as usize].used == *used)
+        );
+        let copies: Vec<_> = self
+            .snapshots
+            .iter()
+            .flat_map(|(&node, all)| all.iter().map(move |of| (node, of)))
+            .collect();
+        assert!(
+            copies
+                .iter()
+                .all(|&(node, copy)| self.rows[copy.row as usize].snapshot_of == Some(node))
+        );
+        assert_eq!(
+            copies.len(),
+            self.rows
+                .iter()
+                .filter(|row| row.snapshot_of.is_some())
+                .count()
+        );
     }
 }

@@ -1,62 +1,65 @@
-//! The scheduler with an executor that computes nothing but keeps account: which token stands where in the pool, and what each step sees of it.
+//! Scheduler tests with a simulated executor, which records the token in each pool row and the rows
+//! that each step reads.
 
-use super::pages::PagePool;
+mod properties;
+
 use super::reuse::{BLOCK, Reuse};
 use super::{Batch, Decode, Scheduler, SchedulerConfig, SequenceId, SequenceOptions, Swap};
 use crate::arch::Pools;
 use crate::engine::StateCopy;
-use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const PAGE: usize = 64;
 
-/// What lies in a row of the pool: the token, and how it was computed.
+/// Content of a pool row: the token, and how it was computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Cell {
     token: u32,
     exact: bool,
 }
 
-/// Sequences that are answered by arithmetic on what the pool holds for them.
+/// A model that computes each next token from the content of the simulated pool.
 struct Model {
     scheduler: Scheduler,
     pool: Vec<Option<Cell>>,
-    /// What the pool of windows holds, and positions that a token sees of it, if there is one.
+    /// Content of the window pool, and window length, if there is one.
     windows: Vec<Option<Cell>>,
     seen: Option<usize>,
-    /// Rows of states, each what it has seen, where the model keeps some.
+    /// Rows of recurrent states as the list of cells they have seen; empty if the model has none.
     states: Vec<Option<Vec<Cell>>>,
-    /// The host's places for pages.
+    /// Slots of the host KV cache.
     host: Vec<Vec<Option<Cell>>>,
-    /// Of each sequence: its length at the end, its options, and the length of its prompt.
+    /// For each sequence: its final length, its options, and the length of its prompt.
     wanted: BTreeMap<SequenceId, (usize, SequenceOptions, usize)>,
     ended: BTreeMap<SequenceId, Vec<u32>>,
     most: usize,
-    /// Most tokens of a piece beside answers: they change from step to step.
+    /// Maximum tokens of a chunk with decode rows; changes from step to step.
     beside: Vec<usize>,
     steps: usize,
-    /// Is a step started before the one before is read? And the one that is, with what it has chosen.
+    /// Asynchronous scheduling, and the step in flight with its chosen tokens.
     ahead: bool,
     under_way: Option<(Batch, Vec<u32>)>,
 }
 
-/// What there is beside pages.
+/// Resources in addition to the page pool.
 #[derive(Clone, Copy, Default)]
 struct Besides {
-    /// Positions that tokens see of windows, in a pool in which there is room for what sequences have at most at a time, and for nothing else.
+    /// Window length of a pool with exactly as many pages as the sequences can hold at once.
     seen: Option<usize>,
-    /// Places of the host.
+    /// Slots of the host KV cache.
     places: usize,
-    /// Rows of states beside one for each sequence, where the model keeps some.
+    /// Rows of recurrent states in addition to one for each sequence, if the model has any.
     copies: Option<usize>,
 }
 
-/// The token after these.
+/// Returns the token after these.
 fn next(tokens: &[u32]) -> u32 {
-    tokens.iter().fold(17u32, |hash, &token| hash.wrapping_mul(31).wrapping_add(token)) % 5
+    tokens.iter().fold(17u32, |hash, &token| {
+        hash.wrapping_mul(31).wrapping_add(token)
+    }) % 5
 }
 
-/// The answer that a prompt has alone.
+/// Returns the answer that a prompt has alone.
 fn alone(prompt: &[u32], answer: usize) -> Vec<u32> {
     let mut tokens = prompt.to_vec();
     (0..answer).for_each(|_| tokens.push(next(&tokens)));
@@ -68,20 +71,58 @@ impl Model {
         Model::with(pages, sequences, Besides::default())
     }
     fn with_windows(pages: usize, sequences: usize, seen: usize) -> Model {
-        Model::with(pages, sequences, Besides { seen: Some(seen), ..Besides::default() })
+        Model::with(
+            pages,
+            sequences,
+            Besides {
+                seen: Some(seen),
+                ..Besides::default()
+            },
+        )
     }
     fn with_host(pages: usize, sequences: usize, places: usize) -> Model {
-        Model::with(pages, sequences, Besides { places, ..Besides::default() })
+        Model::with(
+            pages,
+            sequences,
+            Besides {
+                places,
+                ..Besides::default()
+            },
+        )
     }
     fn with_states(pages: usize, sequences: usize, copies: usize) -> Model {
-        Model::with(pages, sequences, Besides { copies: Some(copies), ..Besides::default() })
+        Model::with(
+            pages,
+            sequences,
+            Besides {
+                copies: Some(copies),
+                ..Besides::default()
+            },
+        )
     }
-    fn with(pages: usize, sequences: usize, Besides { seen, places, copies }: Besides) -> Model {
+    fn with(
+        pages: usize,
+        sequences: usize,
+        Besides {
+            seen,
+            places,
+            copies,
+        }: Besides,
+    ) -> Model {
         let of = |seen| sequences * (Pools::blocks(seen, 1) + 1) + Pools::blocks(seen, 96);
         let windows = seen.map(|seen| [of(seen), seen]);
         let (piece, mixed) = (96, seen.is_none() && copies.is_none());
         let states = copies.map_or(0, |copies| sequences + copies);
-        let bounds = SchedulerConfig { pages, page: PAGE, windows, states, places, sequences, piece, mixed };
+        let bounds = SchedulerConfig {
+            pages,
+            page_size: PAGE,
+            window_pool: windows,
+            state_rows: states,
+            host_slots: places,
+            max_sequences: sequences,
+            max_chunk: piece,
+            mixed,
+        };
         Model {
             scheduler: Scheduler::new(bounds),
             pool: vec![None; pages * PAGE],
@@ -99,33 +140,54 @@ impl Model {
         }
     }
     fn add(&mut self, prompt: Vec<u32>, answer: usize, reuse: Reuse) -> SequenceId {
-        self.add_with(prompt, answer, SequenceOptions { reuse, ..SequenceOptions::default() })
+        self.add_with(
+            prompt,
+            answer,
+            SequenceOptions {
+                reuse,
+                ..SequenceOptions::default()
+            },
+        )
     }
-    fn add_with(&mut self, prompt: Vec<u32>, answer: usize, options: SequenceOptions) -> SequenceId {
+    fn add_with(
+        &mut self,
+        prompt: Vec<u32>,
+        answer: usize,
+        options: SequenceOptions,
+    ) -> SequenceId {
         let (all, length) = (prompt.len() + answer, prompt.len());
         let id = self.scheduler.add(prompt, options);
         self.wanted.insert(id, (all, options, length));
         id
     }
-    /// Tells whether a sequence may reuse exact rows alone.
+    /// Returns whether a sequence may reuse exact rows alone.
     fn is_exact(&self, id: SequenceId) -> bool {
         let options = self.wanted[&id].1;
         options.batch_invariant || options.reuse == Reuse::Exact
     }
     fn slot(&self, id: SequenceId, position: usize) -> usize {
         let pages = self.scheduler.pages(id, position).all;
-        assert_eq!(pages.len(), position / PAGE + 1, "a page for position {position}");
+        assert_eq!(
+            pages.len(),
+            position / PAGE + 1,
+            "a page for position {position}"
+        );
         pages[position / PAGE] as usize * PAGE + position % PAGE
     }
-    /// The same in the pool of windows.
+    /// Returns the row of a position in the window pool.
     fn window_slot(&self, id: SequenceId, position: usize) -> usize {
         let pages = self.scheduler.pages(id, position).windows;
-        assert_eq!(pages.len(), position / PAGE + 1, "a page of windows for position {position}");
+        assert_eq!(
+            pages.len(),
+            position / PAGE + 1,
+            "a page of windows for position {position}"
+        );
         pages[position / PAGE] as usize * PAGE + position % PAGE
     }
-    /// The first position that the token at that position sees of windows.
+    /// Returns the first position that a token sees in sliding-window layers.
     fn first_seen(&self, position: usize) -> usize {
-        self.seen.map_or(position + 1, |seen| (position + 1).saturating_sub(seen))
+        self.seen
+            .map_or(position + 1, |seen| (position + 1).saturating_sub(seen))
     }
     fn write(&mut self, id: SequenceId, position: usize, cell: Option<Cell>) {
         let slot = self.slot(id, position);
@@ -135,10 +197,18 @@ impl Model {
             self.windows[slot] = cell;
         }
     }
-    /// A sequence's states see the token at a position, as they have seen all before.
+    /// Advances a sequence's recurrent state by the token at a position, and checks that it
+    /// has seen all before.
     fn advance(&mut self, id: SequenceId, position: usize) {
-        let rows: Vec<_> = (0..=position).map(|at| self.pool[self.slot(id, at)]).collect();
-        let Some(state) = self.states.get_mut(self.scheduler.pages(id, position).state as usize) else { return };
+        let rows: Vec<_> = (0..=position)
+            .map(|at| self.pool[self.slot(id, at)])
+            .collect();
+        let Some(state) = self
+            .states
+            .get_mut(self.scheduler.pages(id, position).state as usize)
+        else {
+            return;
+        };
         if position == 0 {
             *state = Some(Vec::new());
         }
@@ -152,16 +222,23 @@ impl Model {
         state.extend(rows[position]);
     }
     fn copy_state(&mut self, copy: &StateCopy) {
-        assert!(self.states[copy.from as usize].is_some(), "what is copied is known");
+        assert!(
+            self.states[copy.from as usize].is_some(),
+            "what is copied is known"
+        );
         self.states[copy.to as usize] = self.states[copy.from as usize].clone();
     }
-    /// Runs a batch: what is written, and that each sequence finds its own tokens before its position.
+    /// Runs a batch: writes its rows, and checks that each sequence sees its own tokens.
     fn run(&mut self, batch: &Batch) {
-        for &of in &batch.moves {
+        for &of in &batch.swaps {
             let rows = |page: u32| page as usize * PAGE..(page as usize + 1) * PAGE;
             match of {
-                Swap::Out { page, place } => self.host[place as usize] = self.pool[rows(page)].to_vec(),
-                Swap::In { place, page } => self.pool[rows(page)].copy_from_slice(&self.host[place as usize]),
+                Swap::Out { page, slot: place } => {
+                    self.host[place as usize] = self.pool[rows(page)].to_vec()
+                }
+                Swap::In { slot: place, page } => {
+                    self.pool[rows(page)].copy_from_slice(&self.host[place as usize])
+                }
             }
         }
         for copy in &batch.copies {
@@ -174,18 +251,34 @@ impl Model {
             }
         }
         batch.states.iter().for_each(|copy| self.copy_state(copy));
-        let pieces = batch.piece.iter().map(|p| (p.sequence, p.tokens.clone(), p.exact));
-        let decodes = batch.decodes.iter().map(|d| (d.sequence, d.position..d.position + 1, false));
+        let pieces = batch
+            .chunk
+            .iter()
+            .map(|p| (p.sequence, p.tokens.clone(), p.exact));
+        let decodes = batch
+            .decodes
+            .iter()
+            .map(|d| (d.sequence, d.position..d.position + 1, false));
         let all: Vec<_> = pieces.chain(decodes).collect();
         for (at, (id, ..)) in all.iter().enumerate() {
-            assert!(all[..at].iter().all(|other| other.0 != *id), "{id:?} has one place in a batch");
+            assert!(
+                all[..at].iter().all(|other| other.0 != *id),
+                "{id:?} has one place in a batch"
+            );
         }
         assert!(batch.decodes.len() <= self.most);
         self.check_mixed(batch);
         for (id, tokens, exact) in &all {
             for position in tokens.clone() {
                 let token = self.scheduler.tokens(*id)[position];
-                self.write(*id, position, Some(Cell { token, exact: *exact }));
+                self.write(
+                    *id,
+                    position,
+                    Some(Cell {
+                        token,
+                        exact: *exact,
+                    }),
+                );
                 self.advance(*id, position);
             }
         }
@@ -194,41 +287,70 @@ impl Model {
             for position in 0..tokens.end {
                 let found = self.pool[self.slot(id, position)];
                 let own = self.scheduler.tokens(id)[position];
-                assert_eq!(found.map(|cell| cell.token), Some(own), "{id:?} at {position}");
+                assert_eq!(
+                    found.map(|cell| cell.token),
+                    Some(own),
+                    "{id:?} at {position}"
+                );
             }
             for position in self.first_seen(tokens.start)..tokens.end {
-                let found = self.seen.and_then(|_| self.windows[self.window_slot(id, position)]);
+                let found = self
+                    .seen
+                    .and_then(|_| self.windows[self.window_slot(id, position)]);
                 let own = self.seen.map(|_| self.scheduler.tokens(id)[position]);
-                assert_eq!(found.map(|cell| cell.token), own, "{id:?} at {position} of its window");
+                assert_eq!(
+                    found.map(|cell| cell.token),
+                    own,
+                    "{id:?} at {position} of its window"
+                );
             }
         }
         self.check_exact(batch);
     }
-    /// Checks that a chunk and decodes are a mixed batch unless there are windows, states or a batch-invariant sequence.
+    /// Checks that a chunk and decodes are a mixed batch unless there are windows, states or
+    /// a batch-invariant sequence.
     fn check_mixed(&self, batch: &Batch) {
         let invariant = |id| self.wanted[&id].1.batch_invariant;
         let any_invariant = batch.decodes.iter().any(|d| invariant(d.sequence));
         assert_eq!(batch.batch_invariant, any_invariant, "{batch:?}");
-        let apart = batch.piece.as_ref().is_none_or(|piece| piece.ends && invariant(piece.sequence));
+        let apart = batch
+            .chunk
+            .as_ref()
+            .is_none_or(|piece| piece.needs_logits && invariant(piece.sequence));
         let apart = apart || self.seen.is_some() || !self.states.is_empty();
-        assert_eq!(batch.mixed, !batch.decodes.is_empty() && !any_invariant && !apart, "{batch:?}");
+        assert_eq!(
+            batch.mixed,
+            !batch.decodes.is_empty() && !any_invariant && !apart,
+            "{batch:?}"
+        );
     }
-    /// Who wants the same text again sees rows that were computed as they would have been alone.
+    /// Checks that sequences with exact reuse see rows computed as they would be alone.
     fn check_exact(&self, batch: &Batch) {
-        for id in batch.ends().filter(|&id| self.is_exact(id)) {
+        for id in batch
+            .sequences_with_logits()
+            .filter(|&id| self.is_exact(id))
+        {
             let tokens = self.scheduler.tokens(id).len();
             let prompt = self.wanted[&id].2;
             for position in 0..tokens {
                 let cell = self.pool[self.slot(id, position)].expect("a computed row");
                 let border = (prompt - 1) / BLOCK * BLOCK;
-                assert_eq!(cell.exact, position < border, "{id:?} at {position} of a prompt of {prompt}");
+                assert_eq!(
+                    cell.exact,
+                    position < border,
+                    "{id:?} at {position} of a prompt of {prompt}"
+                );
                 let state = self.states.get(self.scheduler.pages(id, 0).state as usize);
                 assert!(
                     state.is_none_or(|state| state.as_ref().expect("states")[position] == cell),
                     "{id:?} at {position}"
                 );
                 if self.seen.is_some() && position >= self.first_seen(tokens - 1) {
-                    assert_eq!(self.windows[self.window_slot(id, position)], Some(cell), "{id:?} at {position}");
+                    assert_eq!(
+                        self.windows[self.window_slot(id, position)],
+                        Some(cell),
+                        "{id:?} at {position}"
+                    );
                 }
             }
         }
@@ -237,8 +359,12 @@ impl Model {
         let beside = self.beside[self.steps % self.beside.len()];
         self.steps += 1;
         let batch = self.scheduler.next_batch(beside);
-        if let Some(piece) = &batch.piece {
-            let most = if batch.decodes.is_empty() { 96 } else { beside.max(BLOCK) };
+        if let Some(piece) = &batch.chunk {
+            let most = if batch.decodes.is_empty() {
+                96
+            } else {
+                beside.max(BLOCK)
+            };
             assert!(piece.tokens.len() <= most, "{batch:?}");
             let prompt = self.wanted[&piece.sequence].2;
             let rest = (prompt - 1) / BLOCK * BLOCK..prompt;
@@ -249,31 +375,41 @@ impl Model {
         }
         batch
     }
-    /// Runs the tokens of answers of a batch as a device does, which knows of tokens that the host does not: those that the batch before has chosen. What follows each.
+    /// Runs the decode rows of a batch as a device does, with tokens chosen by the batch `before`.
+    /// Returns the next tokens.
     fn run_rows(&mut self, batch: &Batch, before: Option<(&Batch, &[u32])>) -> Vec<u32> {
         let row = |model: &mut Model, d: &Decode| {
             let known = model.scheduler.tokens(d.sequence).get(d.position).copied();
             let chosen = before.and_then(|(batch, told)| Some(told[batch.row(d.sequence)?]));
-            let cell = Cell { token: known.or(chosen).expect("a token"), exact: false };
+            let cell = Cell {
+                token: known.or(chosen).expect("a token"),
+                exact: false,
+            };
             model.write(d.sequence, d.position, Some(cell));
             model.advance(d.sequence, d.position);
             let found = |at| model.pool[model.slot(d.sequence, at)];
             for at in model.first_seen(d.position)..=d.position {
-                assert_eq!(model.windows[model.window_slot(d.sequence, at)], found(at), "{:?} at {at}", d.sequence);
+                assert_eq!(
+                    model.windows[model.window_slot(d.sequence, at)],
+                    found(at),
+                    "{:?} at {at}",
+                    d.sequence
+                );
             }
             let all = (0..=d.position).map(|at| found(at).expect("a row").token);
             next(&all.collect::<Vec<_>>())
         };
         batch.decodes.iter().map(|d| row(self, d)).collect()
     }
-    /// One step behind which the next is started before it is read, as far as that can be said.
+    /// Runs one step and starts the next one before it is read, as far as that is possible.
     fn step_ahead(&mut self) -> bool {
         let (batch, told) = match self.under_way.take() {
             Some(both) => both,
             None => {
                 let batch = self.next_batch();
-                let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.moves.is_empty());
-                if batch.piece.is_some() || moved || batch.decodes.iter().any(|d| !d.ends) {
+                let moved =
+                    !(batch.copies.is_empty() && batch.states.is_empty() && batch.swaps.is_empty());
+                if batch.chunk.is_some() || moved || batch.decodes.iter().any(|d| !d.needs_logits) {
                     return self.finish_step(&batch);
                 }
                 let told = self.run_rows(&batch, None);
@@ -283,38 +419,48 @@ impl Model {
         if batch.is_empty() {
             return false;
         }
-        // Of some nobody knows that they end.
-        let Model { scheduler, wanted, .. } = self;
-        let mut goes_on = |id: SequenceId, at: usize| at + 1 < wanted[&id].0 || id.0.is_multiple_of(2);
-        let next = scheduler.next_ahead(&batch, &mut goes_on);
+        // Some sequences end unexpectedly.
+        let Model {
+            scheduler, wanted, ..
+        } = self;
+        let mut goes_on =
+            |id: SequenceId, at: usize| at + 1 < wanted[&id].0 || id.0.is_multiple_of(2);
+        let next = scheduler.next_in_flight(&batch, &mut goes_on);
         let next = next.map(|next| {
             let chosen = self.run_rows(&next, Some((&batch, &told)));
             (next, chosen)
         });
-        self.scheduler.let_go();
+        self.scheduler.release_in_flight();
         if let Some((next, _)) = &next {
-            self.scheduler.hold(next);
+            self.scheduler.hold_in_flight(next);
         }
         let here = |d: &&Decode| self.scheduler.next_position(d.sequence) == Some(d.position);
         let alive: Vec<Decode> = batch.decodes.iter().filter(here).copied().collect();
-        self.scheduler.ran(&Batch { decodes: alive.clone(), ..Batch::default() });
+        self.scheduler.finish_batch(&Batch {
+            decodes: alive.clone(),
+            ..Batch::default()
+        });
         self.under_way = next;
         for d in alive {
-            let row = batch.decodes.iter().position(|other| *other == d).expect("its row");
+            let row = batch
+                .decodes
+                .iter()
+                .position(|other| *other == d)
+                .expect("its row");
             self.goes_on(d.sequence, told[row]);
         }
         self.scheduler.check();
         self.nobody_waits();
         true
     }
-    /// Where nobody is here any more, nobody reads the step that is under way.
+    /// Drops the step in flight if there are no sequences.
     fn nobody_waits(&mut self) {
         if self.scheduler.is_idle() {
             self.under_way = None;
-            self.scheduler.let_go();
+            self.scheduler.release_in_flight();
         }
     }
-    /// A token is chosen for a sequence, which goes on or ends.
+    /// Takes a chosen token for a sequence, which continues or ends.
     fn goes_on(&mut self, id: SequenceId, token: u32) {
         let tokens = self.scheduler.tokens(id).to_vec();
         match tokens.len() < self.wanted[&id].0 {
@@ -325,7 +471,7 @@ impl Model {
             }
         }
     }
-    /// One step. Did it do anything?
+    /// Runs one step. Returns whether there was any work.
     fn step(&mut self) -> bool {
         if self.ahead {
             return self.step_ahead();
@@ -338,8 +484,8 @@ impl Model {
             return false;
         }
         self.run(batch);
-        self.scheduler.ran(batch);
-        for id in batch.ends().collect::<Vec<_>>() {
+        self.scheduler.finish_batch(batch);
+        for id in batch.sequences_with_logits().collect::<Vec<_>>() {
             let token = next(self.scheduler.tokens(id));
             self.goes_on(id, token);
         }
@@ -349,19 +495,33 @@ impl Model {
     fn run_to_the_end(&mut self) {
         let mut steps = 0;
         while !self.scheduler.is_idle() {
-            assert!(self.step(), "somebody is here, and nothing is done: {:?}", self.scheduler.load());
+            assert!(
+                self.step(),
+                "somebody is here, and nothing is done: {:?}",
+                self.scheduler.load()
+            );
             steps += 1;
             assert!(steps < 100_000, "no end: {:?}", self.scheduler.load());
         }
         let load = self.scheduler.load();
-        assert_eq!((load.running, load.waiting, load.pages, load.tokens), (0, 0, 0, 0), "nobody has a page");
-        assert_eq!(load.leaked, Some(0), "nor one of windows, nor a row of states or a place of the host");
+        assert_eq!(
+            (load.running, load.waiting, load.pages, load.tokens),
+            (0, 0, 0, 0),
+            "nobody has a page"
+        );
+        assert_eq!(
+            load.leaked,
+            Some(0),
+            "nor one of windows, nor a row of states or a place of the host"
+        );
     }
 }
 
 fn prompt(seed: u32, length: usize) -> Vec<u32> {
-    // Few tokens, so that prompts begin alike.
-    (0..length as u32).map(|i| if i < 70 { i % 3 } else { (i * seed) % 5 }).collect()
+    // Few distinct tokens, so that prompts share prefixes.
+    (0..length as u32)
+        .map(|i| if i < 70 { i % 3 } else { (i * seed) % 5 })
+        .collect()
 }
 
 #[test]
@@ -384,14 +544,18 @@ fn a_prefix_is_shared() {
     let again = model.add(asked.clone(), 5, Reuse::Exact);
     model.step();
     // Blocks of 32, the last token not counted.
-    assert_eq!(model.scheduler.found(again), Some(192));
-    assert!(model.scheduler.load().pages <= 5, "{:?}", model.scheduler.load());
+    assert_eq!(model.scheduler.reused_tokens(again), Some(192));
+    assert!(
+        model.scheduler.load().pages <= 5,
+        "{:?}",
+        model.scheduler.load()
+    );
     model.run_to_the_end();
-    // Another's answer as well, where nobody minds.
+    // With `Reuse::Any` rows of another sequence's answer are reused as well.
     let longer = alone(&asked, 5);
     let follows = model.add([&longer[..], &[1, 2, 3]].concat(), 5, Reuse::Any);
     model.step();
-    assert_eq!(model.scheduler.found(follows), Some(205));
+    assert_eq!(model.scheduler.reused_tokens(follows), Some(205));
     model.run_to_the_end();
 }
 
@@ -400,7 +564,10 @@ fn a_batch_is_invariant_while_a_sequence_asks_for_it() {
     let mut model = Model::new(16, 4);
     let other = model.add(prompt(1, 40), 20, Reuse::Exact);
     model.step();
-    let options = SequenceOptions { batch_invariant: true, ..SequenceOptions::default() };
+    let options = SequenceOptions {
+        batch_invariant: true,
+        ..SequenceOptions::default()
+    };
     let asks = model.add_with(prompt(3, 100), 5, options);
     let mut invariant = 0;
     while !model.ended.contains_key(&other) {
@@ -414,22 +581,37 @@ fn a_batch_is_invariant_while_a_sequence_asks_for_it() {
 
 #[test]
 fn a_prefix_comes_back_from_the_host() {
-    // Of six pages a prompt takes four with its answer: two others have all of them, and its whole pages go to the host meanwhile.
+    // A prompt and its answer take four of six pages; two others take all of them, so its whole
+    // pages are swapped out meanwhile.
     let mut model = Model::with_host(6, 2, 8);
     let asked = prompt(3, 200);
     model.add(asked.clone(), 5, Reuse::Exact);
     model.run_to_the_end();
     let others = [(1, 300), (2, 320)].map(|(seed, length)| {
-        let other: Vec<u32> = prompt(seed, length).into_iter().map(|token| (token + seed) % 5).collect();
+        let other: Vec<u32> = prompt(seed, length)
+            .into_iter()
+            .map(|token| (token + seed) % 5)
+            .collect();
         model.add(other, 5, Reuse::Exact)
     });
     model.run_to_the_end();
-    assert!(model.scheduler.load().away_pages > 0, "{:?} {others:?}", model.scheduler.load());
+    assert!(
+        model.scheduler.load().host_pages > 0,
+        "{:?} {others:?}",
+        model.scheduler.load()
+    );
     let again = model.add(asked.clone(), 5, Reuse::Exact);
     let batch = model.next_batch();
-    assert!(batch.moves.iter().any(|of| matches!(of, Swap::In { .. })), "{batch:?}");
+    assert!(
+        batch.swaps.iter().any(|of| matches!(of, Swap::In { .. })),
+        "{batch:?}"
+    );
     model.finish_step(&batch);
-    assert!(model.scheduler.found(again) >= Some(128), "{:?}", model.scheduler.found(again));
+    assert!(
+        model.scheduler.reused_tokens(again) >= Some(128),
+        "{:?}",
+        model.scheduler.reused_tokens(again)
+    );
     model.run_to_the_end();
     assert_eq!(model.ended[&again], alone(&asked, 5));
 }
@@ -447,7 +629,8 @@ fn where_pages_run_out_the_youngest_waits() {
 
 #[test]
 fn what_is_computed_again_is_computed_as_it_was() {
-    // The last gives its pages up after its prompt has been run, and the third, which begins like it, has exact rows of all of that prompt by then.
+    // The last sequence is preempted after its prefill; by then the third, with the same prefix,
+    // has exact rows of that whole prompt.
     let mut model = Model::new(8, 3);
     model.beside = vec![1];
     model.add(prompt(1, 1), 1, Reuse::Any);
@@ -469,12 +652,15 @@ fn prompts_take_turns_and_answers_go_on() {
         model.step();
         steps += 1;
     }
-    assert!(!model.ended.contains_key(&long), "a long prompt keeps nobody waiting");
+    assert!(
+        !model.ended.contains_key(&long),
+        "a long prompt keeps nobody waiting"
+    );
     assert!(steps < 30, "{steps}");
     model.run_to_the_end();
 }
 
-/// Tokens that nobody else has.
+/// Returns tokens that no other sequence has.
 fn own(seed: u32, length: usize) -> Vec<u32> {
     (0..length as u32).map(|i| 5 + seed * 1000 + i).collect()
 }
@@ -485,20 +671,21 @@ fn who_goes_on_finds_the_windows_of_its_end() {
     let asked = own(1, 1000);
     let first = model.add(asked.clone(), 40, Reuse::Any);
     model.run_to_the_end();
-    // Its end, and where its prompt ends, whose rows it has left behind.
+    // At its end, and at the end of its prompt: the window pages there were
+    // released but not evicted.
     let answered = model.ended[&first].clone();
     let next = model.add([&answered[..], &own(2, 20)].concat(), 5, Reuse::Any);
     model.step();
-    assert_eq!(model.scheduler.found(next), Some(1040));
+    assert_eq!(model.scheduler.reused_tokens(next), Some(1040));
     model.run_to_the_end();
     let again = model.add(asked.clone(), 5, Reuse::Any);
     model.step();
-    assert_eq!(model.scheduler.found(again), Some(999));
+    assert_eq!(model.scheduler.reused_tokens(again), Some(999));
     model.run_to_the_end();
-    // Where nobody has been, windows are gone first.
+    // Window pages at other positions are evicted first.
     let middle = model.add([&asked[..130], &own(3, 20)].concat(), 5, Reuse::Any);
     model.step();
-    assert_eq!(model.scheduler.found(middle), Some(0));
+    assert_eq!(model.scheduler.reused_tokens(middle), Some(0));
     model.run_to_the_end();
 }
 
@@ -507,14 +694,14 @@ fn who_branches_off_leaves_the_windows_for_others() {
     let mut model = Model::with_windows(64, 2, 64);
     let common = own(1, 64 * 5);
     let mut ask = |seed: u32| {
-        // A long prompt behind it, so that what it has in common with others is left behind.
+        // A long continuation, so that the shared prefix leaves the window.
         let id = model.add([&common[..], &own(seed, 600)].concat(), 2, Reuse::Any);
         model.step();
-        let found = model.scheduler.found(id);
+        let found = model.scheduler.reused_tokens(id);
         model.run_to_the_end();
         found
     };
-    // The second computes again what the first has left behind, and is seen to branch off there.
+    // The second recomputes the evicted window pages, which marks the branch point.
     assert_eq!([2, 3, 4].map(&mut ask), [Some(0), Some(0), Some(320)]);
 }
 
@@ -528,30 +715,45 @@ fn who_goes_on_finds_states_where_an_answer_ended_or_exact_rows_do() {
     let mut found = |prompt: Vec<u32>, reuse| {
         let id = model.add(prompt, 5, reuse);
         model.step();
-        let found = model.scheduler.found(id);
+        let found = model.scheduler.reused_tokens(id);
         model.run_to_the_end();
         found
     };
-    assert_eq!(found([&answered[..], &own(2, 20)].concat(), Reuse::Any), Some(1040));
-    assert_eq!([Reuse::Any, Reuse::Exact].map(|reuse| found(asked.clone(), reuse)), [Some(992); 2]);
-    // Nobody has been there: that others branch off is seen, so that the next begins where they do.
+    assert_eq!(
+        found([&answered[..], &own(2, 20)].concat(), Reuse::Any),
+        Some(1040)
+    );
+    assert_eq!(
+        [Reuse::Any, Reuse::Exact].map(|reuse| found(asked.clone(), reuse)),
+        [Some(992); 2]
+    );
+    // The first sequence to branch off here marks the branch point, and the next one reuses it.
     let branches = |seed| [&asked[..330], &own(seed, 200)].concat();
-    assert_eq!([3, 4].map(|seed| found(branches(seed), Reuse::Any)), [Some(0), Some(320)]);
-    // Their states are not exact: those of one that reuses exact rows alone are.
-    assert_eq!([5, 6].map(|seed| found(branches(seed), Reuse::Exact)), [Some(0), Some(320)]);
+    assert_eq!(
+        [3, 4].map(|seed| found(branches(seed), Reuse::Any)),
+        [Some(0), Some(320)]
+    );
+    // Those states are not exact; states of a sequence with exact reuse are.
+    assert_eq!(
+        [5, 6].map(|seed| found(branches(seed), Reuse::Exact)),
+        [Some(0), Some(320)]
+    );
 }
 
 #[test]
 fn copies_of_states_give_way() {
-    // One row beside those of two sequences: the latest copy is there, and nobody waits for one.
+    // One row more than two sequences need: it holds the latest snapshot, and no sequence waits.
     let mut model = Model::with_states(64, 2, 1);
     let ids = [1, 2, 3].map(|seed| model.add(own(seed, 200), 10, Reuse::Any));
     model.run_to_the_end();
     assert!(ids.iter().all(|id| model.ended.contains_key(id)));
-    assert_eq!(model.scheduler.load().kept_states, 3);
-    let borrowed = model.scheduler.borrow(100, 96).expect("pages, and a row of states");
-    assert_eq!(model.scheduler.load().kept_states, 2);
-    model.scheduler.give_back(&borrowed);
+    assert_eq!(model.scheduler.load().cached_states, 3);
+    let borrowed = model
+        .scheduler
+        .borrow(100, 96)
+        .expect("pages, and a row of states");
+    assert_eq!(model.scheduler.load().cached_states, 2);
+    model.scheduler.return_borrowed(&borrowed);
     model.scheduler.check();
 }
 
@@ -563,7 +765,7 @@ fn pages_of_nobody_have_windows_in_turn() {
     let borrowed = model.scheduler.borrow(1000, 96).expect("pages");
     let windows = borrowed.pages().windows.to_vec();
     assert_eq!((borrowed.pages().all.len(), windows.len()), (16, 16));
-    // No two positions that a step sees lie in one row.
+    // No two positions that a step sees share a row.
     for begin in (0..1000usize).step_by(96) {
         let seen = begin.saturating_sub(99) / PAGE..(begin + 96).min(1000).div_ceil(PAGE);
         let mut of = windows[seen.clone()].to_vec();
@@ -571,151 +773,26 @@ fn pages_of_nobody_have_windows_in_turn() {
         of.dedup();
         assert_eq!(of.len(), seen.len(), "{begin}: {windows:?}");
     }
-    model.scheduler.give_back(&borrowed);
+    model.scheduler.return_borrowed(&borrowed);
     model.scheduler.check();
     model.run_to_the_end();
 }
 
 #[test]
 fn what_is_held_while_nobody_is_here_is_lost() {
-    for (mut model, held) in
-        [(Model::with_windows(64, 2, 100), 16 + Pools::blocks(100, 96)), (Model::with_host(20, 2, 8), 16)]
-    {
+    for (mut model, held) in [
+        (Model::with_windows(64, 2, 100), 16 + Pools::blocks(100, 96)),
+        (Model::with_host(20, 2, 8), 16),
+    ] {
         model.add(own(1, 300), 40, Reuse::Any);
         assert_eq!(model.scheduler.load().leaked, None, "somebody waits");
         model.step();
         assert_eq!(model.scheduler.load().leaked, None, "somebody has pages");
         model.run_to_the_end();
         let borrowed = model.scheduler.borrow(1000, 96).expect("pages");
-        // With a ring of windows for what a step of 96 tokens sees.
+        // With a ring buffer of window pages for a step of 96 tokens.
         assert_eq!(model.scheduler.load().leaked, Some(held));
-        model.scheduler.give_back(&borrowed);
+        model.scheduler.return_borrowed(&borrowed);
         assert_eq!(model.scheduler.load().leaked, Some(0));
-    }
-}
-
-/// What comes while others run.
-#[derive(Clone, Debug)]
-enum Act {
-    Add {
-        seed: u32,
-        length: usize,
-        answer: usize,
-        exact: bool,
-        invariant: bool,
-    },
-    Cancel(usize),
-    /// The states of one are not known any more, and nothing is under way.
-    Again(usize),
-    Fail,
-    Steps(usize),
-}
-
-fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let add = (1u32..4, 1usize..300, 1usize..90, any::<bool>(), any::<bool>());
-    let add =
-        add.prop_map(|(seed, length, answer, exact, invariant)| Act::Add { seed, length, answer, exact, invariant });
-    let act = prop_oneof![4 => add, 1 => (0usize..8).prop_map(Act::Cancel), 1 => (0usize..8).prop_map(Act::Again), 1 => Just(Act::Fail), 4 => (1usize..12).prop_map(Act::Steps)];
-    proptest::collection::vec(act, 1..30)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
-    /// Whoever comes and goes, every answer is the one that its prompt has alone, each comes to its end, and no page is lost.
-    #[test]
-    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, ahead in any::<bool>(), seen in proptest::option::of(1usize..200), copies in proptest::option::of(1usize..12), places in 0usize..20, beside in proptest::collection::vec(1usize..97, 1..9)) {
-        // Where there is a pool of windows or of states the host has no places.
-        let places = if seen.is_some() || copies.is_some() { 0 } else { places };
-        let mut model = Model::with(pages, sequences, Besides { seen, places, copies });
-        model.ahead = ahead;
-        model.beside = beside;
-        let mut asked = BTreeMap::new();
-        for act in acts {
-            match act {
-                Act::Add { seed, length, answer, exact, invariant } => {
-                    let prompt = prompt(seed, length);
-                    let reuse = if exact { Reuse::Exact } else { Reuse::Any };
-                    let options = SequenceOptions { reuse, batch_invariant: invariant };
-                    asked.insert(model.add_with(prompt.clone(), answer, options), (prompt, answer));
-                }
-                Act::Cancel(nth) => {
-                    let here: Vec<SequenceId> = asked.keys().copied().filter(|id| !model.ended.contains_key(id)).collect();
-                    if let Some(&id) = here.get(nth) {
-                        model.scheduler.remove(id);
-                        model.nobody_waits();
-                        asked.remove(&id);
-                        model.scheduler.check();
-                    }
-                }
-                Act::Again(nth) => {
-                    let running: Vec<SequenceId> = asked.keys().copied().filter(|&id| model.scheduler.next_position(id).is_some()).collect();
-                    if let (Some(&id), None) = (running.get(nth), &model.under_way) {
-                        model.scheduler.run_again(id);
-                        model.scheduler.check();
-                    }
-                }
-                Act::Fail => {
-                    model.scheduler.let_go();
-                    let batch = model.under_way.take().map_or_else(|| model.next_batch(), |both| both.0);
-                    let here = |d: &Decode| model.scheduler.next_position(d.sequence) == Some(d.position);
-                    let batch = Batch { decodes: batch.decodes.iter().copied().filter(here).collect(), ..batch };
-                    for of in &batch.moves {
-                        match of {
-                            Swap::Out { place, .. } => model.host[*place as usize] = vec![None; PAGE],
-                            Swap::In { page, .. } => model.pool[*page as usize * PAGE] = None,
-                        }
-                    }
-                    // PartialPage of it may have been written.
-                    batch.copies.iter().for_each(|copy| model.pool[copy.to as usize * PAGE] = None);
-                    batch.decodes.iter().for_each(|decode| model.write(decode.sequence, decode.position, None));
-                    let of_sequences = batch.decodes.iter().map(|d| d.sequence).chain(batch.piece.iter().map(|p| p.sequence));
-                    let of_sequences = of_sequences.map(|id| model.scheduler.pages(id, 0).state);
-                    let rows: Vec<u32> = of_sequences.chain(batch.states.iter().chain(&batch.snapshot).map(|copy| copy.to)).collect();
-                    for row in rows {
-                        model.states.get_mut(row as usize).into_iter().for_each(|state| *state = None);
-                    }
-                    for id in model.scheduler.failed(&batch) {
-                        asked.remove(&id);
-                    }
-                    model.scheduler.check();
-                }
-                Act::Steps(n) => (0..n).for_each(|_| _ = model.step()),
-            }
-        }
-        model.run_to_the_end();
-        prop_assert_eq!(model.ended.keys().filter(|id| asked.contains_key(id)).count(), asked.len());
-        for (id, (prompt, answer)) in asked {
-            prop_assert_eq!(&model.ended[&id], &alone(&prompt, answer), "{:?}", id);
-        }
-    }
-
-    /// Pages that are found hold what was learnt of them.
-    #[test]
-    fn the_tree_finds_what_it_was_told(lengths in proptest::collection::vec((1u32..4, 1usize..400), 1..12)) {
-        let mut pool = PagePool::new(12, PAGE, 0);
-        let mut holds: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (seed, length) in lengths {
-            let tokens = prompt(seed, length);
-            let mut found = pool.find(&tokens, Reuse::Any, true);
-            for (page, block) in found.pages.iter().zip(tokens.chunks(PAGE)) {
-                prop_assert_eq!(&holds[page][..], block);
-            }
-            if let Some(part) = found.part {
-                let begin = found.pages.len() * PAGE;
-                prop_assert_eq!(&holds[&part.page][..part.positions], &tokens[begin..begin + part.positions]);
-                pool.copied(&part);
-            }
-            while found.pages.len() < length.div_ceil(PAGE) {
-                let Some(page) = pool.take(None) else { break };
-                let begin = found.pages.len() * PAGE;
-                holds.insert(page, tokens[begin..length.min(begin + PAGE)].to_vec());
-                found.pages.push(page);
-            }
-            let known = length.min(found.pages.len() * PAGE);
-            pool.insert(&mut found.place, &found.pages, &tokens[..known], 0, true);
-            pool.release(&found.pages);
-            pool.check();
-            prop_assert_eq!(pool.held(), 0);
-        }
     }
 }

@@ -6,12 +6,13 @@ use half::{bf16, f16};
 
 /// Size of the table of normal deviates.
 const NORMALS: usize = 4096;
-/// Bytes from which on the work is spread over threads.
+/// Minimum bytes for which several threads are used.
 const PARALLEL: usize = 4 << 20;
 /// Variants of a scale: both signs, eight magnitudes around the nominal one.
 const VARIANTS: usize = 16;
 
-/// Word `k` of the stream of `seed`: SplitMix64 (Steele, Lea, Flood 2014) entered at any point.
+/// Returns word `k` of the stream of `seed`: SplitMix64 (Steele, Lea, Flood
+/// 2014) with random access.
 fn word(seed: u64, k: u64) -> u64 {
     let mut z = seed.wrapping_add(k.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -19,34 +20,49 @@ fn word(seed: u64, k: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A seed for the tensor of that name.
+/// Returns the seed of the tensor with that name.
 pub(super) fn seed(name: &str) -> u64 {
-    name.bytes().fold(0, |hash, byte| word(hash, u64::from(byte)))
+    name.bytes()
+        .fold(0, |hash, byte| word(hash, u64::from(byte)))
 }
 
-/// About normal, mean 0 and variance 1, |z| < 3.5: the sum of four uniform 16-bit numbers, centred and scaled.
+/// Returns an approximately normal number with mean 0, variance 1 and |z| < 3.5: the sum of four
+/// uniform 16-bit numbers, centred and scaled.
 fn normal(bits: u64) -> f32 {
     const STD: f32 = 65536.0 * 0.577_350_3;
     let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xFFFF).sum();
     (sum as f32 - 131_070.0) / STD
 }
 
-/// Normal deviates to choose from, of mean 0 and mean square 1: a look-up is four times as fast as the sum.
+/// Returns a table of normal deviates with mean 0 and mean square 1. A lookup is four times as
+/// fast as the sum.
 fn normals() -> [f32; NORMALS] {
-    let half: Vec<f32> = (0..NORMALS as u64 / 2).map(|k| normal(word(0, k))).collect();
+    let half: Vec<f32> = (0..NORMALS as u64 / 2)
+        .map(|k| normal(word(0, k)))
+        .collect();
     let rms = (half.iter().map(|z| z * z).sum::<f32>() / half.len() as f32).sqrt();
-    std::array::from_fn(|i| if i.is_multiple_of(2) { half[i / 2] / rms } else { -half[i / 2] / rms })
+    std::array::from_fn(|i| {
+        if i.is_multiple_of(2) {
+            half[i / 2] / rms
+        } else {
+            -half[i / 2] / rms
+        }
+    })
 }
 
-/// Fills `out` with the data of `tensor` from block `start` on; `out` is whole blocks. Large requests use all cores.
+/// Fills `out` with the data of `tensor` starting at block `start`. Large requests use all cores.
 ///
 /// # Errors
-/// [`Error::Range`] when `out` is not whole blocks inside the tensor.
+/// Returns [`Error::Range`] if `out` is not whole blocks inside the tensor.
 pub fn fill(tensor: &TensorPlan, start: u64, out: &mut [u8]) -> Result<(), Error> {
     let block = tensor.encoding.bytes;
     let end = start.checked_add((out.len() / block) as u64);
     if !out.len().is_multiple_of(block) || end.is_none_or(|end| end > tensor.bytes / block as u64) {
-        return Err(Error::Range { tensor: tensor.name.clone(), start, bytes: out.len() as u64 });
+        return Err(Error::Range {
+            tensor: tensor.name.clone(),
+            start,
+            bytes: out.len() as u64,
+        });
     }
     let maker = Maker::new(tensor);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -64,7 +80,7 @@ pub fn fill(tensor: &TensorPlan, start: u64, out: &mut [u8]) -> Result<(), Error
     Ok(())
 }
 
-/// The constants of one tensor.
+/// Constants of one tensor.
 struct Maker {
     seed: u64,
     mean: f32,
@@ -76,12 +92,12 @@ struct Maker {
 
 /// A scale field of a block.
 struct Field {
-    /// Offset and width.
+    /// Offset in the block and width, in bytes.
     at: usize,
     width: usize,
-    /// Bits of its bytes that are not its own.
+    /// Mask of the bits in its bytes that belong to other data.
     kept: u8,
-    /// Its bytes in each variant.
+    /// Bytes of the field in each variant.
     variants: [[u8; 2]; VARIANTS],
 }
 
@@ -92,8 +108,20 @@ impl Maker {
             Fill::Scales(scales) => scales.iter().map(|s| variants(*s, tensor.sigma)).collect(),
             _ => Vec::new(),
         };
-        let (seed, mean, sigma, block) = (tensor.seed, tensor.mean, tensor.sigma, tensor.encoding.bytes);
-        Self { seed, mean, sigma, block, fill, scales }
+        let (seed, mean, sigma, block) = (
+            tensor.seed,
+            tensor.mean,
+            tensor.sigma,
+            tensor.encoding.bytes,
+        );
+        Self {
+            seed,
+            mean,
+            sigma,
+            block,
+            fill,
+            scales,
+        }
     }
 
     fn blocks(&self, start: u64, out: &mut [u8]) {
@@ -107,7 +135,7 @@ impl Maker {
 
     fn floats<const N: usize>(&self, start: u64, out: &mut [u8], bytes: impl Fn(f32) -> [u8; N]) {
         let table = normals().map(|z| bytes(self.mean + self.sigma * z));
-        // Four elements a word; both ends of the range may lie inside one.
+        // Four elements per word; both ends of the range may be inside a word.
         let put = |out: &mut [[u8; N]], k: u64| {
             let mut bits = word(self.seed, k / 4) >> (k % 4 * 16);
             for out in out {
@@ -126,7 +154,8 @@ impl Maker {
 
     fn scaled(&self, start: u64, out: &mut [u8]) {
         for (out, index) in out.chunks_exact_mut(self.block).zip(start..) {
-            // One good word a block, which xorshift (Marsaglia 2003) stretches: half the cost of a good word each.
+            // One SplitMix64 word per block, extended by xorshift (Marsaglia 2003): half the cost
+            // of a SplitMix64 word for every eight bytes.
             let mut bits = word(self.seed, index) | 1;
             let choice = (bits >> 60) as usize % VARIANTS;
             let mut next = || {
@@ -141,7 +170,10 @@ impl Maker {
                 tail.copy_from_slice(&next()[..tail.len()]);
             }
             for field in &self.scales {
-                for (out, own) in out[field.at..].iter_mut().zip(&field.variants[choice][..field.width]) {
+                for (out, own) in out[field.at..]
+                    .iter_mut()
+                    .zip(&field.variants[choice][..field.width])
+                {
                     *out = *out & field.kept | own;
                 }
             }
@@ -149,21 +181,38 @@ impl Maker {
     }
 }
 
-/// The bytes of a scale field for each variant. Fields of one block take the same variant, so a minimum keeps its
-/// proportion to the scale; signs alternate, so that codes with more negative than positive values centre on zero.
+/// Returns the bytes of a scale field for each variant.
+///
+/// Fields of one block use the same variant, so a minimum keeps its proportion to the scale. Signs
+/// alternate, so that codes with more negative than positive values are centred on zero.
 fn variants(scale: Scale, sigma: f32) -> Field {
     // Mean square 1 over the eight magnitudes.
     let magnitude = |i: usize| (0.75 + 0.5 * (i / 2) as f32 / 7.0) / 1.0135;
     let sign = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
     let half = |factor: f32, i| f16::from_f32(sigma * factor * magnitude(i) * sign(i)).to_bits();
-    let field = |at, width, kept, variants| Field { at, width, kept, variants };
+    let field = |at, width, kept, variants| Field {
+        at,
+        width,
+        kept,
+        variants,
+    };
     match scale {
-        Scale::Half(at, factor) => field(at, 2, 0, std::array::from_fn(|i| half(factor, i).to_le_bytes())),
+        Scale::Half(at, factor) => field(
+            at,
+            2,
+            0,
+            std::array::from_fn(|i| half(factor, i).to_le_bytes()),
+        ),
         Scale::Exponent(at, factor) => {
             let e = (128.0 + (sigma * factor).log2().round()).clamp(1.0, 254.0);
             field(at, 1, 0, [[e as u8, 0]; VARIANTS])
         }
-        Scale::Float8(at, factor) => field(at, 1, 0, std::array::from_fn(|i| [e4m3(sigma * factor * magnitude(i)), 0])),
+        Scale::Float8(at, factor) => field(
+            at,
+            1,
+            0,
+            std::array::from_fn(|i| [e4m3(sigma * factor * magnitude(i)), 0]),
+        ),
         Scale::Part(at, part, factor) => {
             let bits = |i| (half(factor, i) >> (4 * part) & 15) as u8;
             field(at, 1, 15, std::array::from_fn(|i| [bits(i) << 4, 0]))
@@ -171,9 +220,9 @@ fn variants(scale: Scale, sigma: f32) -> Field {
     }
 }
 
-/// The e4m3 nearest to a positive number, up to its largest below 480.
+/// Returns the e4m3 nearest to a positive number; its maximum is below 480.
 fn e4m3(x: f32) -> u8 {
-    // A half has the same numbers from 2^8 times smaller on: three bits of mantissa are seven fewer.
+    // Divided by 2^8, a binary16 has the exponent field of e4m3, and seven more mantissa bits.
     let bits = f16::from_f32(x / 256.0).to_bits();
     (((bits + 64) >> 7) as u8).min(0x7e)
 }
@@ -186,7 +235,15 @@ mod tests {
         let encoding = gristmill_encodings::by_name(encoding).unwrap();
         let row = 2 * encoding.elements as u64;
         let bytes = 2 * rows * encoding.bytes as u64;
-        TensorPlan { name: "t".into(), dims: vec![row, rows], encoding, bytes, mean: 0.0, sigma: 0.02, seed: 7 }
+        TensorPlan {
+            name: "t".into(),
+            dims: vec![row, rows],
+            encoding,
+            bytes,
+            mean: 0.0,
+            sigma: 0.02,
+            seed: 7,
+        }
     }
 
     #[test]
@@ -203,7 +260,10 @@ mod tests {
 
     #[test]
     fn threads_do_not_change_the_data() {
-        let e = gristmill_encodings::TABLE.iter().max_by_key(|e| e.bytes).unwrap();
+        let e = gristmill_encodings::TABLE
+            .iter()
+            .max_by_key(|e| e.bytes)
+            .unwrap();
         let t = tensor(e.name, (PARALLEL / e.bytes) as u64);
         let mut whole = vec![0; t.bytes as usize];
         fill(&t, 0, &mut whole).unwrap();
@@ -217,17 +277,35 @@ mod tests {
         let t = tensor("q8_0", 4);
         let block = t.encoding.bytes;
         assert!(fill(&t, 0, &mut vec![0; 8 * block]).is_ok());
-        assert!(matches!(fill(&t, 0, &mut vec![0; 9 * block]), Err(Error::Range { .. })));
-        assert!(matches!(fill(&t, 0, &mut vec![0; block - 1]), Err(Error::Range { .. })));
-        assert!(matches!(fill(&t, u64::MAX, &mut vec![0; block]), Err(Error::Range { .. })));
+        assert!(matches!(
+            fill(&t, 0, &mut vec![0; 9 * block]),
+            Err(Error::Range { .. })
+        ));
+        assert!(matches!(
+            fill(&t, 0, &mut vec![0; block - 1]),
+            Err(Error::Range { .. })
+        ));
+        assert!(matches!(
+            fill(&t, u64::MAX, &mut vec![0; block]),
+            Err(Error::Range { .. })
+        ));
     }
 
     #[test]
     fn floats_have_the_mean_and_deviation_asked_for() {
-        let t = TensorPlan { mean: 1.0, sigma: 0.05, ..tensor("f32", 50_000) };
+        let t = TensorPlan {
+            mean: 1.0,
+            sigma: 0.05,
+            ..tensor("f32", 50_000)
+        };
         let mut data = vec![0; t.bytes as usize];
         fill(&t, 0, &mut data).unwrap();
-        let x: Vec<f64> = data.as_chunks::<4>().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect();
+        let x: Vec<f64> = data
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|&b| f64::from(f32::from_le_bytes(b)))
+            .collect();
         let mean = x.iter().sum::<f64>() / x.len() as f64;
         let var = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / x.len() as f64;
         assert!((mean - 1.0).abs() < 1e-3, "{mean}");

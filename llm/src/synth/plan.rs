@@ -1,40 +1,40 @@
-//! What is generated, and why it cannot be.
+//! Plan of a generated model, and errors of generation.
 
 use crate::arch;
 use crate::gguf::{self, Metadata, TensorDecl};
 use gristmill_uop::encoding::EncodingRef;
 
-/// Why a model could not be generated.
+/// Reason why a model could not be generated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No preset of that name.
+    /// There is no preset of that name.
     #[error("no preset named {name}")]
     UnknownPreset {
-        /// What was asked for.
+        /// Name that was requested.
         name: String,
-        /// Those there are, for people.
+        /// All preset names, comma-separated for messages.
         presets: String,
     },
-    /// No file type of that name.
+    /// There is no file type of that name.
     #[error("no quantisation named {name}")]
     UnknownQuant {
-        /// What was asked for.
+        /// Name that was requested.
         name: String,
-        /// Those there are, for people.
+        /// All quantisation names, comma-separated for messages.
         quants: String,
     },
     /// A range that is not whole blocks inside the tensor.
     #[error("tensor {tensor}: {bytes} bytes from block {start} on are not whole blocks inside it")]
     Range {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// First block asked for.
+        /// Index of the first block requested.
         start: u64,
-        /// Bytes asked for.
+        /// Number of bytes requested.
         bytes: u64,
     },
-    /// A preset's metadata describes no model.
+    /// A preset's metadata does not describe a model.
     #[error(transparent)]
     Model(#[from] arch::Error),
     /// The model could not be written, or reading it back failed.
@@ -43,7 +43,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the user can do about it, where that is known.
+    /// Returns advice for the user, if there is any.
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::UnknownPreset { presets, .. } => Some(format!("presets: {presets}")),
@@ -58,11 +58,11 @@ impl Error {
 /// A tensor to be generated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorPlan {
-    /// Name.
+    /// Name in the generated file.
     pub name: String,
     /// Sizes, the contiguous one first.
     pub dims: Vec<u64>,
-    /// How it is encoded.
+    /// Encoding of the data.
     pub encoding: EncodingRef,
     /// Size of its data in bytes.
     pub bytes: u64,
@@ -76,20 +76,27 @@ pub struct TensorPlan {
 
 /// A model to be generated.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// All metadata, the tokenizer's included.
+pub struct SynthPlan {
+    /// All metadata, including the tokenizer's.
     pub metadata: Metadata,
     /// All tensors in file order.
     pub tensors: Vec<TensorPlan>,
 }
 
-impl Plan {
-    /// Bytes of all tensor data, without padding.
+impl SynthPlan {
+    /// Returns the bytes of all tensor data, without padding.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.bytes).sum()
     }
 
     pub(super) fn decls(&self) -> Vec<TensorDecl<'_>> {
-        self.tensors.iter().map(|t| TensorDecl { name: &t.name, dims: &t.dims, encoding: t.encoding }).collect()
+        self.tensors
+            .iter()
+            .map(|t| TensorDecl {
+                name: &t.name,
+                dims: &t.dims,
+                encoding: t.encoding,
+            })
+            .collect()
     }
 }

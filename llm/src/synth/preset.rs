@@ -1,38 +1,39 @@
-//! The published models: hyper-parameters as their files have them. Their tensors follow from the table of the architecture.
+//! Presets with the hyper-parameters of published models. Their tensors follow from
+//! the architecture's table.
 
-use super::{Error, Plan, TensorPlan, fill, vocab};
+use super::{Error, SynthPlan, TensorPlan, fill, vocab};
 use crate::arch::{self, TensorSpec, Tensors};
 use crate::gguf::types::FileType;
 use crate::gguf::{self, Array, Metadata, Role, Value};
 use gristmill_encodings::F32;
 use gristmill_uop::encoding::EncodingRef;
 
-/// A value of a metadata key.
+/// Value of a metadata key.
 #[derive(Clone, Copy)]
 enum Key {
     U(u32),
     F(f32),
     B(bool),
     S(&'static str),
-    /// One for each layer, in turn.
+    /// One value per layer, repeated cyclically.
     Us(&'static [u32]),
     Bs(&'static [bool]),
 }
 use Key::{B, Bs, F, S, U, Us};
 
-/// One model.
+/// Hyper-parameters and vocabulary of one model.
 pub(super) struct Preset {
     pub name: &'static str,
     title: &'static str,
     architecture: &'static str,
-    /// Keys of the architecture, without it.
+    /// Metadata keys without the architecture's prefix.
     keys: &'static [(&'static str, Key)],
-    /// Tensors that it has and others of its architecture have not, without the block.
+    /// Optional tensors of this model, without the block prefix.
     has: &'static [&'static str],
     pub vocab: vocab::Vocab,
 }
 
-/// All presets; sources: the models' published configurations.
+/// All presets. Sources: the models' published configurations.
 pub(super) static PRESETS: &[Preset] = &[
     Preset {
         name: "glm-4.7-flash",
@@ -124,7 +125,7 @@ pub(super) static PRESETS: &[Preset] = &[
             ("attention.value_length_mla", U(128)),
             ("rope.dimension_count", U(64)),
             ("rope.freq_base", F(1.6e6)),
-            // Other loaders demand these of dense models too.
+            // Other loaders require these keys of dense models too.
             ("expert_shared_count", U(0)),
             ("expert_feed_forward_length", U(6144)),
             ("expert_weights_scale", F(1.0)),
@@ -211,7 +212,11 @@ pub(super) static PRESETS: &[Preset] = &[
             ("rope.scaling.original_context_length", U(4096)),
             ("rope.scaling.attn_factor", F(1.190_238)),
         ],
-        has: &["attn_qkv.weight", "rope_factors_long.weight", "rope_factors_short.weight"],
+        has: &[
+            "attn_qkv.weight",
+            "rope_factors_long.weight",
+            "rope_factors_short.weight",
+        ],
         vocab: vocab::PHI,
     },
     Preset {
@@ -494,7 +499,10 @@ pub(super) static PRESETS: &[Preset] = &[
             ("attention.value_length_swa", U(256)),
             ("attention.layer_norm_rms_epsilon", F(1e-6)),
             ("attention.sliding_window", U(1024)),
-            ("attention.sliding_window_pattern", Bs(&[true, true, true, true, true, false])),
+            (
+                "attention.sliding_window_pattern",
+                Bs(&[true, true, true, true, true, false]),
+            ),
             ("attention.shared_kv_layers", U(0)),
             ("rope.dimension_count", U(512)),
             ("rope.dimension_count_swa", U(256)),
@@ -505,7 +513,12 @@ pub(super) static PRESETS: &[Preset] = &[
             ("expert_used_count", U(8)),
             ("expert_feed_forward_length", U(704)),
         ],
-        has: &["rope_freqs.weight", "ffn_gate_inp.weight", "ffn_gate_up_exps.weight", "layer_output_scale.weight"],
+        has: &[
+            "rope_freqs.weight",
+            "ffn_gate_inp.weight",
+            "ffn_gate_up_exps.weight",
+            "layer_output_scale.weight",
+        ],
         vocab: vocab::GEMMA_4,
     },
     Preset {
@@ -540,47 +553,65 @@ pub(super) static PRESETS: &[Preset] = &[
 ];
 
 impl Key {
-    /// Of a model of so many blocks.
+    /// Returns the metadata value for a model of `blocks` blocks.
     fn value(self, blocks: usize) -> Value {
         match self {
             U(v) => v.into(),
             F(v) => v.into(),
             B(v) => v.into(),
             S(v) => v.into(),
-            Us(each) => Value::Array(Array::U32(each.iter().copied().cycle().take(blocks).collect())),
-            Bs(each) => Value::Array(Array::Bool(each.iter().copied().cycle().take(blocks).collect())),
+            Us(each) => Value::Array(Array::U32(
+                each.iter().copied().cycle().take(blocks).collect(),
+            )),
+            Bs(each) => Value::Array(Array::Bool(
+                each.iter().copied().cycle().take(blocks).collect(),
+            )),
         }
     }
 }
 
-/// What the table of an architecture is told of a preset's tensors: the rows of the embedding, and which are there.
+/// Tensor source for an architecture's table: the rows of the embedding, and the optional
+/// tensors of a preset.
 struct Wanted<'a>(&'a Preset);
 
 impl Tensors for Wanted<'_> {
     fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)> {
-        let short = name.strip_prefix("blk.").and_then(|n| n.split_once('.')).map_or(name, |n| n.1);
+        let short = name
+            .strip_prefix("blk.")
+            .and_then(|n| n.split_once('.'))
+            .map_or(name, |n| n.1);
         let known = short == "token_embd.weight" || self.0.has.contains(&short);
         known.then(|| (vec![0, self.0.vocab.size.into()], &F32 as EncodingRef))
     }
 }
 
 impl Preset {
-    pub fn plan(&self, file_type: &FileType) -> Result<Plan, Error> {
+    pub fn plan(&self, file_type: &FileType) -> Result<SynthPlan, Error> {
         let mut plan = self.without_vocabulary(file_type)?;
         self.vocab.describe(&mut plan.metadata);
         Ok(plan)
     }
-    /// What can be said of sizes: the plan before there is a vocabulary, which takes longer than all else.
-    pub fn without_vocabulary(&self, file_type: &FileType) -> Result<Plan, Error> {
+    /// Returns the plan without the vocabulary, which takes longer than all the
+    /// rest. Sufficient for sizes.
+    pub fn without_vocabulary(&self, file_type: &FileType) -> Result<SynthPlan, Error> {
         let metadata = self.metadata(file_type);
         let specs = arch::tensors(&metadata, &Wanted(self))?;
-        let blocks = specs.iter().filter_map(|s| s.layer).max().map_or(0, |last| last as u64 + 1);
-        let tensors = specs.into_iter().map(|s| tensor(s, file_type, blocks)).collect::<Result<_, _>>()?;
-        Ok(Plan { metadata, tensors })
+        let blocks = specs
+            .iter()
+            .filter_map(|s| s.layer)
+            .max()
+            .map_or(0, |last| last as u64 + 1);
+        let tensors = specs
+            .into_iter()
+            .map(|s| tensor(s, file_type, blocks))
+            .collect::<Result<_, _>>()?;
+        Ok(SynthPlan { metadata, tensors })
     }
-    /// Is it this preset that metadata describes?
+    /// Returns true if the metadata is that of this preset.
     pub fn is(&self, metadata: &Metadata) -> bool {
-        metadata.str("general.name").is_ok_and(|name| name == Some(self.title))
+        metadata
+            .str("general.name")
+            .is_ok_and(|name| name == Some(self.title))
     }
 
     fn metadata(&self, file_type: &FileType) -> Metadata {
@@ -596,18 +627,28 @@ impl Preset {
             _ => None,
         });
         for (key, value) in self.keys {
-            md.insert(format!("{}.{key}", self.architecture), value.value(blocks.unwrap_or(0)));
+            md.insert(
+                format!("{}.{key}", self.architecture),
+                value.value(blocks.unwrap_or(0)),
+            );
         }
         md
     }
 }
 
-/// A tensor of a model of so many blocks, as a quantiser stores it. Matrices keep the scale of their input: deviation 1/√in.
+/// Returns the plan of a tensor as a quantiser stores it, in a model of `blocks` blocks. Matrices
+/// preserve the scale of their input: standard deviation 1/√in.
 fn tensor(spec: TensorSpec, file_type: &FileType, blocks: u64) -> Result<TensorPlan, Error> {
-    let TensorSpec { name, short, dims, role, .. } = spec;
+    let TensorSpec {
+        name,
+        short,
+        dims,
+        role,
+        ..
+    } = spec;
     let dims: Vec<u64> = dims.iter().rev().map(|&n| n as u64).collect();
     let (mean, sigma) = match role {
-        // Of a state: it decays.
+        // Negative, so that the recurrent state decays.
         _ if short == "ssm_a" => (-1.0, 0.05),
         Role::Norm => (1.0, 0.05),
         Role::Bias => (0.0, 0.01),
@@ -615,8 +656,23 @@ fn tensor(spec: TensorSpec, file_type: &FileType, blocks: u64) -> Result<TensorP
     };
     let encoding = file_type.choose(role, dims[0], blocks).ok_or_else(|| {
         let (tensor, encoding) = (name.clone(), file_type.name);
-        gguf::Error::PartialBlock { tensor, row: dims[0], encoding }
+        gguf::Error::PartialBlock {
+            tensor,
+            row: dims[0],
+            encoding,
+        }
     })?;
-    let (seed, bytes) = (fill::seed(&name), gguf::tensor_bytes(&name, &dims, encoding)?);
-    Ok(TensorPlan { name, dims, encoding, bytes, mean, sigma, seed })
+    let (seed, bytes) = (
+        fill::seed(&name),
+        gguf::tensor_bytes(&name, &dims, encoding)?,
+    );
+    Ok(TensorPlan {
+        name,
+        dims,
+        encoding,
+        bytes,
+        mean,
+        sigma,
+        seed,
+    })
 }

@@ -1,4 +1,5 @@
-//! A byte-level BPE vocabulary of the true size and special tokens, with invented words.
+//! Byte-level BPE vocabularies with the size and special tokens of published
+//! ones, and invented words.
 
 use crate::gguf::{Metadata, Strings};
 
@@ -10,17 +11,16 @@ const UNUSED: i32 = 5;
 const CONSONANTS: &[u8] = b"bcdfghjklmnprstvwz";
 const VOWELS: &[u8] = b"aeiou";
 
-/// What distinguishes one model's vocabulary.
+/// Parameters of one model's vocabulary.
 pub(super) struct Vocab {
-    /// Number of tokens.
     pub size: u32,
     pre: &'static str,
-    /// First id of `specials`.
+    /// Id of the first of `specials`.
     first_special: u32,
     specials: &'static [&'static str],
     bos: u32,
     eos: u32,
-    /// End-of-turn and end-of-message ids, where they differ from `eos`.
+    /// End-of-turn and end-of-message ids, if they differ from `eos`.
     eot_eom: Option<(u32, u32)>,
     padding: u32,
     add_bos: bool,
@@ -78,12 +78,19 @@ pub(super) const GLM_4_5: Vocab = Vocab {
     ..GLM
 };
 
-/// The model's special tokens are the first three and some behind the words; here all of them are behind the words.
+/// In the published vocabulary the special tokens are the first three ids and some after the words;
+/// here all of them are after the words.
 pub(super) const DEEPSEEK_V3: Vocab = Vocab {
     size: 129_280,
     pre: "deepseek-v3",
     first_special: 128_800,
-    specials: &["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<｜User｜>", "<｜Assistant｜>"],
+    specials: &[
+        "<｜begin▁of▁sentence｜>",
+        "<｜end▁of▁sentence｜>",
+        "<｜▁pad▁｜>",
+        "<｜User｜>",
+        "<｜Assistant｜>",
+    ],
     bos: 128_800,
     eos: 128_801,
     eot_eom: None,
@@ -99,7 +106,15 @@ pub(super) const KIMI: Vocab = Vocab {
     size: 163_840,
     pre: "kimi-k2",
     first_special: 163_584,
-    specials: &["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"],
+    specials: &[
+        "[BOS]",
+        "[EOS]",
+        "<|im_end|>",
+        "<|im_user|>",
+        "<|im_assistant|>",
+        "<|im_system|>",
+        "<|im_middle|>",
+    ],
     bos: 163_584,
     eos: 163_585,
     eot_eom: Some((163_586, 163_585)),
@@ -109,7 +124,7 @@ pub(super) const KIMI: Vocab = Vocab {
                {% if add_generation_prompt %}<|im_assistant|>assistant<|im_middle|>{% endif %}",
 };
 
-/// Cut as OpenAI's o200k, whose pattern is the model's own.
+/// Pre-tokenised like OpenAI's o200k, which has the same pattern as the model's own.
 pub(super) const MINIMAX: Vocab = Vocab {
     size: 200_064,
     pre: "gpt-4o",
@@ -128,7 +143,12 @@ pub(super) const YOUTU: Vocab = Vocab {
     size: 128_256,
     pre: "youtu",
     first_special: 128_000,
-    specials: &["<|begin_of_text|>", "<|end_of_text|>", "<|User|>", "<|Assistant|>"],
+    specials: &[
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        "<|User|>",
+        "<|Assistant|>",
+    ],
     bos: 128_000,
     eos: 128_001,
     eot_eom: None,
@@ -178,7 +198,7 @@ pub(super) const GPT_OSS: Vocab = Vocab {
     template: "{% for m in messages %}{{ m.content }}{% endfor %}",
 };
 
-/// As large as the published one, which is SentencePiece's.
+/// Size of the published vocabulary, which is a SentencePiece one.
 pub(super) const GEMMA: Vocab = Vocab {
     size: 262_208,
     pre: "llama-bpe",
@@ -192,7 +212,8 @@ pub(super) const GEMMA: Vocab = Vocab {
     template: "{% for m in messages %}{{ m.content }}{% endfor %}",
 };
 
-/// As large as the published one, which is SentencePiece's; its special tokens are the last here.
+/// Size of the published vocabulary, which is a SentencePiece one; here the
+/// special tokens come last.
 pub(super) const GEMMA_2: Vocab = Vocab {
     size: 256_000,
     first_special: 255_900,
@@ -210,7 +231,12 @@ pub(super) const GRANITE: Vocab = Vocab {
     size: 49_159,
     pre: "refact",
     first_special: 49_152,
-    specials: &["<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>", "<|tool_call|>"],
+    specials: &[
+        "<|end_of_text|>",
+        "<|start_of_role|>",
+        "<|end_of_role|>",
+        "<|tool_call|>",
+    ],
     bos: 49_152,
     eos: 49_152,
     eot_eom: None,
@@ -224,7 +250,12 @@ pub(super) const OLMO: Vocab = Vocab {
     size: 100_352,
     pre: "dbrx",
     first_special: 100_256,
-    specials: &["<|extra_id_0|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    specials: &[
+        "<|extra_id_0|>",
+        "<|endoftext|>",
+        "<|im_start|>",
+        "<|im_end|>",
+    ],
     bos: 100_257,
     eos: 100_257,
     eot_eom: None,
@@ -234,7 +265,7 @@ pub(super) const OLMO: Vocab = Vocab {
                {% if add_generation_prompt %}<|assistant|>\n{% endif %}",
 };
 
-/// As large as the published one, which merges characters; special tokens are the last here.
+/// Size of the published vocabulary, which merges characters; here the special tokens come last.
 pub(super) const GEMMA_4: Vocab = Vocab {
     size: 262_144,
     first_special: 262_100,
@@ -262,15 +293,29 @@ pub(super) const QWEN: Vocab = Vocab {
                {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
 };
 
-pub(super) const QWEN_PADDED: Vocab = Vocab { size: 152_064, ..QWEN };
+pub(super) const QWEN_PADDED: Vocab = Vocab {
+    size: 152_064,
+    ..QWEN
+};
 
-pub(super) const QWEN_35: Vocab = Vocab { size: 248_320, pre: "qwen35", ..QWEN };
+pub(super) const QWEN_35: Vocab = Vocab {
+    size: 248_320,
+    pre: "qwen35",
+    ..QWEN
+};
 
 pub(super) const PHI: Vocab = Vocab {
     size: 200_064,
     pre: "gpt-4o",
     first_special: 199_998,
-    specials: &["<|endofprompt|>", "<|endoftext|>", "<|assistant|>", "<|end|>", "<|user|>", "<|system|>"],
+    specials: &[
+        "<|endofprompt|>",
+        "<|endoftext|>",
+        "<|assistant|>",
+        "<|end|>",
+        "<|user|>",
+        "<|system|>",
+    ],
     bos: 199_999,
     eos: 199_999,
     eot_eom: None,
@@ -280,7 +325,8 @@ pub(super) const PHI: Vocab = Vocab {
                {% if add_generation_prompt %}<|assistant|>{% endif %}",
 };
 
-/// The code point that stands for `byte` in byte-level BPE: printable bytes for themselves, the others from 256 on.
+/// Returns the code point that represents `byte` in byte-level BPE: printable bytes map to
+/// themselves, the others to 256 and above.
 fn mapped(byte: u8) -> char {
     let plain = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
     if plain(byte) {
@@ -290,14 +336,14 @@ fn mapped(byte: u8) -> char {
     char::from_u32(256 + rank).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The syllable of that number, of `CONSONANTS.len() * VOWELS.len()`.
+/// Returns syllable number `i` of `CONSONANTS.len() * VOWELS.len()`.
 fn syllable(i: usize) -> [char; 2] {
     let (c, v) = (i / VOWELS.len() % CONSONANTS.len(), i % VOWELS.len());
     [char::from(CONSONANTS[c]), char::from(VOWELS[v])]
 }
 
 impl Vocab {
-    /// Adds the tokenizer's keys.
+    /// Adds the tokenizer's keys to the metadata.
     pub fn describe(&self, md: &mut Metadata) {
         let (tokens, types) = self.tokens();
         let syllables = (0..CONSONANTS.len() * VOWELS.len()).map(syllable);
@@ -319,7 +365,7 @@ impl Vocab {
         md.insert("tokenizer.chat_template", self.template);
     }
 
-    /// Tokens and their types: bytes, syllables, invented words, special tokens, padding.
+    /// Returns tokens and their types: bytes, syllables, invented words, special tokens, padding.
     fn tokens(&self) -> (Strings, Vec<i32>) {
         let syllables = CONSONANTS.len() * VOWELS.len();
         let (mut tokens, mut types) = (Strings::default(), Vec::new());
@@ -330,11 +376,16 @@ impl Vocab {
                 Some(i) if i < self.specials.len() => self.specials[i].into(),
                 Some(_) => format!("[PAD{id}]"),
                 None if id < 256 => mapped(id as u8).to_string(),
-                None if (id as usize) < 256 + syllables => syllable(id as usize - 256).iter().collect(),
-                // Three syllables after a space: more than enough for any vocabulary, and no two alike.
+                None if (id as usize) < 256 + syllables => {
+                    syllable(id as usize - 256).iter().collect()
+                }
+                // Three syllables after a space: enough for any vocabulary, and all different.
                 None => {
-                    let parts = [word / syllables / syllables, word / syllables, word].map(|i| syllable(i % syllables));
-                    std::iter::once(mapped(b' ')).chain(parts.into_iter().flatten()).collect()
+                    let parts = [word / syllables / syllables, word / syllables, word]
+                        .map(|i| syllable(i % syllables));
+                    std::iter::once(mapped(b' '))
+                        .chain(parts.into_iter().flatten())
+                        .collect()
                 }
             };
             types.push(match special {
@@ -364,7 +415,12 @@ mod tests {
     fn merged_tokens_exist() {
         let mut md = Metadata::new();
         GLM.describe(&mut md);
-        let tokens: HashSet<_> = md.strings("tokenizer.ggml.tokens").unwrap().unwrap().iter().collect();
+        let tokens: HashSet<_> = md
+            .strings("tokenizer.ggml.tokens")
+            .unwrap()
+            .unwrap()
+            .iter()
+            .collect();
         for merge in md.strings("tokenizer.ggml.merges").unwrap().unwrap().iter() {
             let joined: Vec<u8> = merge.iter().copied().filter(|&b| b != b' ').collect();
             assert!(tokens.contains(&joined[..]));

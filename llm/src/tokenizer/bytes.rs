@@ -1,10 +1,10 @@
-//! The byte-to-character map of byte-level BPE, and incremental UTF-8.
+//! Byte-to-character map of byte-level BPE, and incremental UTF-8 decoding.
 //!
-//! Byte-level BPE (GPT-2, Radford et al. 2019) writes each byte of a token as one printable code point, so that a
-//! vocabulary is ordinary text: bytes 33–126, 161–172 and 174–255 stand for themselves, the other 68 bytes, ascending,
-//! for U+0100, U+0101, …
+//! Byte-level BPE (GPT-2, Radford et al. 2019) writes each byte of a token as one printable code
+//! point, so that a vocabulary is ordinary text. Bytes 33–126, 161–172 and 174–255 map to
+//! themselves; the other 68 bytes, in ascending order, map to U+0100, U+0101, …
 
-/// Code points used by the map: 256 bytes, of which 68 lie at U+0100..U+0144.
+/// Code points used by the map: 256 bytes, of which 68 map to U+0100..U+0144.
 const MAPPED: usize = 256 + 68;
 
 const fn is_printable(byte: u32) -> bool {
@@ -30,19 +30,22 @@ const fn tables() -> ([u16; 256], [i16; MAPPED]) {
 
 const TABLES: ([u16; 256], [i16; MAPPED]) = tables();
 
-/// The code point that stands for `byte`.
+/// Returns the code point that represents `byte`.
 pub(super) fn byte_to_char(byte: u8) -> char {
     // Every entry is below 0x144, hence a valid code point.
     char::from_u32(u32::from(TABLES.0[usize::from(byte)])).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The byte that `c` stands for, if it is in the map.
+/// Returns the byte that `c` represents, if it is in the map.
 pub(super) fn char_to_byte(c: char) -> Option<u8> {
-    TABLES.1.get(c as usize).and_then(|&byte| u8::try_from(byte).ok())
+    TABLES
+        .1
+        .get(c as usize)
+        .and_then(|&byte| u8::try_from(byte).ok())
 }
 
-/// Appends the bytes a byte-mapped token text stands for. Code points outside the map stand for their own UTF-8, and
-/// text that is not UTF-8 for itself.
+/// Appends the bytes that a byte-mapped token text represents. Code points outside the map become
+/// their UTF-8 bytes; text that is not UTF-8 is copied.
 pub(super) fn unmap(text: &[u8], out: &mut Vec<u8>) {
     let Ok(text) = std::str::from_utf8(text) else {
         out.extend_from_slice(text);
@@ -56,18 +59,18 @@ pub(super) fn unmap(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Turns a stream of bytes, cut anywhere, into text.
+/// Decodes a stream of bytes, split at any position, to text.
 ///
-/// Holds back an incomplete trailing character (at most three bytes) until its rest arrives. Bytes that cannot begin or
-/// continue a character become U+FFFD, one for each *maximal subpart* (Unicode 15, §3.9, the practice of
-/// [`String::from_utf8_lossy`]): the output of any split of the same bytes is the same.
+/// Buffers an incomplete trailing character (at most three bytes) until the rest arrives. Invalid
+/// bytes become U+FFFD, one for each *maximal subpart* (Unicode 15, §3.9, like
+/// [`String::from_utf8_lossy`]). Any split of the same bytes gives the same output.
 #[derive(Debug, Clone, Default)]
 pub struct Utf8Stream {
     pending: Vec<u8>,
 }
 
 impl Utf8Stream {
-    /// Appends `bytes`; complete characters go to `out`.
+    /// Appends `bytes` and writes complete characters to `out`.
     pub fn push(&mut self, bytes: &[u8], out: &mut String) {
         self.pending.extend_from_slice(bytes);
         let mut done = 0;
@@ -88,7 +91,7 @@ impl Utf8Stream {
         self.pending.drain(..done);
     }
 
-    /// Ends the stream: an incomplete character becomes U+FFFD.
+    /// Ends the stream; an incomplete character becomes U+FFFD.
     pub fn finish(&mut self, out: &mut String) {
         if !self.pending.is_empty() {
             out.push_str(&String::from_utf8_lossy(&self.pending));
@@ -96,15 +99,15 @@ impl Utf8Stream {
         }
     }
 
-    /// The bytes held back: at most three.
+    /// Returns the buffered bytes, at most three.
     pub fn pending(&self) -> &[u8] {
         &self.pending
     }
 }
 
-/// What stands for a space in texts of tokens.
+/// Represents a space in token texts.
 pub(super) const SPACE: &str = "\u{2581}";
-/// The byte that a token's text `<0x0A>` stands for.
+/// Returns the byte that a token text of the form `<0x0A>` represents.
 pub(super) fn byte_of(text: &[u8]) -> Option<u8> {
     let digits = text.strip_prefix(b"<0x")?.strip_suffix(b">")?;
     let hex = digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit);
@@ -121,7 +124,14 @@ mod tests {
         for byte in 0..=255 {
             assert_eq!(char_to_byte(byte_to_char(byte)), Some(byte));
         }
-        let known = [(0x00, 'Ā'), (0x20, 'Ġ'), (0x0A, 'Ċ'), (0x7F, '\u{121}'), (0xAD, '\u{143}'), (b'A', 'A')];
+        let known = [
+            (0x00, 'Ā'),
+            (0x20, 'Ġ'),
+            (0x0A, 'Ċ'),
+            (0x7F, '\u{121}'),
+            (0xAD, '\u{143}'),
+            (b'A', 'A'),
+        ];
         for (byte, c) in known {
             assert_eq!(byte_to_char(byte), c);
         }

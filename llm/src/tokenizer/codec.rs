@@ -1,4 +1,4 @@
-//! Text to ids, and ids to bytes.
+//! The tokenizer: text to ids, and ids to bytes.
 
 use super::bpe::{Merges, Scratch};
 use super::error::TokenizerError;
@@ -8,11 +8,11 @@ use super::spec::TokenizerSpec;
 use super::special::{Fragment, Special, Splitter};
 use super::split::PreTokenizer;
 use super::vocab::{self, Alphabet, TokenKind, Vocabulary};
-use super::{bytes::SPACE, ends};
+use super::{bytes::SPACE, end_tokens};
 use foldhash::HashMap;
 use std::ops::Range;
 
-/// Text to ids and back. Immutable: share it freely among threads.
+/// Encodes text to ids and decodes ids. Immutable, can be shared between threads.
 #[derive(Debug)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
@@ -26,33 +26,41 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     eog: Vec<u32>,
-    /// Those that take the white space behind them, ascending.
+    /// Special tokens that absorb the white space after them, ascending.
     strips: Vec<u32>,
     warnings: Vec<String>,
 }
 
-/// How text becomes tokens.
+/// Algorithm that turns text into tokens.
 #[derive(Debug)]
 enum Merging {
-    /// Cut into pieces, which are merged by rank, unless they are tokens as they are.
-    Ranked { pre: PreTokenizer, merges: Merges, whole_pieces: Option<HashMap<Vec<u8>, u32>> },
-    /// The same of characters, spaces being U+2581; of pieces only runs of line breaks may be tokens as they are.
+    /// Pieces merged by rank; with `whole_pieces`, a piece that is a token is not merged.
+    Ranked {
+        pre: PreTokenizer,
+        merges: Merges,
+        whole_pieces: Option<HashMap<Vec<u8>, u32>>,
+    },
+    /// Characters merged by rank, with spaces as U+2581. A run of line breaks that is a
+    /// token is not merged.
     Characters { pre: PreTokenizer, merges: Merges },
-    /// Merged by score.
+    /// Characters merged by score (SentencePiece).
     Scored(Scores),
 }
 
 impl Tokenizer {
-    /// Checks the description and builds the tables.
+    /// Checks the specification and builds the tables.
     ///
     /// # Errors
-    /// An unknown model or pre-tokeniser, no tokens, too many of them, too few types, duplicate token texts, or malformed
-    /// merges. Ids of
-    /// special tokens outside the vocabulary are ignored with a [warning](Self::warnings).
+    /// Returns an error for an unknown model or pre-tokeniser, no tokens, too many of them, too few
+    /// types, duplicate token texts, or malformed merges. Ids of special tokens outside the
+    /// vocabulary are ignored with a [warning](Self::warnings).
     pub fn new(mut spec: TokenizerSpec) -> Result<Self, TokenizerError> {
         let (alphabet, pre) = match spec.model.as_str() {
             "gpt2" => (Alphabet::Mapped, Some(PreTokenizer::new(&spec.pre)?)),
-            "gemma4" => (Alphabet::Spaced, Some(PreTokenizer::of(&GEMMA4, &spec.model)?)),
+            "gemma4" => (
+                Alphabet::Spaced,
+                Some(PreTokenizer::for_pre_type(&GEMMA4, &spec.model)?),
+            ),
             "llama" => (Alphabet::Spaced, None),
             _ => return Err(TokenizerError::UnsupportedModel { model: spec.model }),
         };
@@ -60,30 +68,49 @@ impl Tokenizer {
         let special_ids = vocab::checked_ids(&mut spec, &mut warnings);
         let typed = spec.token_types.is_some();
         let vocabulary = Vocabulary::new(spec.tokens, spec.token_types, &special_ids, alphabet)?;
-        let add_bos = spec.add_bos.unwrap_or(pre.as_ref().is_none_or(|pre| pre.add_bos));
+        let add_bos = spec
+            .add_bos
+            .unwrap_or(pre.as_ref().is_none_or(|pre| pre.add_bos));
         let missing = vocabulary.missing_bytes().len();
         let merging = match (pre, alphabet) {
             (Some(pre), Alphabet::Mapped) => {
                 let whole_pieces = pre.ignore_merges.then(|| vocabulary.by_bytes());
-                Merging::Ranked { pre, merges: vocabulary.merges(&spec.merges)?, whole_pieces }
+                Merging::Ranked {
+                    pre,
+                    merges: vocabulary.merges(&spec.merges)?,
+                    whole_pieces,
+                }
             }
-            (Some(pre), Alphabet::Spaced) => Merging::Characters { pre, merges: vocabulary.merges(&spec.merges)? },
+            (Some(pre), Alphabet::Spaced) => Merging::Characters {
+                pre,
+                merges: vocabulary.merges(&spec.merges)?,
+            },
             (None, _) => {
                 let (scores, tokens) = (spec.scores.len(), vocabulary.texts.len());
                 if scores != tokens {
                     return Err(TokenizerError::Scores { scores, tokens });
                 }
-                Merging::Scored(Scores::new(spec.scores, &vocabulary, spec.add_space_prefix.unwrap_or(true)))
+                Merging::Scored(Scores::new(
+                    spec.scores,
+                    &vocabulary,
+                    spec.add_space_prefix.unwrap_or(true),
+                ))
             }
         };
         if missing > 0 && spec.unk.is_none() {
-            warnings.push(format!("no token for {missing} byte values: text with them loses them"));
+            warnings.push(format!(
+                "no token for {missing} byte values: text with them loses them"
+            ));
         }
         if add_bos && spec.bos.is_none() {
             warnings.push("the file asks for a BOS token but names none".into());
         }
-        let eog = ends::ends(&vocabulary, [spec.eos, spec.eot, spec.eom], typed);
-        let mut strips: Vec<u32> = spec.strips.iter().filter_map(|text| vocabulary.id(text)).collect();
+        let eog = end_tokens::end_tokens(&vocabulary, [spec.eos, spec.eot, spec.eom], typed);
+        let mut strips: Vec<u32> = spec
+            .strips
+            .iter()
+            .filter_map(|text| vocabulary.id(text))
+            .collect();
         strips.sort_unstable();
         Ok(Self {
             specials: splitter(&vocabulary)?,
@@ -102,29 +129,33 @@ impl Tokenizer {
         })
     }
 
-    /// Are so many tokens and merges accepted?
+    /// Checks the number of tokens and merges against the limits.
     ///
     /// # Errors
-    /// When they are more than any vocabulary has.
+    /// Returns an error if there are more than any known vocabulary has.
     pub fn admit(tokens: usize, merges: usize) -> Result<(), TokenizerError> {
         vocab::admit("tokens", tokens)?;
         vocab::admit("merges", merges)
     }
 
-    /// Encodes text. User-defined tokens are always recognised, control tokens with `parse_special` only. With
-    /// `add_special`, BOS and EOS are added where the file asks for them and the text does not have them already (a
-    /// rendered chat template often begins with BOS).
+    /// Encodes text to token ids.
+    ///
+    /// User-defined tokens are always recognised, control tokens only with `parse_special`. With
+    /// `add_special`, BOS and EOS are added if the file requests them and the text does not have
+    /// them already (a rendered chat template often begins with BOS).
     pub fn encode(&self, text: &str, parse_special: bool, add_special: bool) -> Vec<u32> {
         let trusted = |at| if parse_special { text.len() } else { at };
         self.encode_fragments(text, self.specials.split(text, trusted), add_special)
     }
 
-    /// Encodes the concatenation of `(text, trusted)` spans: control tokens are recognised only where they lie wholly
-    /// in trusted text. Everything else is as if the spans were one text: words form across their borders, so
-    /// `"User: "` + `"hi"` has the same ids as `"User: hi"`.
+    /// Encodes the concatenation of `(text, trusted)` spans.
+    ///
+    /// Control tokens are recognised only if they are completely in trusted text. In all other
+    /// respects the spans are one text: words may cross their borders, so `"User: "` + `"hi"` has
+    /// the same ids as `"User: hi"`.
     pub fn encode_spans<S: AsRef<str>>(&self, spans: &[(S, bool)], add_special: bool) -> Vec<u32> {
         let mut text = String::with_capacity(spans.iter().map(|(t, _)| t.as_ref().len()).sum());
-        // The untrusted byte ranges, ascending.
+        // Untrusted byte ranges in ascending order.
         let mut untrusted: Vec<Range<usize>> = Vec::new();
         for (part, trusted) in spans {
             let start = text.len();
@@ -140,7 +171,12 @@ impl Tokenizer {
         self.encode_fragments(&text, self.specials.split(&text, trusted), add_special)
     }
 
-    fn encode_fragments(&self, text: &str, fragments: Vec<Fragment>, add_special: bool) -> Vec<u32> {
+    fn encode_fragments(
+        &self,
+        text: &str,
+        fragments: Vec<Fragment>,
+        add_special: bool,
+    ) -> Vec<u32> {
         let (mut ids, mut scratch) = (Vec::new(), Scratch::default());
         let (mut first, mut strip) = (true, false);
         for fragment in fragments {
@@ -172,14 +208,27 @@ impl Tokenizer {
         ids
     }
 
-    /// Appends the ids of text without special tokens; `first` where nothing or a special token precedes it.
+    /// Appends the ids of text without special tokens; `first` at the start of the text and
+    /// after a special token.
     fn encode_plain(&self, text: &str, first: bool, scratch: &mut Scratch, ids: &mut Vec<u32>) {
         let (pre, merges, whole_pieces) = match &self.merging {
-            Merging::Scored(scores) => return scores.encode(&self.vocabulary, text, first, self.unk, ids),
-            Merging::Characters { pre, merges } => {
-                return self.encode_characters(pre, merges, &text.replace(' ', SPACE), scratch, ids);
+            Merging::Scored(scores) => {
+                return scores.encode(&self.vocabulary, text, first, self.unk, ids);
             }
-            Merging::Ranked { pre, merges, whole_pieces } => (pre, merges, whole_pieces),
+            Merging::Characters { pre, merges } => {
+                return self.encode_characters(
+                    pre,
+                    merges,
+                    &text.replace(' ', SPACE),
+                    scratch,
+                    ids,
+                );
+            }
+            Merging::Ranked {
+                pre,
+                merges,
+                whole_pieces,
+            } => (pre, merges, whole_pieces),
         };
         for range in pre.split(text) {
             let piece = &text.as_bytes()[range];
@@ -208,16 +257,24 @@ impl Tokenizer {
         }
     }
 
-    /// Decodes a whole sequence; see [`Decoder`] for the rules. The space that encoding put before the text is left out.
+    /// Decodes a whole sequence; see [`Decoder`] for the rules. The space that encoding added
+    /// before the text is removed.
     pub fn decode(&self, ids: &[u32], show_special: bool) -> String {
-        let mut bytes = ids.iter().flat_map(|&id| self.output_bytes(id, show_special)).copied().collect::<Vec<u8>>();
-        if matches!(&self.merging, Merging::Scored(scores) if scores.space_prefix) && bytes.first() == Some(&b' ') {
+        let mut bytes = ids
+            .iter()
+            .flat_map(|&id| self.output_bytes(id, show_special))
+            .copied()
+            .collect::<Vec<u8>>();
+        if matches!(&self.merging, Merging::Scored(scores) if scores.space_prefix)
+            && bytes.first() == Some(&b' ')
+        {
             bytes.remove(0);
         }
-        String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+        String::from_utf8(bytes)
+            .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
     }
 
-    /// The bytes `id` prints: nothing for special tokens unless `show_special`.
+    /// Returns the output bytes of a token: nothing for special tokens unless `show_special`.
     pub(crate) fn output_bytes(&self, id: u32, show_special: bool) -> &[u8] {
         match self.vocabulary.kind(id) {
             Some(TokenKind::Normal | TokenKind::UserDefined) => self.vocabulary.bytes(id),
@@ -226,80 +283,92 @@ impl Tokenizer {
         }
     }
 
-    /// The bytes of a token, special or not; `None` outside the vocabulary. They need not be whole characters.
+    /// Returns the bytes of a token, special or not; `None` outside the vocabulary. They
+    /// may be incomplete characters.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         self.vocabulary.kind(id).map(|_| self.vocabulary.bytes(id))
     }
 
-    /// What a token is; `None` outside the vocabulary.
+    /// Returns the kind of a token; `None` outside the vocabulary.
     pub fn token_kind(&self, id: u32) -> Option<TokenKind> {
         self.vocabulary.kind(id)
     }
 
-    /// The token whose text *in the file* is `text`: literal for special tokens, byte-mapped for normal ones.
+    /// Returns the token with this text *in the file*: literal for special tokens,
+    /// byte-mapped for normal ones.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         self.vocabulary.id(text.as_bytes())
     }
 
-    /// Number of tokens. A model may have more output rows (padding).
+    /// Returns the number of tokens. A model may have more output rows (padding).
     pub fn n_tokens(&self) -> usize {
         self.vocabulary.texts.len()
     }
 
-    /// The pre-tokeniser's name, as in the file.
+    /// Returns the pre-tokeniser's name in the file.
     pub fn pre(&self) -> &str {
         &self.pre_name
     }
 
-    /// Beginning-of-sequence token.
+    /// Returns the beginning-of-sequence token.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }
 
-    /// End-of-sequence token.
+    /// Returns the end-of-sequence token.
     pub fn eos(&self) -> Option<u32> {
         self.eos
     }
 
-    /// Token for what the vocabulary lacks.
+    /// Returns the token for text outside the vocabulary.
     pub fn unk(&self) -> Option<u32> {
         self.unk
     }
 
-    /// Padding token.
+    /// Returns the padding token.
     pub fn pad(&self) -> Option<u32> {
         self.pad
     }
 
-    /// Whether encoding adds BOS.
+    /// Returns true if encoding adds BOS.
     pub fn adds_bos(&self) -> bool {
         self.add_bos && self.bos.is_some()
     }
 
-    /// Whether generation ends with `id`.
+    /// Returns true if generation ends with `id`.
     pub fn is_eog(&self, id: u32) -> bool {
         self.eog.binary_search(&id).is_ok()
     }
 
-    /// All tokens that end a generation, ascending: the file's EOS, EOT and EOM, and the well-known end markers.
+    /// Returns all end-of-generation tokens, ascending: EOS, EOT and EOM of the file,
+    /// and known end markers.
     pub fn eog(&self) -> &[u32] {
         &self.eog
     }
 
-    /// What was odd about the file but not fatal, for the user to read.
+    /// Returns warnings about the file, to be shown to the user.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// The literal texts of control and unknown tokens: what untrusted text must not be able to spell.
+    /// Returns the literal texts of control and unknown tokens, which untrusted text must not
+    /// be able to produce.
     pub fn special_texts(&self) -> Vec<String> {
         let special = |kind: &TokenKind| matches!(kind, TokenKind::Control | TokenKind::Unknown);
-        let texts = self.vocabulary.texts.iter().zip(&self.vocabulary.kinds).filter(|(_, kind)| special(kind));
-        texts.filter_map(|(text, _)| String::from_utf8(text.clone()).ok()).filter(|text| !text.is_empty()).collect()
+        let texts = self
+            .vocabulary
+            .texts
+            .iter()
+            .zip(&self.vocabulary.kinds)
+            .filter(|(_, kind)| special(kind));
+        texts
+            .filter_map(|(text, _)| String::from_utf8(text.clone()).ok())
+            .filter(|text| !text.is_empty())
+            .collect()
     }
 }
 
-/// The splitter of user-defined, control and unknown tokens.
+/// Creates the splitter for user-defined, control and unknown tokens.
 fn splitter(vocabulary: &Vocabulary) -> Result<Splitter, TokenizerError> {
     let tokens = (0u32..).zip(vocabulary.texts.iter().zip(&vocabulary.kinds));
     let specials = tokens.filter_map(|(id, (text, kind))| {
@@ -308,7 +377,11 @@ fn splitter(vocabulary: &Vocabulary) -> Result<Splitter, TokenizerError> {
             TokenKind::Control | TokenKind::Unknown => false,
             _ => return None,
         };
-        Some(Special { id, text: std::str::from_utf8(text).ok()?, always })
+        Some(Special {
+            id,
+            text: std::str::from_utf8(text).ok()?,
+            always,
+        })
     });
     Splitter::new(specials.collect())
 }

@@ -1,11 +1,12 @@
-//! Ids to text, one at a time.
+//! Streaming decoder: ids to text, one at a time.
 
 use super::{Tokenizer, Utf8Stream};
 
-/// Streaming decoder of one sequence: feed ids, print what comes back.
+/// Decodes the tokens of one sequence to text as they arrive.
 ///
-/// Tokens are concatenated as *bytes* and a token may end inside a character, so a push may return nothing and the next
-/// one the whole character; see [`Utf8Stream`]. Special tokens are suppressed unless asked for.
+/// Tokens are concatenated as *bytes*, and a token may end inside a character. A push may
+/// therefore return nothing and the next one the whole character; see [`Utf8Stream`]. Special
+/// tokens are suppressed unless requested.
 ///
 /// ```
 /// # use gristmill_llm::tokenizer::{Decoder, Tokenizer, TokenizerSpec};
@@ -25,25 +26,31 @@ pub struct Decoder<'t> {
 }
 
 impl<'t> Decoder<'t> {
-    /// A decoder that suppresses special tokens.
+    /// Creates a decoder that suppresses special tokens.
     pub fn new(tokenizer: &'t Tokenizer) -> Self {
-        Self { tokenizer, stream: Utf8Stream::default(), show_special: false }
+        Self {
+            tokenizer,
+            stream: Utf8Stream::default(),
+            show_special: false,
+        }
     }
 
-    /// Whether control, unknown and unused tokens are printed as their literal text.
+    /// Sets whether control, unknown and unused tokens are printed as their literal text.
     pub fn show_special(mut self, show: bool) -> Self {
         self.show_special = show;
         self
     }
 
-    /// The text that `id` completes. An id outside the vocabulary (models may have padding rows) prints nothing.
+    /// Returns the text that `id` completes. An id outside the vocabulary (models may have
+    /// padding rows) prints nothing.
     pub fn push(&mut self, id: u32) -> String {
         let mut out = String::new();
-        self.stream.push(self.tokenizer.output_bytes(id, self.show_special), &mut out);
+        self.stream
+            .push(self.tokenizer.output_bytes(id, self.show_special), &mut out);
         out
     }
 
-    /// Ends the sequence: an incomplete character becomes U+FFFD. The decoder is as new afterwards.
+    /// Ends the sequence and resets the decoder; an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         self.stream.finish(&mut out);

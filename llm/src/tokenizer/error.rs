@@ -1,50 +1,51 @@
 //! Errors of tokenizer construction.
 
-/// Why a [`TokenizerSpec`](super::TokenizerSpec) cannot become a tokenizer. Encoding and decoding themselves never fail.
+/// Reason why a [`TokenizerSpec`](super::TokenizerSpec) was refused. Encoding
+/// and decoding never fail.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenizerError {
     /// `tokenizer.ggml.model` names a tokenizer family that is not implemented.
     #[error("tokenizer model {model:?} is not supported")]
     UnsupportedModel {
-        /// The name in the file.
+        /// Model name in the file.
         model: String,
     },
     /// `tokenizer.ggml.pre` names a pre-tokenizer that is not in the table.
     #[error("pre-tokenizer {pre:?} is not supported")]
     UnsupportedPre {
-        /// The name in the file.
+        /// Pre-tokenizer name in the file.
         pre: String,
-        /// Those that are in the table, for people.
+        /// All supported names, comma-separated for messages.
         supported: String,
     },
-    /// A pattern of the table failed to compile: a bug of this program, not of the file.
+    /// A pattern of the table does not compile: a bug of this program, not of the file.
     #[error("pattern {pattern:?} of pre-tokenizer {pre:?} does not compile: {reason}")]
     Pattern {
-        /// The pre-tokenizer.
+        /// Name of the pre-tokenizer.
         pre: String,
-        /// The pattern.
+        /// Published pattern that does not compile.
         pattern: String,
-        /// What the regex engine said.
+        /// Error of the regex engine.
         reason: String,
     },
     /// The vocabulary has no tokens.
     #[error("the vocabulary is empty")]
     EmptyVocabulary,
-    /// More of something than any vocabulary has.
+    /// A count or size exceeds the limit.
     #[error("{count} {what}, more than {limit}")]
     TooLarge {
-        /// Of what.
+        /// The counted items, for messages.
         what: &'static str,
-        /// How many.
+        /// Number in the file.
         count: usize,
-        /// The most that is accepted.
+        /// Maximum number that is accepted.
         limit: usize,
     },
-    /// The special tokens cannot be searched for.
+    /// The search automaton for special tokens could not be built.
     #[error("the special tokens cannot be searched for: {reason}")]
     Special {
-        /// What the search engine said.
+        /// Error of the automaton's construction.
         reason: String,
     },
     /// `tokenizer.ggml.token_type` is shorter than `tokenizer.ggml.tokens`.
@@ -58,7 +59,7 @@ pub enum TokenizerError {
     /// `tokenizer.ggml.scores` is not as long as `tokenizer.ggml.tokens`.
     #[error("{scores} scores for {tokens} tokens")]
     Scores {
-        /// Length of the array of scores.
+        /// Length of the score array.
         scores: usize,
         /// Length of the token array.
         tokens: usize,
@@ -66,25 +67,25 @@ pub enum TokenizerError {
     /// Two tokens have the same text, so that text has no unique id.
     #[error("tokens {first} and {second} have the same text {text:?}")]
     DuplicateToken {
-        /// The lower id.
+        /// Lower of the two ids.
         first: u32,
-        /// The higher id.
+        /// Higher of the two ids.
         second: u32,
-        /// Their text (lossy).
+        /// Their text, with invalid bytes replaced.
         text: String,
     },
     /// A merge line is not two non-empty halves separated by a space.
     #[error("merge {index} is malformed: {line:?}")]
     BadMerge {
-        /// Its rank.
+        /// Rank of the merge.
         index: usize,
-        /// The line, cut after 80 characters.
+        /// The line, truncated to 80 characters.
         line: String,
     },
 }
 
 impl TokenizerError {
-    /// What the user can do about it.
+    /// Returns advice for the user, if there is any.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::UnsupportedModel { .. } => {

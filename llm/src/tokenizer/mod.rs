@@ -1,17 +1,20 @@
-//! Tokenizers, as GGUF files describe them: byte-level BPE, SentencePiece's BPE with scores, and Gemma 4's BPE of characters.
+//! Tokenizers of GGUF files: byte-level BPE, SentencePiece BPE with scores, and Gemma
+//! 4's BPE of characters.
 //!
-//! Text becomes ids in four steps: special tokens are cut out, pre-tokenisation cuts the rest into pieces,
-//! each piece is merged (BPE), and BOS and EOS are added as the file asks. Decoding concatenates the tokens' bytes
-//! ([`Decoder`]). The module takes a plain [`TokenizerSpec`]; reading files is another module's work.
+//! Text becomes ids in four steps: special tokens are cut out, pre-tokenisation splits the rest
+//! into pieces, each piece is merged (BPE), and BOS and EOS are added if the file requests them.
+//! Decoding concatenates the tokens' bytes ([`Decoder`]). The module takes a plain
+//! [`TokenizerSpec`]; it does not read files.
 //!
-//! **Trust.** Control tokens (`<|user|>`, …) steer the model, so text from users must not be able to spell them.
-//! [`Tokenizer::encode_spans`] takes spans of trusted and untrusted text, as [`crate::chat`] produces them.
+//! **Trust.** Control tokens (`<|user|>`, …) steer the model, so text from users must not be able
+//! to produce them. [`Tokenizer::encode_spans`] takes spans of trusted and untrusted text, as
+//! [`crate::chat`] produces them.
 
 mod bpe;
 mod bytes;
 mod codec;
 mod decode;
-mod ends;
+mod end_tokens;
 mod error;
 pub(crate) mod nested;
 mod pre;

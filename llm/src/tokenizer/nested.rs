@@ -1,11 +1,15 @@
-//! Texts that begin with one another.
+//! Prefix relations within a set of texts.
 
-/// Of texts in ascending order, the place of the longest other that each begins with.
+/// For each text in ascending order, returns the index of its longest proper prefix in the set.
 pub(crate) fn longest_prefixes<T: AsRef<[u8]>>(texts: &[T]) -> Vec<Option<usize>> {
-    // Those that the text before begins with, and it. A text comes after those, and nothing that does not begin with them in between.
+    // Stack of the previous text and its prefixes. In ascending order a text comes after its
+    // prefixes, and all texts in between start with them too.
     let mut open: Vec<usize> = Vec::new();
     let prefix = |(at, text): (usize, &T)| {
-        while open.pop_if(|other| !text.as_ref().starts_with(texts[*other].as_ref())).is_some() {}
+        while open
+            .pop_if(|other| !text.as_ref().starts_with(texts[*other].as_ref()))
+            .is_some()
+        {}
         let longest = open.last().copied();
         open.push(at);
         longest

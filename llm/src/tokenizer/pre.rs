@@ -1,30 +1,31 @@
-//! Pre-tokenisers: how text is cut into pieces before merging.
+//! Table of pre-tokenisers, which split text into pieces before merging.
 //!
-//! [`PRE_TYPES`] is the one table: a new pre-tokeniser is one entry; `split.rs` does what it says. Patterns are as published, with Hugging
-//! Face's semantics: code points, `\s` = White_Space, `\p{..}` = general categories, written without possessive quantifiers where
-//! those change nothing. llama.cpp's executor folds the letter categories into one for the camel-case patterns (youtu, gpt-4o), so rare
-//! disagreements with it are expected there.
+//! A new pre-tokeniser is one entry of [`PRE_TYPES`]; `split.rs` executes it. Patterns are as
+//! published, with Hugging Face's semantics: code points, `\s` = White_Space, `\p{..}` = general
+//! categories. Possessive quantifiers that change nothing are removed. llama.cpp folds the
+//! letter categories into one for the camel-case patterns (youtu, gpt-4o), so rare differences
+//! from it are expected there.
 
-use Step::{Match, Thousands};
+use SplitStep::{Match, Thousands};
 
-/// One line of the table.
+/// One row of the table: a pre-tokeniser.
 pub(super) struct PreType {
     /// Values of `tokenizer.ggml.pre`; the first is the usual one.
     pub names: &'static [&'static str],
-    /// Applied in sequence, each to every piece that the one before left.
-    pub steps: &'static [Step],
-    /// Look the whole piece up in the vocabulary before merging.
+    /// Applied in sequence, each to every piece of the previous step.
+    pub steps: &'static [SplitStep],
+    /// Looks the whole piece up in the vocabulary before merging.
     pub ignore_merges: bool,
-    /// `add_bos_token` where the file does not say.
+    /// Default of the key `add_bos_token`.
     pub add_bos: bool,
 }
 
-/// How a piece is cut further.
+/// A step that splits pieces further.
 #[derive(Clone, Copy)]
-pub(super) enum Step {
-    /// Into the matches of a pattern and the gaps between them.
+pub(super) enum SplitStep {
+    /// Splits into the matches of a pattern and the gaps between them.
     Match(&'static str),
-    /// Likewise, and each match into three characters at a time, counted from its end.
+    /// Like `Match`, and splits each match into groups of three characters, counted from its end.
     Thousands(&'static str),
 }
 
@@ -34,10 +35,17 @@ macro_rules! contractions {
     };
 }
 
-/// The common tail of the cl100k family; `$digits` and `$after` (what may follow a punctuation run) vary.
+/// Common tail of the cl100k family; `$digits` and `$after` (the text allowed after
+/// a punctuation run) vary.
 macro_rules! words_and_spaces {
     ($digits:literal, $after:literal) => {
-        concat!("|", $digits, r"| ?[^\s\p{L}\p{N}]+", $after, r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+        concat!(
+            "|",
+            $digits,
+            r"| ?[^\s\p{L}\p{N}]+",
+            $after,
+            r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+        )
     };
 }
 
@@ -47,14 +55,26 @@ macro_rules! cl100k {
         cl100k!($digits, r"[\r\n]*")
     };
     ($digits:literal, $after:literal) => {
-        concat!("(?:", contractions!(), r")|[^\r\n\p{L}\p{N}]?\p{L}+", words_and_spaces!($digits, $after))
+        concat!(
+            "(?:",
+            contractions!(),
+            r")|[^\r\n\p{L}\p{N}]?\p{L}+",
+            words_and_spaces!($digits, $after)
+        )
     };
 }
 
-/// OpenAI's o200k pattern: words split at a change from lower to upper case, contractions stay with their word.
+/// OpenAI's o200k pattern: splits words at a change from lower to upper case; contractions
+/// stay with their word.
 macro_rules! camel_case {
     ($upper:literal, $lower:literal, $digits:literal, $after:literal) => {
-        camel_case!(concat!("(?:", contractions!(), ")?"), $upper, $lower, $digits, $after)
+        camel_case!(
+            concat!("(?:", contractions!(), ")?"),
+            $upper,
+            $lower,
+            $digits,
+            $after
+        )
     };
     ($contraction:expr, $upper:literal, $lower:literal, $digits:literal, $after:literal) => {
         concat!(
@@ -75,7 +95,8 @@ macro_rules! camel_case {
     };
 }
 
-/// Letters of the scripts that DeepSeek's first tokenizers treat as words (with an optional space in front).
+/// Letters of the scripts that DeepSeek's first tokenizers treat as words (with an
+/// optional space before them).
 const DEEPSEEK_WORD: &str = concat!(
     r"\s?[",
     r"\x{41}-\x{5A}\x{61}-\x{7A}\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}",
@@ -97,14 +118,18 @@ const DEEPSEEK_WORD: &str = concat!(
 /// Ideographs, the range up to them, and Hangul (DeepSeek LLM and Coder).
 const DEEPSEEK_CJK: &str = r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
 
-/// GPT-2's pattern.
+/// Pattern of GPT-2's tokenizer.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// gpt-oss' pattern, OpenAI's o200k.
-const O200K: &str =
-    camel_case!(r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"\p{N}{1,3}", r"[\r\n/]*");
+/// Pattern of gpt-oss, OpenAI's o200k.
+const O200K: &str = camel_case!(
+    r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
+    r"\p{N}{1,3}",
+    r"[\r\n/]*"
+);
 
-/// BLOOM's words: all but white space and the marks that end a phrase.
+/// BLOOM's words: everything except white space and marks that end a phrase.
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 
 /// DeepSeek-V3's words, punctuation and white space.
@@ -113,31 +138,58 @@ const DEEPSEEK_V3: &str = concat!(
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-/// Ideographs and kana.
+/// Ideographs and kana characters.
 const IDEOGRAPHS_AND_KANA: &str = r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+";
 
 /// A line, or a run of line breaks.
 const LINES: &str = r"[^\n]+|[\n]+";
 
-/// A row with the usual answers to the other questions.
-const fn row(names: &'static [&'static str], steps: &'static [Step]) -> PreType {
-    PreType { names, steps, ignore_merges: false, add_bos: false }
+/// Creates a row with default flags.
+const fn row(names: &'static [&'static str], steps: &'static [SplitStep]) -> PreType {
+    PreType {
+        names,
+        steps,
+        ignore_merges: false,
+        add_bos: false,
+    }
 }
 
-/// Every supported pre-tokeniser. Sources: llama.cpp's `llama-vocab.cpp` and the models' `tokenizer.json`; kimi-k2 from
-/// the `pat_str` of its `tokenization_kimi.py`. Names of one row are names for exactly the same behaviour.
+/// All supported pre-tokenisers. Sources: llama.cpp's `llama-vocab.cpp` and the models'
+/// `tokenizer.json`; kimi-k2 from the `pat_str` of its `tokenization_kimi.py`. All names of a
+/// row have identical behaviour.
 pub(super) const PRE_TYPES: &[PreType] = &[
-    row(&["glm4", "chatglm-bpe", "dbrx", "smaug-bpe"], &[Match(cl100k!(r"\p{N}{1,3}"))]),
-    PreType { ignore_merges: true, ..row(&["glm5"], &[Match(cl100k!(r"\p{N}{1,3}"))]) },
+    row(
+        &["glm4", "chatglm-bpe", "dbrx", "smaug-bpe"],
+        &[Match(cl100k!(r"\p{N}{1,3}"))],
+    ),
+    PreType {
+        ignore_merges: true,
+        ..row(&["glm5"], &[Match(cl100k!(r"\p{N}{1,3}"))])
+    },
     PreType {
         ignore_merges: true,
         add_bos: true,
         ..row(
-            &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
+            &[
+                "llama-bpe",
+                "llama3",
+                "llama-v3",
+                "falcon3",
+                "falcon-h1",
+                "pixtral",
+                "midm-2.0",
+                "lfm2",
+            ],
             &[Match(cl100k!(r"\p{N}{1,3}"))],
         )
     },
-    PreType { ignore_merges: true, ..row(&["minicpm5"], &[Match(r"\p{N}{1,3}"), Match(cl100k!(r"\p{N}+"))]) },
+    PreType {
+        ignore_merges: true,
+        ..row(
+            &["minicpm5"],
+            &[Match(r"\p{N}{1,3}"), Match(cl100k!(r"\p{N}+"))],
+        )
+    },
     row(
         &[
             "qwen2",
@@ -164,7 +216,13 @@ pub(super) const PRE_TYPES: &[PreType] = &[
         ))],
     ),
     row(&["seed-coder"], &[Match(cl100k!(r"\p{N}", ""))]),
-    row(&["ufakzeka"], &[Match(concat!(r"[^\r\n\p{L}\p{N}]?\p{L}+", words_and_spaces!(r"\p{N}", r"[\r\n]*")))]),
+    row(
+        &["ufakzeka"],
+        &[Match(concat!(
+            r"[^\r\n\p{L}\p{N}]?\p{L}+",
+            words_and_spaces!(r"\p{N}", r"[\r\n]*")
+        ))],
+    ),
     row(&["laguna"], &[Match(LINES), Match(cl100k!(r"\p{N}"))]),
     row(
         &["exaone-moe"],
@@ -193,12 +251,36 @@ pub(super) const PRE_TYPES: &[PreType] = &[
         &[Match(GPT2)],
     ),
     row(
-        &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        &[
+            "starcoder",
+            "refact",
+            "command-r",
+            "smollm",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
+            "mellum2",
+        ],
         &[Match(r"\p{N}"), Match(GPT2)],
     ),
-    // What llama.cpp takes where a file names none.
-    row(&["default"], &[Match(r"[\p{P}$+<=>^~|]+"), Match(GPT2), Match(r"\p{N}+"), Match("[0-9][0-9][0-9]")]),
-    row(&["falcon"], &[Match(r"[\p{P}$+<=>^~|`]+"), Match(GPT2), Match("[0-9][0-9][0-9]")]),
+    // llama.cpp's default for files without a name.
+    row(
+        &["default"],
+        &[
+            Match(r"[\p{P}$+<=>^~|]+"),
+            Match(GPT2),
+            Match(r"\p{N}+"),
+            Match("[0-9][0-9][0-9]"),
+        ],
+    ),
+    row(
+        &["falcon"],
+        &[
+            Match(r"[\p{P}$+<=>^~|`]+"),
+            Match(GPT2),
+            Match("[0-9][0-9][0-9]"),
+        ],
+    ),
     row(&["bloom", "poro-chat", "gpt3-finnish"], &[Match(BLOOM)]),
     row(&["viking"], &[Match(BLOOM), Match(r"\p{N}")]),
     PreType {
@@ -220,7 +302,9 @@ pub(super) const PRE_TYPES: &[PreType] = &[
         &[
             Match(r"[\r\n]"),
             Match(DEEPSEEK_WORD),
-            Match(r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+"),
+            Match(
+                r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+",
+            ),
             Match(r"\s+$"),
             Match(DEEPSEEK_CJK),
             Match(r"\p{N}+"),
@@ -228,11 +312,21 @@ pub(super) const PRE_TYPES: &[PreType] = &[
     ),
     row(
         &["deepseek-coder"],
-        &[Match(r"[\r\n]"), Match(r"\s?\p{L}+"), Match(r"\s?\p{P}+"), Match(DEEPSEEK_CJK), Match(r"\p{N}")],
+        &[
+            Match(r"[\r\n]"),
+            Match(r"\s?\p{L}+"),
+            Match(r"\s?\p{P}+"),
+            Match(DEEPSEEK_CJK),
+            Match(r"\p{N}"),
+        ],
     ),
     row(
         &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
-        &[Match(r"\p{N}{1,3}"), Match(IDEOGRAPHS_AND_KANA), Match(DEEPSEEK_V3)],
+        &[
+            Match(r"\p{N}{1,3}"),
+            Match(IDEOGRAPHS_AND_KANA),
+            Match(DEEPSEEK_V3),
+        ],
     ),
     row(
         &["afmoe"],
@@ -266,7 +360,10 @@ pub(super) const PRE_TYPES: &[PreType] = &[
             ],
         )
     },
-    row(&["gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"], &[Match(O200K)]),
+    row(
+        &["gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"],
+        &[Match(O200K)],
+    ),
     row(&["superbpe"], &[Thousands(r"\p{N}+")]),
     PreType {
         ignore_merges: true,
@@ -296,10 +393,17 @@ pub(super) const PRE_TYPES: &[PreType] = &[
     ),
 ];
 
-/// What `gemma4` merges within: characters know no words.
-pub(super) const GEMMA4: PreType = PreType { add_bos: true, ..row(&["gemma4"], &[Match(LINES)]) };
+/// Pieces of `gemma4`: lines, because it merges characters across words.
+pub(super) const GEMMA4: PreType = PreType {
+    add_bos: true,
+    ..row(&["gemma4"], &[Match(LINES)])
+};
 
-/// Every name of the table.
+/// Returns all names of the table.
 pub(super) fn supported_names() -> Vec<&'static str> {
-    PRE_TYPES.iter().flat_map(|pre| pre.names).copied().collect()
+    PRE_TYPES
+        .iter()
+        .flat_map(|pre| pre.names)
+        .copied()
+        .collect()
 }

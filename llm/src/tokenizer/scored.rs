@@ -1,31 +1,33 @@
-//! Merging by scores, as SentencePiece does it with its BPE vocabularies: of neighbouring pieces whose joined text is a token, those whose token has
-//! the highest score are joined first, the leftmost on ties. Spaces are U+2581 in texts of tokens; characters without a token are spelled in
-//! tokens of a byte.
+//! Merging by score, as in SentencePiece's BPE vocabularies.
+//!
+//! Adjacent pieces whose joined text is a token are candidates; the pair with the highest token
+//! score is joined first, the leftmost on ties. Token texts represent spaces by U+2581; characters
+//! without a token are encoded as byte tokens.
 
 use super::bytes::SPACE;
 use super::vocab::Vocabulary;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// No neighbour, no token.
-const NONE: u32 = u32::MAX;
+/// No neighbour, or no token.
+const NO_TOKEN: u32 = u32::MAX;
 
-/// The scores of a vocabulary.
+/// Scores and byte tokens of a vocabulary.
 #[derive(Debug)]
 pub(super) struct Scores {
     scores: Vec<f32>,
-    /// The token of each byte; [`NONE`] where there is none.
+    /// Token of each byte, or [`NO_TOKEN`].
     bytes: Box<[u32; 256]>,
-    /// Does text that nothing or a special token precedes begin with a space?
+    /// Adds a space before text at the start and after a special token.
     pub space_prefix: bool,
 }
 
-/// A pair of neighbours that may be joined, best first: by score, then from the left.
+/// A candidate pair of adjacent pieces, ordered by score, then from the left.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Pair {
     score: i32,
     left: Reverse<u32>,
-    /// Bytes of the joined text: if either half has changed since, so has their sum.
+    /// Bytes of the joined text. A different sum later means that one half has changed.
     bytes: usize,
 }
 
@@ -37,20 +39,25 @@ struct Piece {
     next: u32,
 }
 
-/// A score as a number of the same order.
+/// Maps a score to an integer with the same order.
 fn ordered(score: f32) -> i32 {
     let bits = score.to_bits() as i32;
     bits ^ (((bits >> 31) as u32) >> 1) as i32
 }
 
 impl Scores {
-    /// Of these tokens, as many scores.
+    /// Creates the table from one score per token.
     pub(super) fn new(scores: Vec<f32>, vocabulary: &Vocabulary, space_prefix: bool) -> Scores {
-        Scores { scores, bytes: vocabulary.named_bytes(), space_prefix }
+        Scores {
+            scores,
+            bytes: vocabulary.named_bytes(),
+            space_prefix,
+        }
     }
 
-    /// Appends the ids of a text; `first` where nothing or a special token precedes it. A byte without a token becomes `unknown`, or nothing where
-    /// there is none.
+    /// Appends the ids of a text; `first` at the start of the text and after a special token.
+    ///
+    /// A byte without a token becomes `unknown`, or is dropped if there is none.
     pub(super) fn encode(
         &self,
         vocabulary: &Vocabulary,
@@ -62,7 +69,11 @@ impl Scores {
         if text.is_empty() {
             return;
         }
-        let prefix = if first && self.space_prefix { SPACE } else { "" };
+        let prefix = if first && self.space_prefix {
+            SPACE
+        } else {
+            ""
+        };
         let text = prefix.to_owned() + &text.replace(' ', SPACE);
         let pieces = self.merge(vocabulary, &text);
         let mut at = 0;
@@ -72,7 +83,9 @@ impl Scores {
                 None => {
                     let bytes = text[piece.start..piece.end].bytes();
                     let ids = bytes.map(|byte| self.bytes[usize::from(byte)]);
-                    out.extend(ids.filter_map(|id| if id == NONE { unknown } else { Some(id) }));
+                    out.extend(
+                        ids.filter_map(|id| if id == NO_TOKEN { unknown } else { Some(id) }),
+                    );
                 }
             }
             at = piece.next;
@@ -80,35 +93,49 @@ impl Scores {
     }
 
     fn merge(&self, vocabulary: &Vocabulary, text: &str) -> Vec<Piece> {
-        let ends = text.char_indices().skip(1).map(|(at, _)| at).chain([text.len()]);
+        let ends = text
+            .char_indices()
+            .skip(1)
+            .map(|(at, _)| at)
+            .chain([text.len()]);
         let mut pieces: Vec<Piece> = text
             .char_indices()
             .zip(ends)
             .zip(0u32..)
-            .map(|(((start, _), end), i)| Piece { start, end, prev: i.wrapping_sub(1), next: i + 1 })
+            .map(|(((start, _), end), i)| Piece {
+                start,
+                end,
+                prev: i.wrapping_sub(1),
+                next: i + 1,
+            })
             .collect();
         if let Some(last) = pieces.last_mut() {
-            last.next = NONE;
+            last.next = NO_TOKEN;
         }
         let mut heap = BinaryHeap::new();
         for left in 0..pieces.len() as u32 {
             self.rate(vocabulary, text, &pieces, left, &mut heap);
         }
-        while let Some(Pair { left: Reverse(left), bytes, .. }) = heap.pop() {
+        while let Some(Pair {
+            left: Reverse(left),
+            bytes,
+            ..
+        }) = heap.pop()
+        {
             let (start, right) = (pieces[left as usize].start, pieces[left as usize].next);
-            // A piece that was joined to its left has no text any more.
-            let gone = pieces[left as usize].end == start || right == NONE;
+            // A piece that was joined to its left neighbour is empty.
+            let gone = pieces[left as usize].end == start || right == NO_TOKEN;
             if gone || pieces[right as usize].end - start != bytes {
                 continue;
             }
             let (end, after) = (pieces[right as usize].end, pieces[right as usize].next);
             pieces[right as usize].end = pieces[right as usize].start;
             (pieces[left as usize].end, pieces[left as usize].next) = (end, after);
-            if after != NONE {
+            if after != NO_TOKEN {
                 pieces[after as usize].prev = left;
             }
             for changed in [pieces[left as usize].prev, left] {
-                if changed != NONE {
+                if changed != NO_TOKEN {
                     self.rate(vocabulary, text, &pieces, changed, &mut heap);
                 }
             }
@@ -117,12 +144,27 @@ impl Scores {
     }
 
     /// Queues the pair that begins at `left`, if its joined text is a token.
-    fn rate(&self, vocabulary: &Vocabulary, text: &str, pieces: &[Piece], left: u32, heap: &mut BinaryHeap<Pair>) {
+    fn rate(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        pieces: &[Piece],
+        left: u32,
+        heap: &mut BinaryHeap<Pair>,
+    ) {
         let piece = &pieces[left as usize];
-        let Some(right) = pieces.get(piece.next as usize) else { return };
-        let Some(id) = vocabulary.mergeable(&text.as_bytes()[piece.start..right.end]) else { return };
+        let Some(right) = pieces.get(piece.next as usize) else {
+            return;
+        };
+        let Some(id) = vocabulary.mergeable(&text.as_bytes()[piece.start..right.end]) else {
+            return;
+        };
         let score = self.scores.get(id as usize).copied().unwrap_or(0.0);
-        heap.push(Pair { score: ordered(score), left: Reverse(left), bytes: right.end - piece.start });
+        heap.push(Pair {
+            score: ordered(score),
+            left: Reverse(left),
+            bytes: right.end - piece.start,
+        });
     }
 }
 
@@ -132,7 +174,21 @@ mod tests {
 
     #[test]
     fn scores_keep_their_order() {
-        let scores = [f32::NEG_INFINITY, -1e9, -2.5, -1.0, -0.0, 0.0, 1.0, 7.5, f32::INFINITY];
-        assert!(scores.windows(2).all(|pair| ordered(pair[0]) < ordered(pair[1])));
+        let scores = [
+            f32::NEG_INFINITY,
+            -1e9,
+            -2.5,
+            -1.0,
+            -0.0,
+            0.0,
+            1.0,
+            7.5,
+            f32::INFINITY,
+        ];
+        assert!(
+            scores
+                .windows(2)
+                .all(|pair| ordered(pair[0]) < ordered(pair[1]))
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Validation of a [`TokenizerSpec`](super::TokenizerSpec) and the lookup tables made from it.
+//! Validates a [`TokenizerSpec`](super::TokenizerSpec) and builds its lookup tables.
 
 use std::ops::Range;
 
@@ -8,22 +8,30 @@ use super::bpe::Merges;
 use super::bytes::{SPACE, byte_of, byte_to_char, unmap};
 use super::{TokenizerError, TokenizerSpec};
 
-/// Most tokens, and most merges: sixteen times the tokens of Gemma 3 (0.26 million), nine times the merges of gpt-oss
-/// (0.45 million). Each takes up to 150 bytes of tables. Those are hashed with a seed: whoever writes a file could make
-/// all its tokens collide otherwise.
+/// Maximum number of tokens and of merges: 16 times the tokens of Gemma 3 (0.26 million), 9 times
+/// the merges of gpt-oss (0.45 million). Each takes up to 150 bytes of tables. The tables use a
+/// seeded hash, because a crafted file could make all its tokens collide otherwise.
 const LIMIT: usize = 1 << 22;
 
-/// Is that not more than any vocabulary has?
+/// Returns an error if `count` exceeds the limit.
 pub(super) fn admit(what: &'static str, count: usize) -> Result<(), TokenizerError> {
-    if count > LIMIT { Err(TokenizerError::TooLarge { what, count, limit: LIMIT }) } else { Ok(()) }
+    if count > LIMIT {
+        Err(TokenizerError::TooLarge {
+            what,
+            count,
+            limit: LIMIT,
+        })
+    } else {
+        Ok(())
+    }
 }
 
-/// What a token is, as `tokenizer.ggml.token_type` numbers it.
+/// Kind of a token, as numbered in `tokenizer.ggml.token_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
     /// 1, and every number not listed: byte-mapped text.
     Normal,
-    /// 2: stands for what the vocabulary lacks.
+    /// 2: represents text outside the vocabulary.
     Unknown,
     /// 3: literal text, recognised in trusted text only, not printed.
     Control,
@@ -44,24 +52,24 @@ impl TokenKind {
         }
     }
 
-    /// Whether merging may produce the token. Control, unknown and user-defined tokens come from special splitting
-    /// only: text that merely spells one out in pieces must not become one.
+    /// Returns true if merging may produce the token. Control, unknown and user-defined tokens come
+    /// only from special splitting; plain text that spells one must not become it.
     fn is_mergeable(self) -> bool {
         matches!(self, Self::Normal | Self::Unused)
     }
 }
 
-/// How texts of normal tokens are written in a file.
+/// Representation of normal tokens' texts in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Alphabet {
-    /// A character for each byte.
+    /// One character for each byte.
     Mapped,
-    /// As they are, with U+2581 for spaces and `<0x0A>` for a byte.
+    /// Plain text with U+2581 for spaces and `<0x0A>` for a byte.
     Spaced,
 }
 
 impl Alphabet {
-    /// Appends the bytes that a text stands for.
+    /// Appends the bytes that a token text represents.
     fn read(self, text: &[u8], out: &mut Vec<u8>) {
         match (self, byte_of(text)) {
             (Alphabet::Mapped, _) => unmap(text, out),
@@ -78,7 +86,7 @@ impl Alphabet {
     }
 }
 
-/// The tokens: their text in the file, their bytes as output, their kinds.
+/// Tokens: texts in the file, output bytes, and kinds.
 #[derive(Debug)]
 pub(super) struct Vocabulary {
     pub texts: Vec<Vec<u8>>,
@@ -90,7 +98,8 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Checks and takes the tokens, written in that alphabet. Where the file gives no types, the ids of `special` are control tokens.
+    /// Validates tokens written in `alphabet`. Without types in the file, the ids in
+    /// `special` are control tokens.
     pub(super) fn new(
         texts: Vec<Vec<u8>>,
         types: Option<Vec<i32>>,
@@ -104,9 +113,16 @@ impl Vocabulary {
         admit("tokens", count)?;
         let kinds = match types {
             Some(types) if types.len() < count => {
-                return Err(TokenizerError::TokenTypes { types: types.len(), tokens: count });
+                return Err(TokenizerError::TokenTypes {
+                    types: types.len(),
+                    tokens: count,
+                });
             }
-            Some(types) => types.into_iter().take(count).map(TokenKind::from_gguf).collect(),
+            Some(types) => types
+                .into_iter()
+                .take(count)
+                .map(TokenKind::from_gguf)
+                .collect(),
             None => {
                 let mut kinds = vec![TokenKind::Normal; count];
                 for &id in special {
@@ -120,7 +136,11 @@ impl Vocabulary {
         for (id, text) in (0u32..).zip(&texts) {
             if let Some(first) = ids.insert(text.clone(), id) {
                 let text = String::from_utf8_lossy(text).into_owned();
-                return Err(TokenizerError::DuplicateToken { first, second: id, text });
+                return Err(TokenizerError::DuplicateToken {
+                    first,
+                    second: id,
+                    text,
+                });
             }
             let start = bytes.len();
             match kinds[id as usize] {
@@ -129,7 +149,14 @@ impl Vocabulary {
             }
             ranges.push(start..bytes.len());
         }
-        Ok(Self { texts, kinds, alphabet, ids, bytes, ranges })
+        Ok(Self {
+            texts,
+            kinds,
+            alphabet,
+            ids,
+            bytes,
+            ranges,
+        })
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -140,36 +167,46 @@ impl Vocabulary {
         self.ids.get(text).copied()
     }
 
-    /// The token of that text in the file, if merging may produce it: none that stands for a byte by its name.
+    /// Returns the token with this text in the file, if merging may produce it. Excludes tokens
+    /// that represent a byte as `<0x0A>`.
     pub(super) fn mergeable(&self, text: &[u8]) -> Option<u32> {
         let named = self.alphabet == Alphabet::Spaced && byte_of(text).is_some();
-        self.id(text).filter(|&id| self.kinds[id as usize].is_mergeable() && !named)
+        self.id(text)
+            .filter(|&id| self.kinds[id as usize].is_mergeable() && !named)
     }
 
-    /// The tokens that stand for bytes by their names, `<0x0A>`; [`u32::MAX`] where there is none.
+    /// Returns the tokens of the form `<0x0A>` by byte; [`u32::MAX`] if there is none.
     pub(super) fn named_bytes(&self) -> Box<[u32; 256]> {
-        Box::new(std::array::from_fn(|byte| self.id(format!("<0x{byte:02X}>").as_bytes()).unwrap_or(u32::MAX)))
+        Box::new(std::array::from_fn(|byte| {
+            self.id(format!("<0x{byte:02X}>").as_bytes())
+                .unwrap_or(u32::MAX)
+        }))
     }
 
     pub(super) fn kind(&self, id: u32) -> Option<TokenKind> {
         self.kinds.get(id as usize).copied()
     }
 
-    /// The output bytes of a token; empty outside the vocabulary.
+    /// Returns the output bytes of a token; empty outside the vocabulary.
     pub(super) fn bytes(&self, id: u32) -> &[u8] {
-        self.ranges.get(id as usize).map_or(&[], |range| &self.bytes[range.clone()])
+        self.ranges
+            .get(id as usize)
+            .map_or(&[], |range| &self.bytes[range.clone()])
     }
 
-    /// Output bytes to id for all mergeable tokens: the whole-piece lookup of pre-tokenisers that ignore merges.
+    /// Maps output bytes to ids of normal tokens, for pre-tokenisers with `ignore_merges`.
     pub(super) fn by_bytes(&self) -> HashMap<Vec<u8>, u32> {
         let normal = (0u32..self.len()).filter(|&id| self.kinds[id as usize] == TokenKind::Normal);
         normal.map(|id| (self.bytes(id).to_vec(), id)).collect()
     }
 
-    /// Parses the merge lines, rank by rank. Of two equal pairs the first counts, as in llama.cpp.
+    /// Parses the merge lines in order of rank. The first of two equal pairs wins, as in llama.cpp.
     pub(super) fn merges(&self, lines: &[String]) -> Result<Merges, TokenizerError> {
         admit("merges", lines.len())?;
-        let mut symbols = Symbols { vocabulary: self, extra: HashMap::default() };
+        let mut symbols = Symbols {
+            vocabulary: self,
+            extra: HashMap::default(),
+        };
         let (alphabet, mut characters) = match self.alphabet {
             Alphabet::Mapped => {
                 let symbol = |byte| symbols.intern(byte_to_char(byte as u8).to_string().as_bytes());
@@ -179,58 +216,75 @@ impl Vocabulary {
         };
         let (mut merged, mut text) = (Vec::with_capacity(lines.len()), Vec::new());
         for (index, line) in lines.iter().enumerate() {
-            let (left, right) = halves(line)
-                .ok_or_else(|| TokenizerError::BadMerge { index, line: line.chars().take(80).collect() })?;
+            let (left, right) = halves(line).ok_or_else(|| TokenizerError::BadMerge {
+                index,
+                line: line.chars().take(80).collect(),
+            })?;
             text.clear();
             text.extend_from_slice(left.as_bytes());
             text.extend_from_slice(right.as_bytes());
             merged.push(symbols.intern(&text));
             for half in [left, right] {
                 if let (Some(characters), Some(c)) = (&mut characters, single(half)) {
-                    characters.entry(c).or_insert_with(|| symbols.intern(half.as_bytes()));
+                    characters
+                        .entry(c)
+                        .or_insert_with(|| symbols.intern(half.as_bytes()));
                 }
             }
         }
         let mut pairs = HashMap::with_capacity_and_hasher(lines.len(), Default::default());
         for ((rank, line), merged) in (0..).zip(lines).zip(merged) {
-            // What is neither a byte nor a token nor merged from others occurs nowhere: such a merge never happens.
+            // A half that is neither a byte, a token nor a merge result never occurs, so
+            // the merge is dropped.
             let known = |half: &str| symbols.number(half.as_bytes());
-            if let Some((left, right)) = halves(line).and_then(|(left, right)| known(left).zip(known(right))) {
-                pairs.entry(Merges::key(left, right)).or_insert((rank, merged));
+            if let Some((left, right)) =
+                halves(line).and_then(|(left, right)| known(left).zip(known(right)))
+            {
+                pairs
+                    .entry(Merges::key(left, right))
+                    .or_insert((rank, merged));
             }
         }
         Ok(Merges::new(pairs, alphabet, characters, self.len()))
     }
 
-    /// The tokens of a character.
+    /// Returns the tokens that consist of one character.
     fn characters(&self) -> HashMap<char, u32> {
-        let character = |text: &Vec<u8>| single(std::str::from_utf8(text).ok()?).zip(self.mergeable(text));
+        let character =
+            |text: &Vec<u8>| single(std::str::from_utf8(text).ok()?).zip(self.mergeable(text));
         self.texts.iter().filter_map(character).collect()
     }
 
-    /// Bytes of well-formed UTF-8 that no token spells.
+    /// Returns the bytes of well-formed UTF-8 that no token represents.
     pub(super) fn missing_bytes(&self) -> Vec<u8> {
         let named = self.named_bytes();
         let missing = |&byte: &u8| match self.alphabet {
-            Alphabet::Mapped => self.mergeable(byte_to_char(byte).to_string().as_bytes()).is_none(),
+            Alphabet::Mapped => self
+                .mergeable(byte_to_char(byte).to_string().as_bytes())
+                .is_none(),
             Alphabet::Spaced => named[usize::from(byte)] == u32::MAX,
         };
-        (0..=0xF4).filter(|byte| !matches!(byte, 0xC0 | 0xC1)).filter(missing).collect()
+        (0..=0xF4)
+            .filter(|byte| !matches!(byte, 0xC0 | 0xC1))
+            .filter(missing)
+            .collect()
     }
 }
 
-/// Numbers texts: mergeable tokens by their id, all others from the vocabulary's length on.
+/// Numbers texts: mergeable tokens by id, all others starting at the vocabulary's length.
 struct Symbols<'v> {
     vocabulary: &'v Vocabulary,
     extra: HashMap<Vec<u8>, u32>,
 }
 
 impl Symbols<'_> {
-    /// The number of a text, if it has one.
+    /// Returns the number of a text, if it has one.
     fn number(&self, text: &[u8]) -> Option<u32> {
-        self.vocabulary.mergeable(text).or_else(|| self.extra.get(text).copied())
+        self.vocabulary
+            .mergeable(text)
+            .or_else(|| self.extra.get(text).copied())
     }
-    /// The number of a text, which has one from now on.
+    /// Returns the number of a text, assigning a new one if needed.
     fn intern(&mut self, text: &[u8]) -> u32 {
         self.number(text).unwrap_or_else(|| {
             let next = self.vocabulary.len() + self.extra.len() as u32;
@@ -240,19 +294,23 @@ impl Symbols<'_> {
     }
 }
 
-/// The character that a text is, if it is one.
+/// Returns the only character of a text, if it has exactly one.
 fn single(text: &str) -> Option<char> {
     let mut characters = text.chars();
     characters.next().filter(|_| characters.next().is_none())
 }
 
-/// The halves of a merge. They are separated by the first space at byte 1 or later: the left one is never empty.
+/// Splits a merge at the first space at byte 1 or later, so the left half is never empty.
 fn halves(line: &str) -> Option<(&str, &str)> {
-    let space = line.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1)?;
+    let space = line
+        .bytes()
+        .skip(1)
+        .position(|b| b == b' ')
+        .map(|at| at + 1)?;
     (space + 1 < line.len()).then(|| (&line[..space], &line[space + 1..]))
 }
 
-/// The ids of special tokens, those outside the vocabulary dropped with a warning.
+/// Returns the valid ids of special tokens. Ids outside the vocabulary are dropped with a warning.
 pub(super) fn checked_ids(spec: &mut TokenizerSpec, warnings: &mut Vec<String>) -> Vec<u32> {
     let count = spec.tokens.len();
     let mut valid = Vec::new();
@@ -266,7 +324,9 @@ pub(super) fn checked_ids(spec: &mut TokenizerSpec, warnings: &mut Vec<String>) 
     ] {
         match *slot {
             Some(id) if id as usize >= count => {
-                warnings.push(format!("{name} token id {id} ignored: the vocabulary has {count} tokens"));
+                warnings.push(format!(
+                    "{name} token id {id} ignored: the vocabulary has {count} tokens"
+                ));
                 *slot = None;
             }
             Some(id) => valid.push(id),

@@ -1,20 +1,25 @@
-//! Vocabularies for the tests, and the logits of one sequence, in one place.
+//! Shared test helpers: vocabularies, and the logits of one sequence.
 
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{Engine, Run, WholePool};
+use gristmill_llm::engine::{Engine, TokenRun, WholePool};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::language;
 use gristmill_llm::tokenizer::{Tokenizer, TokenizerSpec};
 
-/// Path of a file in the test data.
+/// Returns the path of a file in the test data.
 pub fn data(name: &str) -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name)
 }
 
-/// The tokenizer of the demo model, from its text form.
+/// Returns the tokenizer of the demo model, from its text form.
 pub fn demo_glm() -> Tokenizer {
     let text = std::fs::read_to_string(data("vocab/demo-glm.txt")).unwrap();
-    let mut spec = TokenizerSpec { model: "gpt2".into(), ..TokenizerSpec::default() };
+    let mut spec = TokenizerSpec {
+        model: "gpt2".into(),
+        ..TokenizerSpec::default()
+    };
     let mut types = Vec::new();
     for line in text.lines() {
         let (key, value) = line.split_once(' ').unwrap();
@@ -38,12 +43,18 @@ pub fn demo_glm() -> Tokenizer {
     Tokenizer::new(spec).unwrap()
 }
 
-/// A vocabulary in JSON: what a file says of it in the names of its keys, `special` the types of tokens that are not normal. And, of one that
-/// was cut, the ids that its tokens had before.
+/// Reads a vocabulary from JSON: the keys of a model file, and in `special` the types of tokens
+/// that are not normal. Also returns the original ids of the tokens of a vocabulary that was cut.
 pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
-    let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(data(name)).unwrap()).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(data(name)).unwrap()).unwrap();
     let texts = |key: &str| -> Vec<String> {
-        json[key].as_array().into_iter().flatten().map(|text| text.as_str().unwrap().to_owned()).collect()
+        json[key]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|text| text.as_str().unwrap().to_owned())
+            .collect()
     };
     let id = |key: &str| json[key].as_u64().map(|id| id as u32);
     let tokens = texts("tokens");
@@ -57,7 +68,12 @@ pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
         tokens: tokens.into_iter().map(String::into_bytes).collect(),
         token_types: Some(types),
         merges: texts("merges"),
-        scores: json["scores"].as_array().into_iter().flatten().map(|s| s.as_f64().unwrap() as f32).collect(),
+        scores: json["scores"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|s| s.as_f64().unwrap() as f32)
+            .collect(),
         add_space_prefix: json["add_space_prefix"].as_bool(),
         bos: id("bos"),
         eos: id("eos"),
@@ -68,18 +84,31 @@ pub fn vocabulary(name: &str) -> (TokenizerSpec, Vec<u32>) {
         add_eos: json["add_eos_token"].as_bool(),
         ..TokenizerSpec::default()
     };
-    let ids = json["ids"].as_array().into_iter().flatten().map(|id| id.as_u64().unwrap() as u32).collect();
+    let ids = json["ids"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|id| id.as_u64().unwrap() as u32)
+        .collect();
     (spec, ids)
 }
 
-/// Logits of these tokens, all or those of the last, for one sequence that has the whole page pool.
+/// Returns logits of these tokens, all or those of the last, for one sequence that has
+/// the whole page pool.
 pub fn forward(engine: &mut Engine, tokens: &[u32], position: usize, all: bool) -> Vec<f32> {
     let pool = WholePool::new(engine);
-    let run = Run { tokens, position, pages: pool.pages(), contiguous: true };
-    engine.logits(run, if all { Logits::All } else { Logits::Last }).expect("logits")
+    let run = TokenRun {
+        tokens,
+        position,
+        pages: pool.pages(),
+        contiguous: true,
+    };
+    engine
+        .logits(run, if all { Logits::All } else { Logits::Last })
+        .expect("logits")
 }
 
-/// The description in the DeepSeek LLM vocabulary file.
+/// Returns the tokenizer description in the DeepSeek LLM vocabulary file.
 pub fn deepseek_spec() -> TokenizerSpec {
     let file = Gguf::open(data("vocab/ggml-vocab-deepseek-llm.gguf")).expect("a GGUF file");
     language::tokenizer_spec(file.metadata()).expect("a tokenizer")

@@ -1,12 +1,12 @@
-//! What is compiled how often: every kind of block once, and nothing on a second start.
+//! How often functions are compiled: each kind of block once, and none at a second start.
 
 use crate::common::forward;
 use crate::golden_support::{Fixture, Tiny};
 use crate::parity_support;
-use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
 use gristmill_backend::{Opened, Options as Device, open};
 use gristmill_encodings::F32;
-use gristmill_llm::arch::{Functions, Logits, Options, Plan, Pools, TokenClass, load};
+use gristmill_llm::arch::{Functions, Logits, Options, Plan, Pools, StepKind, load};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::store::Store;
@@ -15,12 +15,12 @@ use gristmill_uop::Scalar;
 use gristmill_uop::function::Function;
 use std::sync::Arc;
 
-fn plan(file: &Gguf, tokens: TokenClass) -> Plan {
+fn plan(file: &Gguf, tokens: StepKind) -> Plan {
     let model = load(file.metadata(), file).expect("a model");
     let options = Options {
         tokens,
         rows: 1024,
-        pools: Pools::of(1024 / Options::PAGE),
+        pools: Pools::from_pages(1024 / Options::PAGE),
         contiguous: true,
         depth: 1024,
         cache: Scalar::F16,
@@ -36,19 +36,32 @@ fn all(plan: &Plan) -> Vec<Arc<Function>> {
 
 #[test]
 fn glm_has_two_kinds_of_block() {
-    for (preset, blocks, kinds) in [("glm-4.7-flash", 47, 2), ("deepseek-v2-lite", 27, 2), ("youtu-llm-2b", 32, 1)] {
+    for (preset, blocks, kinds) in [
+        ("glm-4.7-flash", 47, 2),
+        ("deepseek-v2-lite", 27, 2),
+        ("youtu-llm-2b", 32, 1),
+    ] {
         let file = Gguf::synth(preset, "q4_0").expect("a preset");
         let mut jit = Jit::new(open("null", &Device::default()).expect("a device"));
-        for (class, compiled) in [(TokenClass::One, kinds + 2), (TokenClass::Chunk { max: 64 }, 2 * (kinds + 2))] {
+        for (class, compiled) in [
+            (StepKind::Decode, kinds + 2),
+            (StepKind::Prefill { max: 64 }, 2 * (kinds + 2)),
+        ] {
             let step = plan(&file, class);
-            assert_eq!(step.calls.len(), blocks + 2, "{preset}: embedding, blocks, head");
+            assert_eq!(
+                step.calls.len(),
+                blocks + 2,
+                "{preset}: embedding, blocks, head"
+            );
             assert_eq!(step.functions().len(), kinds + 2, "{preset}");
             jit.prepare(&all(&step), &|_, _| ()).expect("compiled");
             assert_eq!(jit.compiled(), compiled, "{preset} {class:?}");
-            // Another engine's plan is made of new functions that compute the same.
+            // Another engine's plan consists of new functions with equal graphs.
             let kernels = std::cell::Cell::new(0);
-            jit.prepare(&all(&plan(&file, class)), &|_, total| kernels.set(kernels.get().max(total)))
-                .expect("compiled");
+            jit.prepare(&all(&plan(&file, class)), &|_, total| {
+                kernels.set(kernels.get().max(total))
+            })
+            .expect("compiled");
             assert_eq!(
                 (jit.compiled(), kernels.get()),
                 (compiled, 0),
@@ -67,12 +80,24 @@ fn a_second_start_compiles_nothing() {
         let store = Store::open(folder.path().join("store"), 1 << 28).expect("a store");
         let isa = Isa::parse("auto").expect("an instruction set");
         let device = Arc::new(
-            CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK), store).expect("a cpu"),
+            CpuDevice::with(
+                2,
+                isa,
+                Cc::find().expect("a C compiler").with_flag(QUICK_FLAG),
+                store,
+            )
+            .expect("a cpu"),
         );
         let opened = Opened::new(device.clone(), Some(&dialect::C));
-        let settings = Settings { context: Some(64), cache: Scalar::F32, chunk: 8, ..Settings::default() };
+        let settings = Settings {
+            context: Some(64),
+            cache: Scalar::F32,
+            chunk: 8,
+            ..Settings::default()
+        };
         let mut e = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
-        // A token and the choice of the next; chunks without logits and with the last: blocks are shared between those.
+        // A decode step and its sampling; chunks without logits and with the
+        // last, which share blocks.
         let kinds = 2;
         assert_eq!(e.compiled(), (kinds + 3) + (kinds + 2), "start {start}");
         let logits = forward(&mut e, &[1, 5, 9], 0, false);

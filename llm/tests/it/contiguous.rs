@@ -1,22 +1,25 @@
-//! Steps that read neighbouring pages without a block table, and steps by block tables: both have the logits of other engines' reference files, wherever in the pool a sequence lies.
+//! Steps that read consecutive pages without a block table, and steps with one, match reference
+//! logits of other engines wherever in the pool a sequence lies.
 
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{Chunk, Engine, Pages, Row, Settings, Source, Step};
+use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::Draws;
+use gristmill_llm::sampling::RowSampling;
 use gristmill_uop::Scalar;
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
-/// Context: two of them are more pages than one sequence's kernels know, so that a sequence may begin behind the first page.
+/// Context in tokens: two contexts are more pages than the kernels of one sequence address, so a
+/// sequence may begin after the first page.
 const CONTEXT: usize = 1900;
 /// Tokens of a step.
 const CHUNK: usize = 32;
 /// Positions of a page.
 const PAGE: usize = arch::Options::PAGE;
-/// Families of every kind of cache: keys and values, latent, with windows, with windows and sinks, with recurrent states.
+/// Families with every kind of cache: keys and values, latent, sliding windows, windows
+/// with sinks, recurrent states.
 const FAMILIES: [(&str, &str); 6] = [
     ("llama", "q4_k_m"),
     ("deepseek2", "q8_0"),
@@ -26,15 +29,28 @@ const FAMILIES: [(&str, &str); 6] = [
     ("qwen35", "q8_0"),
 ];
 
-/// An engine of one sequence, whose pool holds two contexts.
+/// Returns an engine for one sequence with a pool of two contexts.
 fn engine(device: &str, file: &Gguf) -> Engine {
-    let opened = open(device, &Options { exact: true, quick: true, ..Options::default() }).expect("a device");
-    let settings =
-        Settings { context: Some(CONTEXT), cache: Scalar::F32, chunk: CHUNK, contexts: 2, ..Settings::default() };
+    let opened = open(
+        device,
+        &Options {
+            exact: true,
+            quick: true,
+            ..Options::default()
+        },
+    )
+    .expect("a device");
+    let settings = Settings {
+        context: Some(CONTEXT),
+        cache: Scalar::F32,
+        chunk: CHUNK,
+        contexts: 2,
+        ..Settings::default()
+    };
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
 }
 
-/// A sequence's pages, and the logits of its tokens so far.
+/// Pages of a sequence, and the logits of its tokens so far.
 struct Sequence {
     all: Vec<u32>,
     windows: Vec<u32>,
@@ -43,35 +59,78 @@ struct Sequence {
 }
 
 impl Sequence {
-    /// Of so many blocks: neighbours from a page on, with window pages that go round a ring from a page on, of so many; scattered if `apart` is more than 1.
-    fn new(engine: &Engine, blocks: usize, [first, apart]: [u32; 2], [begin, ring]: [u32; 2], state: u32) -> Sequence {
+    /// Creates a sequence of `blocks` blocks: pages from `first` on, `apart` pages apart (1:
+    /// consecutive), and window pages from `begin` on in a ring of `ring`.
+    fn new(
+        engine: &Engine,
+        blocks: usize,
+        [first, apart]: [u32; 2],
+        [begin, ring]: [u32; 2],
+        state: u32,
+    ) -> Sequence {
         let windows = engine.cache().window_pages();
         let ring_of = |block| begin + block % ring;
         Sequence {
-            all: (0..blocks as u32).map(|block| first + block * apart).collect(),
-            windows: windows
-                .map_or(Vec::new(), |count| (0..blocks as u32).map(|b| ring_of(b) % count as u32).collect()),
-            state: if engine.cache().state_rows() > 0 { state } else { 0 },
+            all: (0..blocks as u32)
+                .map(|block| first + block * apart)
+                .collect(),
+            windows: windows.map_or(Vec::new(), |count| {
+                (0..blocks as u32)
+                    .map(|b| ring_of(b) % count as u32)
+                    .collect()
+            }),
+            state: if engine.cache().state_rows() > 0 {
+                state
+            } else {
+                0
+            },
             logits: Vec::new(),
         }
     }
     fn pages(&self, end: usize) -> Pages<'_> {
         let blocks = end.div_ceil(PAGE);
         let windows = &self.windows[..self.windows.len().min(blocks)];
-        Pages { all: &self.all[..blocks], windows, state: self.state }
+        Pages {
+            all: &self.all[..blocks],
+            windows,
+            state: self.state,
+        }
     }
     /// Runs these tokens in one step.
     fn run(&mut self, engine: &mut Engine, tokens: &[u32], position: usize, contiguous: bool) {
         let pages = self.pages(position + tokens.len());
         let mut logits = Vec::new();
         if let [token] = *tokens {
-            let rows = [Row { token: Source::Token(token), position, pages, draws: Draws::greedy() }];
-            let output = engine.run(&Step { rows: &rows, contiguous, ..Step::default() }).expect("a step");
+            let rows = [DecodeRow {
+                token: TokenSource::Token(token),
+                position,
+                pages,
+                sampling: RowSampling::greedy(),
+            }];
+            let output = engine
+                .run(&Step {
+                    rows: &rows,
+                    contiguous,
+                    ..Step::default()
+                })
+                .expect("a step");
             engine.row_logits(0, &mut logits).expect("logits");
             assert_eq!(output.chosen, [Some(argmax(&logits) as u32)]);
         } else {
-            let chunk = Chunk { tokens, position, pages, exact: false, logits: Logits::All };
-            engine.run(&Step { chunk: Some(chunk), contiguous, ..Step::default() }).expect("a step");
+            let chunk = Chunk {
+                tokens,
+                position,
+                pages,
+                exact: false,
+                logits: Logits::All,
+            };
+            engine
+                .run(&Step {
+                    chunk: Some(chunk),
+                    contiguous,
+                    ..Step::default()
+                })
+                .expect("a step");
             let mut row = Vec::new();
             for at in 0..tokens.len() {
                 engine.row_logits(at, &mut row).expect("logits");
@@ -82,7 +141,8 @@ impl Sequence {
     }
 }
 
-/// Places of chunks and decode steps: of chunks of all sizes, of single tokens across a border of pages.
+/// Returns the boundaries of steps: chunks of various sizes, and single tokens
+/// across a page boundary.
 fn cuts(tokens: usize) -> Vec<usize> {
     let mut cuts = vec![0, 32, 39, 60];
     cuts.extend(61..70);
@@ -93,7 +153,10 @@ fn cuts(tokens: usize) -> Vec<usize> {
 fn check(device: &str, family: &str, quant: &str) {
     let of = |end: &str| data(&format!("families/{family}-{end}"));
     let file = Gguf::open(of(&format!("{quant}.gguf"))).expect("a GGUF file");
-    let (expected, tokens) = (npy(&of(&format!("{quant}-logits.npy"))), ids(&of("tokens.txt")));
+    let (expected, tokens) = (
+        npy(&of(&format!("{quant}-logits.npy"))),
+        ids(&of("tokens.txt")),
+    );
     let mut e = engine(device, &file);
     assert!(e.cache().pages() >= 2 * CONTEXT.div_ceil(PAGE));
     let blocks = tokens.len().div_ceil(PAGE);
@@ -109,16 +172,19 @@ fn check(device: &str, family: &str, quant: &str) {
         ("in scattered pages", [50, 3], [2, 3], 1),
     ] {
         for contiguous in [true, false] {
-            // What the pool holds of another sequence does not matter.
+            // Rows of other sequences in the pool have no effect.
             e.fill_cache_for_bench(CONTEXT).expect("filled");
             let mut sequence = Sequence::new(&e, blocks, pages, windows, state);
             for cut in cuts(tokens.len()).windows(2) {
                 sequence.run(&mut e, &tokens[cut[0]..cut[1]], cut[0], contiguous);
             }
-            near(&format!("{what}, contiguous: {contiguous}"), &sequence.logits);
+            near(
+                &format!("{what}, contiguous: {contiguous}"),
+                &sequence.logits,
+            );
         }
     }
-    // Two sequences in turn.
+    // Two sequences that take turns.
     let mut both = [([0, 1], [0, 3], 0), ([25, 1], [3, 3], 1)]
         .map(|(pages, windows, state)| Sequence::new(&e, blocks, pages, windows, state));
     for cut in cuts(tokens.len()).windows(2) {
@@ -126,24 +192,31 @@ fn check(device: &str, family: &str, quant: &str) {
             sequence.run(&mut e, &tokens[cut[0]..cut[1]], cut[0], true);
         }
     }
-    both.iter().for_each(|sequence| near("two in turn", &sequence.logits));
+    both.iter()
+        .for_each(|sequence| near("two in turn", &sequence.logits));
 }
 
 #[test]
 fn contiguous_steps_and_steps_by_tables_agree() {
-    FAMILIES.iter().for_each(|(family, quant)| check("cpu", family, quant));
+    FAMILIES
+        .iter()
+        .for_each(|(family, quant)| check("cpu", family, quant));
 }
 
-/// On the first GPU, as on a processor.
+/// On the first CUDA device, as on a CPU.
 #[cfg(feature = "cuda-tests")]
 #[test]
 fn contiguous_steps_on_cuda() {
-    FAMILIES.iter().for_each(|(family, quant)| check("cuda", family, quant));
+    FAMILIES
+        .iter()
+        .for_each(|(family, quant)| check("cuda", family, quant));
 }
 
-/// On the first adapter, be it a program.
+/// On the first adapter, which may be a software one.
 #[cfg(feature = "wgpu")]
 #[test]
 fn contiguous_steps_on_wgpu() {
-    [("llama", "q4_k_m"), ("gemma3", "q8_0"), ("qwen35", "q8_0")].iter().for_each(|(f, q)| check("wgpu", f, q));
+    [("llama", "q4_k_m"), ("gemma3", "q8_0"), ("qwen35", "q8_0")]
+        .iter()
+        .for_each(|(f, q)| check("wgpu", f, q));
 }

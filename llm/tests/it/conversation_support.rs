@@ -1,39 +1,63 @@
-//! Prompts and answers on a batcher.
+//! Runs prompts and answers on a batcher.
 
-use gristmill_llm::engine::{Engine, Run};
+use gristmill_llm::engine::{Engine, TokenRun};
 use gristmill_llm::generation::Generation;
 use gristmill_llm::sampling::{Sampler, SamplingParams};
 use gristmill_llm::sched::{Batcher, PrefillStats, Reuse, SequenceOptions};
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
-/// A prompt that was run, and what followed.
+/// Result of a prompt and its answer.
 pub struct Asked {
     pub prefill: PrefillStats,
-    /// Logits behind the prompt.
+    /// Logits after the prompt.
     pub logits: Vec<f32>,
     pub answer: Vec<u32>,
-    /// Tokens of the sequence that were run: the prompt, and the answer but for its last.
+    /// Tokens of the sequence that were run: the prompt, and the answer except for its last token.
     pub run: Vec<u32>,
 }
 
-/// Runs a prompt, and generates an answer of so many tokens with one seed; at least one is chosen.
+/// Runs a prompt and generates an answer of `tokens` tokens, at least one, with a fixed seed.
 pub fn ask(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -> Asked {
-    let params = SamplingParams { temperature: 1.5, seed: 7, ..SamplingParams::default() };
-    let generation = Generation::new(Sampler::new(params).expect("parameters"), tokens.max(1), |_| false);
-    let id = batcher.add(prompt, SequenceOptions { reuse, batch_invariant: false }).expect("a prompt");
-    let (generation, vocabulary) = (RefCell::new(generation), batcher.engine().model().vocabulary());
+    let params = SamplingParams {
+        temperature: 1.5,
+        seed: 7,
+        ..SamplingParams::default()
+    };
+    let generation = Generation::new(
+        Sampler::new(params).expect("parameters"),
+        tokens.max(1),
+        |_| false,
+    );
+    let id = batcher
+        .add(
+            prompt,
+            SequenceOptions {
+                reuse,
+                batch_invariant: false,
+            },
+        )
+        .expect("a prompt");
+    let (generation, vocabulary) = (
+        RefCell::new(generation),
+        batcher.engine().model().vocabulary(),
+    );
     let (mut logits, mut answer) = (Vec::new(), Vec::new());
     let mut reused = None;
     loop {
-        let mut asking = |_, history: &[u32]| generation.borrow_mut().ask(history, vocabulary);
-        let stepped = batcher.step_with(&mut asking, &mut |_| generation.borrow().draws()).expect("a step");
-        reused = reused.or(batcher.scheduler().found(id));
+        let mut asking =
+            |_, history: &[u32]| generation.borrow_mut().row_params(history, vocabulary);
+        let stepped = batcher
+            .step_with(&mut asking, &mut |_| generation.borrow().sampling())
+            .expect("a step");
+        reused = reused.or(batcher.scheduler().reused_tokens(id));
         let Some(&of) = stepped.first() else { continue };
         if answer.is_empty() {
             logits = batcher.logits(of).expect("logits").to_vec();
         }
-        let step = batcher.choose(of, &mut generation.borrow_mut(), &mut |_| ()).expect("a token");
+        let step = batcher
+            .choose(of, &mut generation.borrow_mut(), &mut |_| ())
+            .expect("a token");
         answer.extend(step.token);
         match (step.token, step.finish) {
             (Some(token), None) => batcher.push(id, token),
@@ -43,11 +67,21 @@ pub fn ask(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -
     let run = batcher.scheduler().tokens(id).to_vec();
     batcher.remove(id);
     let reused = reused.expect("it was admitted");
-    let prefill = PrefillStats { reused, run: prompt.len() - reused, complete: true, ..PrefillStats::default() };
-    Asked { prefill, logits, answer, run }
+    let prefill = PrefillStats {
+        reused,
+        run: prompt.len() - reused,
+        complete: true,
+        ..PrefillStats::default()
+    };
+    Asked {
+        prefill,
+        logits,
+        answer,
+        run,
+    }
 }
 
-/// The same by a batcher that has forgotten all others.
+/// Does the same on a batcher that was reset.
 pub fn fresh(scratch: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -> Asked {
     scratch.reset();
     let asked = ask(scratch, prompt, reuse, tokens);
@@ -55,8 +89,10 @@ pub fn fresh(scratch: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize)
     asked
 }
 
-/// The first `len` tokens of a text as a prompt, of which text a batcher has had so many tokens, others between: the logits and so many tokens of an answer are those of a
-/// batcher that had none of it, to the bit. What was reused each time.
+/// Runs the first `len` tokens of a text after prompts with prefixes of it, and others in between.
+///
+/// Checks that logits and answer are bit-identical to those of a batcher without them. Returns the
+/// number of reused tokens of each run.
 pub fn exact_prefix(
     [batcher, scratch]: [&mut Batcher; 2],
     text: &[u32],
@@ -73,19 +109,27 @@ pub fn exact_prefix(
         ask(batcher, &text[..begun], Reuse::Exact, tokens);
         let found = ask(batcher, prompt, Reuse::Exact, tokens);
         let prefill = found.prefill;
-        assert!(found.logits == expected.logits, "{len} after {begun}: {prefill:?}");
+        assert!(
+            found.logits == expected.logits,
+            "{len} after {begun}: {prefill:?}"
+        );
         assert_eq!(found.answer, expected.answer, "{len} after {begun}");
         prefill
     };
     begun.iter().map(each).collect()
 }
 
-/// Runs a whole prompt apart, in parts of at most so many tokens.
-pub fn apart(batcher: &mut Batcher, prompt: &[u32], most: usize, each: &mut dyn FnMut(&mut Engine, Run)) {
-    let mut run = |engine: &mut Engine, run: Run<'_>| {
+/// Runs a whole prompt in borrowed pages, in parts of at most `most` tokens.
+pub fn apart(
+    batcher: &mut Batcher,
+    prompt: &[u32],
+    most: usize,
+    each: &mut dyn FnMut(&mut Engine, TokenRun),
+) {
+    let mut run = |engine: &mut Engine, run: TokenRun<'_>| {
         each(engine, run);
         Ok(ControlFlow::Continue(()))
     };
-    let flow = batcher.run_apart(prompt, most, &mut run).expect("run");
+    let flow = batcher.run_uncached(prompt, most, &mut run).expect("run");
     assert_eq!(flow, Some(ControlFlow::Continue(())), "there are pages");
 }

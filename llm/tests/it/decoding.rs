@@ -1,4 +1,5 @@
-//! Generation whose tokens stay on the device gives what the host's choices give, with asynchronous scheduling or without.
+//! Generation with tokens that stay on the device equals sampling on the host, with
+//! asynchronous scheduling or without.
 
 use crate::common::forward;
 use crate::failing_support::around;
@@ -6,10 +7,10 @@ use crate::late_support::late;
 use crate::parity_support;
 use crate::parity_support::tables::argmax;
 use gristmill_backend::{Opened, Options, open};
-use gristmill_llm::engine::{Engine, Error, Row, Settings, Source, Step, WholePool};
+use gristmill_llm::engine::{DecodeRow, Engine, Error, Settings, Step, TokenSource, WholePool};
 use gristmill_llm::generation::{Finish, Generation};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::{Draws, Sampler, SamplingParams};
+use gristmill_llm::sampling::{RowSampling, Sampler, SamplingParams};
 use gristmill_llm::sched::{Batcher, PrefillStats, Reuse, SequenceOptions, generate};
 use gristmill_uop::Scalar;
 use std::ops::ControlFlow;
@@ -20,22 +21,32 @@ fn engine(device: &str) -> Engine {
     engine_of(opened(device), None)
 }
 
-/// A device whose steps run beside the host, or so it says: `late` runs them as late as it may.
+/// Opens a device with asynchronous steps; `late` runs them as late as possible.
 fn opened(device: &str) -> Opened {
     if device == "late" {
         return late();
     }
-    let options = Options { threads: Some(2), quick: true, ..Options::default() };
+    let options = Options {
+        threads: Some(2),
+        quick: true,
+        ..Options::default()
+    };
     around(open(device, &options).expect("a device"), true).0
 }
 
 fn engine_of(opened: Opened, depths: Option<Vec<usize>>) -> Engine {
     let file = Gguf::open(parity_support::asset("demo-glm-Q4_0.gguf")).expect("the demo model");
-    let settings = Settings { context: Some(96), cache: Scalar::F16, chunk: 8, depths, ..Settings::default() };
+    let settings = Settings {
+        context: Some(96),
+        cache: Scalar::F16,
+        chunk: 8,
+        depths,
+        ..Settings::default()
+    };
     Engine::load(&file, opened, settings, &|_| ()).expect("a model")
 }
 
-/// Tokens by the host, one decode step after the other, from the prompt on.
+/// Generates tokens after the prompt with sampling on the host, one decode step after the other.
 fn by_host(engine: &mut Engine, sampler: &mut Sampler, n: usize) -> Vec<u32> {
     let mut logits = forward(engine, PROMPT, 0, false);
     let mut tokens = Vec::new();
@@ -47,26 +58,55 @@ fn by_host(engine: &mut Engine, sampler: &mut Sampler, n: usize) -> Vec<u32> {
     tokens
 }
 
-/// Starts a decode step of the only sequence. Was it started?
-fn start(engine: &mut Engine, pool: &WholePool, token: Source, position: usize, draws: Draws) -> Result<bool, Error> {
-    let rows = [Row { draws, ..pool.row(token, position) }];
-    engine.start(&Step { rows: &rows, contiguous: true, ..Step::default() })
+/// Starts a decode step of the only sequence. Returns whether it was started.
+fn start(
+    engine: &mut Engine,
+    pool: &WholePool,
+    token: TokenSource,
+    position: usize,
+    draws: RowSampling,
+) -> Result<bool, Error> {
+    let rows = [DecodeRow {
+        sampling: draws,
+        ..pool.row(token, position)
+    }];
+    engine.start(&Step {
+        rows: &rows,
+        contiguous: true,
+        ..Step::default()
+    })
 }
 
-/// The same, all but the first by the device; and how many steps were started before the token of the one before was read.
-fn by_device(engine: &mut Engine, sampler: &mut Sampler, n: usize, asynchronous: bool) -> (Vec<u32>, usize) {
+/// Generates tokens with sampling on the device, except for the first. Also returns how many steps
+/// were started before the previous token was read.
+fn by_device(
+    engine: &mut Engine,
+    sampler: &mut Sampler,
+    n: usize,
+    asynchronous: bool,
+) -> (Vec<u32>, usize) {
     let logits = forward(engine, PROMPT, 0, false);
     let mut tokens = vec![sampler.sample(&logits, PROMPT).expect("a token")];
-    let draws = Draws::new(sampler).expect("a choice for a device");
+    let draws = RowSampling::new(sampler).expect("a choice for a device");
     let (pool, mut early) = (WholePool::new(engine), 0);
-    assert!(start(engine, &pool, Source::Token(tokens[0]), PROMPT.len(), draws).expect("started"));
+    assert!(
+        start(
+            engine,
+            &pool,
+            TokenSource::Token(tokens[0]),
+            PROMPT.len(),
+            draws
+        )
+        .expect("started")
+    );
     for position in PROMPT.len() + 1..PROMPT.len() + n {
-        // The last of them is given up.
-        let started = asynchronous && start(engine, &pool, Source::Row(0), position, draws).expect("started");
+        // The last step in flight is discarded.
+        let started = asynchronous
+            && start(engine, &pool, TokenSource::Row(0), position, draws).expect("started");
         early += usize::from(started);
         tokens.push(engine.wait().expect("a step").chosen[0].expect("a token"));
         if !started {
-            let last = Source::Token(*tokens.last().expect("one"));
+            let last = TokenSource::Token(*tokens.last().expect("one"));
             assert!(start(engine, &pool, last, position, draws).expect("started"));
         }
     }
@@ -78,21 +118,45 @@ fn by_device(engine: &mut Engine, sampler: &mut Sampler, n: usize, asynchronous:
 fn the_device_chooses_what_the_host_would() {
     for (device, n) in [("interp", 4), ("cpu", 40), ("late", 40)] {
         let mut engine = engine(device);
-        let drawn = SamplingParams { seed: 5, ..SamplingParams::default() };
-        // All tokens may come, so that a device looks at each.
-        let all = SamplingParams { top_k: 0, top_p: 1.0, temperature: 1.5, ..drawn.clone() };
-        let nucleus = SamplingParams { top_p: 0.9, ..all.clone() };
-        let many = SamplingParams { top_k: 100, ..all.clone() };
+        let drawn = SamplingParams {
+            seed: 5,
+            ..SamplingParams::default()
+        };
+        // All tokens are candidates, so the device reads every logit.
+        let all = SamplingParams {
+            top_k: 0,
+            top_p: 1.0,
+            temperature: 1.5,
+            ..drawn.clone()
+        };
+        let nucleus = SamplingParams {
+            top_p: 0.9,
+            ..all.clone()
+        };
+        let many = SamplingParams {
+            top_k: 100,
+            ..all.clone()
+        };
         for params in [SamplingParams::greedy(), drawn, all, nucleus, many] {
             let sampler = || Sampler::new(params.clone()).expect("parameters");
             let want = by_host(&mut engine, &mut sampler(), n);
             for asynchronous in [false, true] {
                 let (found, early) = by_device(&mut engine, &mut sampler(), n, asynchronous);
-                assert_eq!(found, want, "{device}, {params:?}, asynchronous: {asynchronous}");
-                assert!((early > n / 2) == asynchronous, "{device}, {params:?}: {early} of {n} steps");
+                assert_eq!(
+                    found, want,
+                    "{device}, {params:?}, asynchronous: {asynchronous}"
+                );
+                assert!(
+                    (early > n / 2) == asynchronous,
+                    "{device}, {params:?}: {early} of {n} steps"
+                );
             }
-            // The row that a step too many has written does not matter.
-            assert_eq!(by_host(&mut engine, &mut sampler(), n), want, "{device}, {params:?}");
+            // The row written by the surplus step has no effect.
+            assert_eq!(
+                by_host(&mut engine, &mut sampler(), n),
+                want,
+                "{device}, {params:?}"
+            );
         }
     }
 }
@@ -102,10 +166,19 @@ fn steps_of_one_depth_go_on_with_those_of_the_next() {
     let greedy = || Sampler::new(SamplingParams::greedy()).expect("parameters");
     let (want, _) = by_device(&mut engine("cpu"), &mut greedy(), 40, false);
     let mut divided = engine_of(opened("cpu"), Some(vec![16, 32]));
-    let kernels =
-        |e: &Engine, position| e.step_launches(1, position).iter().map(|l| l.0.function.name.clone()).collect();
+    let kernels = |e: &Engine, position| {
+        e.step_launches(1, position)
+            .iter()
+            .map(|l| l.0.function.name.clone())
+            .collect()
+    };
     let names: Vec<Vec<String>> = [15, 16, 32].iter().map(|&p| kernels(&divided, p)).collect();
-    assert!(names[0][1].ends_with(".16") && names[1][1].ends_with(".32") && names[2][1].ends_with(".one"), "{names:?}");
+    assert!(
+        names[0][1].ends_with(".16")
+            && names[1][1].ends_with(".32")
+            && names[2][1].ends_with(".one"),
+        "{names:?}"
+    );
     for asynchronous in [false, true] {
         let (found, _) = by_device(&mut divided, &mut greedy(), 40, asynchronous);
         assert_eq!(found, want, "asynchronous: {asynchronous}");
@@ -117,52 +190,83 @@ fn steps_of_one_depth_go_on_with_those_of_the_next() {
 fn a_step_is_waited_for_once_and_stays_in_the_context() {
     let mut e = engine("cpu");
     let pool = WholePool::new(&e);
-    let greedy = Draws::greedy();
+    let greedy = RowSampling::greedy();
     assert!(matches!(e.wait(), Err(Error::NotInFlight)));
-    assert!(matches!(start(&mut e, &pool, Source::Token(1), 96, greedy), Err(Error::Full(96))));
-    assert!(matches!(start(&mut e, &pool, Source::Token(1 << 30), 0, greedy), Err(Error::Token { .. })));
+    assert!(matches!(
+        start(&mut e, &pool, TokenSource::Token(1), 96, greedy),
+        Err(Error::Full(96))
+    ));
+    assert!(matches!(
+        start(&mut e, &pool, TokenSource::Token(1 << 30), 0, greedy),
+        Err(Error::Token { .. })
+    ));
     assert!(!e.is_in_flight());
     let mut last = Vec::new();
     for position in 93..96 {
         let token = last.last().copied().unwrap_or(1);
-        assert!(start(&mut e, &pool, Source::Token(token), position, greedy).expect("started") && e.is_in_flight());
+        assert!(
+            start(&mut e, &pool, TokenSource::Token(token), position, greedy).expect("started")
+                && e.is_in_flight()
+        );
         last.push(e.wait().expect("a step").chosen[0].expect("a token"));
     }
     assert!(matches!(e.wait(), Err(Error::NotInFlight)));
-    // The first of them again, by a step of its own, which ends what is in flight.
-    assert!(start(&mut e, &pool, Source::Token(5), 94, greedy).expect("started"));
+    // Runs the first token again in a step of its own, which ends the step in flight.
+    assert!(start(&mut e, &pool, TokenSource::Token(5), 94, greedy).expect("started"));
     let logits = forward(&mut e, &[1], 93, false);
     assert_eq!(argmax(&logits), last[0] as usize);
-    assert!(matches!(e.wait(), Err(Error::NotInFlight)), "another step ends one that is in flight");
+    assert!(
+        matches!(e.wait(), Err(Error::NotInFlight)),
+        "another step ends one that is in flight"
+    );
 }
 
 #[test]
 fn a_conversation_goes_on_after_what_the_device_chose() {
     for asynchronous in [false, true] {
-        let mut batcher = Batcher::new(engine("cpu")).with_ahead(asynchronous);
-        let mut answer = |prompt: &[u32], limit: usize, end: Option<u32>| -> (Vec<u32>, Finish, PrefillStats) {
-            let mut tokens = Vec::new();
-            let sampler = Sampler::new(SamplingParams::greedy()).expect("parameters");
-            let generation = Generation::new(sampler, limit, |token| Some(token) == end);
-            let mut each = |token| {
-                tokens.push(token);
-                ControlFlow::Continue(())
+        let mut batcher = Batcher::new(engine("cpu")).with_async_scheduling(asynchronous);
+        let mut answer =
+            |prompt: &[u32], limit: usize, end: Option<u32>| -> (Vec<u32>, Finish, PrefillStats) {
+                let mut tokens = Vec::new();
+                let sampler = Sampler::new(SamplingParams::greedy()).expect("parameters");
+                let generation = Generation::new(sampler, limit, |token| Some(token) == end);
+                let mut each = |token| {
+                    tokens.push(token);
+                    ControlFlow::Continue(())
+                };
+                let options = SequenceOptions {
+                    reuse: Reuse::Any,
+                    batch_invariant: false,
+                };
+                let mut progress = |_, _| ControlFlow::Continue(());
+                let done = generate(
+                    &mut batcher,
+                    prompt,
+                    options,
+                    generation,
+                    &mut progress,
+                    &mut each,
+                );
+                let done = done.expect("an answer");
+                assert_eq!(done.tokens, tokens.len());
+                (tokens, done.finish, done.prefill)
             };
-            let options = SequenceOptions { reuse: Reuse::Any, batch_invariant: false };
-            let mut progress = |_, _| ControlFlow::Continue(());
-            let done = generate(&mut batcher, prompt, options, generation, &mut progress, &mut each);
-            let done = done.expect("an answer");
-            assert_eq!(done.tokens, tokens.len());
-            (tokens, done.finish, done.prefill)
-        };
         let (all, finish, _) = answer(PROMPT, 12, None);
         assert_eq!((all.len(), finish), (12, Finish::Limit));
-        let want = by_host(&mut engine("cpu"), &mut Sampler::new(SamplingParams::greedy()).expect("parameters"), 12);
+        let want = by_host(
+            &mut engine("cpu"),
+            &mut Sampler::new(SamplingParams::greedy()).expect("parameters"),
+            12,
+        );
         assert_eq!(all, want);
-        // The next turn reuses all tokens that were run: not the last.
+        // The next turn reuses all tokens that were run: all but the last.
         let (_, _, prefill) = answer(&[PROMPT, &all, &[9]].concat(), 1, None);
-        assert_eq!(prefill.reused, PROMPT.len() + 11, "asynchronous: {asynchronous}");
-        // Ended by a token; then the same text again, what was run shared or not.
+        assert_eq!(
+            prefill.reused,
+            PROMPT.len() + 11,
+            "asynchronous: {asynchronous}"
+        );
+        // Ended by a token; then the same text again, sharing its prefix or not.
         let end = all[5];
         let before = all.iter().position(|&t| t == end).expect("one of them");
         for again in [PROMPT.to_vec(), [PROMPT, &all[..3]].concat()] {
@@ -173,6 +277,9 @@ fn a_conversation_goes_on_after_what_the_device_chose() {
         }
         // Up to the end of the context.
         let (all, finish, _) = answer(PROMPT, 1000, None);
-        assert_eq!((all.len(), finish), (96 - PROMPT.len() + 1, Finish::ContextFull));
+        assert_eq!(
+            (all.len(), finish),
+            (96 - PROMPT.len() + 1, Finish::ContextFull)
+        );
     }
 }

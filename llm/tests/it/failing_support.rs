@@ -1,77 +1,86 @@
-//! A device around another that fails on demand: the n-th of the calls that reach it, or all from there on. The server's tests have it, too.
+//! A wrapper around a device that fails on demand: at the n-th call, or at all calls from there on.
+//! The server's tests include it too.
 #![allow(dead_code, reason = "the server's tests use it too, each its part")]
 
 use gristmill_backend::{Opened, Options, open};
-use gristmill_runtime::staging::Piece;
+use gristmill_runtime::staging::StagedWrite;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What reached a device, and which call of it is to fail.
+/// Counts calls to a device, and the call that is to fail.
 #[derive(Default)]
 pub struct Calls {
     /// Calls since the failure was armed: copies, captures, starts, waits.
     made: AtomicUsize,
-    /// The number of the call that fails; calls are counted from 1, so that 0 is none.
+    /// Number of the call that fails, counted from 1; 0 for none.
     fails: AtomicUsize,
-    /// The number of the call from which on the device is lost, counted likewise.
+    /// Number of the call from which on the device is lost, counted likewise.
     lost: AtomicUsize,
-    /// Copies from the device that are still to come until one gives garbage and says nothing; 0 is never.
+    /// Copies from the device until one silently returns garbage; 0 for never.
     garbles: AtomicUsize,
     /// Steps that were started and not waited for.
     running: AtomicUsize,
-    /// Captured steps that there are.
+    /// Captured steps that exist.
     captured: AtomicUsize,
-    /// Bytes of buffers asked for, but for scratch: loading gives back what it reads pieces into.
+    /// Bytes of allocated buffers, except scratch: loading frees its staging buffers.
     allocated: AtomicUsize,
 }
 
 impl Calls {
-    /// Has the `n`-th call from now on fail, once; none for 0.
+    /// Makes the `n`-th call from now on fail once; 0 for none.
     pub fn fail(&self, n: usize) {
         self.made.store(0, Ordering::SeqCst);
         self.fails.store(n, Ordering::SeqCst);
     }
-    /// Has the device be lost from the `n`-th call from now on: nothing that is asked of it succeeds again.
+    /// Makes the device lost from the `n`-th call from now on: no later call succeeds.
     pub fn lose(&self, n: usize) {
         self.made.store(0, Ordering::SeqCst);
         self.lost.store(n, Ordering::SeqCst);
     }
-    /// Has the `n`-th copy from the device from now on give garbage without an error, once.
+    /// Makes the `n`-th copy from the device from now on return garbage without an error, once.
     pub fn garble(&self, n: usize) {
         self.garbles.store(n, Ordering::SeqCst);
     }
-    /// Is garbage still to come?
+    /// Returns whether garbage is still pending.
     pub fn garbles(&self) -> bool {
         self.garbles.load(Ordering::SeqCst) > 0
     }
-    /// Calls since then.
+    /// Returns the number of calls since a failure was armed.
     pub fn made(&self) -> usize {
         self.made.load(Ordering::SeqCst)
     }
-    /// Steps that run.
+    /// Returns the number of running steps.
     pub fn running(&self) -> usize {
         self.running.load(Ordering::SeqCst)
     }
-    /// Captured steps that there are.
+    /// Returns the number of captured steps.
     pub fn captured(&self) -> usize {
         self.captured.load(Ordering::SeqCst)
     }
-    /// Bytes of weights and states asked for so far.
+    /// Returns the bytes allocated for weights and states so far.
     pub fn allocated(&self) -> usize {
         self.allocated.load(Ordering::SeqCst)
     }
-    /// Counts a call, which fails if it is the one.
+    /// Counts a call, and fails if it is the armed one.
     fn check(&self, what: &str) -> Result<(), Error> {
         let call = self.made.fetch_add(1, Ordering::SeqCst) + 1;
         let lost = self.lost.load(Ordering::SeqCst);
         if lost > 0 && call >= lost {
             let hint = "start again".into();
-            return Err(Error::Lost { device: "the device".into(), what: format!("{what} did not end"), hint });
+            return Err(Error::Lost {
+                device: "the device".into(),
+                what: format!("{what} did not end"),
+                hint,
+            });
         }
-        if call == self.fails.load(Ordering::SeqCst) { Err(failure(what)) } else { Ok(()) }
+        if call == self.fails.load(Ordering::SeqCst) {
+            Err(failure(what))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -86,20 +95,36 @@ struct Failing {
     overlaps: bool,
 }
 
-/// The device of that name, failing on demand. With `overlaps` it says that its steps run beside the host.
+/// Opens the named device with failures on demand. With `overlaps` it claims that
+/// its steps run asynchronously.
 pub fn failing(name: &str, exact: bool, overlaps: bool) -> (Opened, Arc<Calls>) {
-    let options = Options { threads: Some(2), exact, quick: true, ..Options::default() };
+    let options = Options {
+        threads: Some(2),
+        exact,
+        quick: true,
+        ..Options::default()
+    };
     around(open(name, &options).expect("a device"), overlaps)
 }
 
-/// That device, likewise.
+/// Wraps an opened device in the same way.
 pub fn around(opened: Opened, overlaps: bool) -> (Opened, Arc<Calls>) {
     let calls = Arc::new(Calls::default());
-    let device = Failing { inner: opened.device.clone(), calls: calls.clone(), overlaps };
-    (Opened { device: Arc::new(device), ..opened }, calls)
+    let device = Failing {
+        inner: opened.device.clone(),
+        calls: calls.clone(),
+        overlaps,
+    };
+    (
+        Opened {
+            device: Arc::new(device),
+            ..opened
+        },
+        calls,
+    )
 }
 
-/// NaN in every float.
+/// Byte pattern that is NaN in every float type.
 const GARBAGE: u8 = 0xff;
 
 impl Device for Failing {
@@ -127,10 +152,11 @@ impl Device for Failing {
         }
         self.inner.alloc(bytes, memory)
     }
-    /// A copy that fails has left garbage in half of its bytes.
+    /// A failed copy leaves garbage in half of its bytes.
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
         if let Err(error) = self.calls.check("a copy to the device") {
-            self.inner.write(to, offset, &vec![GARBAGE; data.len().div_ceil(2)])?;
+            self.inner
+                .write(to, offset, &vec![GARBAGE; data.len().div_ceil(2)])?;
             return Err(error);
         }
         self.inner.write(to, offset, data)
@@ -142,15 +168,29 @@ impl Device for Failing {
         }
         self.inner.read(from, offset, data)?;
         let count = |left: usize| left.checked_sub(1);
-        if self.calls.garbles.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count) == Ok(1) {
+        if self
+            .calls
+            .garbles
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, count)
+            == Ok(1)
+        {
             data.fill(GARBAGE);
         }
         Ok(())
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         self.inner.stage(to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         self.inner.load(programs, progress)
     }
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
@@ -162,7 +202,7 @@ impl Device for Failing {
     }
 }
 
-/// A step of it. A start that fails has started nothing; what a wait that fails has waited for has ended.
+/// A captured step. A failed start starts nothing; a failed wait still ends its step.
 struct Step {
     inner: Box<dyn Replay>,
     calls: Arc<Calls>,
@@ -172,7 +212,11 @@ struct Step {
 impl Step {
     fn around(inner: Box<dyn Replay>, calls: &Arc<Calls>) -> Box<dyn Replay> {
         calls.captured.fetch_add(1, Ordering::SeqCst);
-        Box::new(Step { inner, calls: calls.clone(), running: 0 })
+        Box::new(Step {
+            inner,
+            calls: calls.clone(),
+            running: 0,
+        })
     }
 }
 

@@ -1,7 +1,8 @@
-//! The families of models beside `deepseek2`: reference files with logits in exact arithmetic by llama.cpp on the dequantised weights, in every
-//! class of step.
+//! Model families other than `deepseek2`: logits match reference files of llama.cpp in exact
+//! arithmetic on the dequantised weights, in every kind of step.
 //!
-//! Files of f32 are not in the repository: with the feature `reference-tests` those in the folder that `GRISTMILL_REFERENCE` names are tested too.
+//! F32 files are not in the repository: the feature `reference-tests` also tests those in the
+//! folder named by `GRISTMILL_REFERENCE`.
 
 use crate::common::forward;
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
@@ -14,32 +15,53 @@ use std::path::Path;
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
-/// Context: of `phi3` it chooses the factors of the frequencies.
+/// Context in tokens; it determines the frequency factors of `phi3`.
 const CONTEXT: usize = 256;
 
 fn engine(device: &str, file: &Gguf, options: Options, cache: Scalar, chunk: usize) -> Engine {
     let opened = open(device, &options).expect("a device");
-    let settings = Settings { context: Some(CONTEXT), cache, chunk, ..Settings::default() };
+    let settings = Settings {
+        context: Some(CONTEXT),
+        cache,
+        chunk,
+        ..Settings::default()
+    };
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
 }
 
 fn exact() -> Options {
-    Options { exact: true, quick: true, ..Options::default() }
+    Options {
+        exact: true,
+        quick: true,
+        ..Options::default()
+    }
 }
 
 fn by_steps(e: &mut Engine, tokens: &[u32]) -> Vec<f32> {
-    tokens.iter().enumerate().flat_map(|(i, &t)| forward(e, &[t], i, true)).collect()
+    tokens
+        .iter()
+        .enumerate()
+        .flat_map(|(i, &t)| forward(e, &[t], i, true))
+        .collect()
 }
 
-/// Logits of 96 tokens in one step, in chunks and a token at a time, against the table.
+/// Checks logits of 96 tokens in one step, in chunks, and one at a time against the table.
 fn check_files(device: &str, file: &Path, logits: &Path, tokens: &Path) {
-    let (file, expected, tokens) = (Gguf::open(file).expect("a GGUF file"), npy(logits), ids(tokens));
+    let (file, expected, tokens) = (
+        Gguf::open(file).expect("a GGUF file"),
+        npy(logits),
+        ids(tokens),
+    );
     let vocabulary = expected.len() / tokens.len();
     let compare = |name: &str, found: &[f32]| {
         let error = rms(found, &expected);
         let rows = found.chunks(vocabulary).zip(expected.chunks(vocabulary));
         let same = rows.filter(|(a, b)| argmax(a) == argmax(b)).count();
-        println!("{}, {name}: rms {error:.2e}, {same} of {} rows", logits.display(), tokens.len());
+        println!(
+            "{}, {name}: rms {error:.2e}, {same} of {} rows",
+            logits.display(),
+            tokens.len()
+        );
         assert!(error <= EXACT, "{name}: rms {error}");
         assert_eq!(same, tokens.len(), "{name}: rows with the same argmax");
     };
@@ -48,14 +70,25 @@ fn check_files(device: &str, file: &Path, logits: &Path, tokens: &Path) {
     let mut chunked = engine(device, &file, exact(), Scalar::F32, 7);
     compare("chunks of 7", &forward(&mut chunked, &tokens, 0, true));
     compare("a token at a time", &by_steps(&mut chunked, &tokens));
-    let without = Options { without: vec!["alternatives".into()], ..exact() };
+    let without = Options {
+        without: vec!["alternatives".into()],
+        ..exact()
+    };
     let mut written = engine(device, &file, without, Scalar::F32, 128);
-    compare("in the forms that are written", &forward(&mut written, &tokens, 0, true));
+    compare(
+        "in the forms that are written",
+        &forward(&mut written, &tokens, 0, true),
+    );
 }
 
 fn check(device: &str, family: &str, quant: &str) {
     let of = |end: &str| data(&format!("families/{family}-{end}"));
-    check_files(device, &of(&format!("{quant}.gguf")), &of(&format!("{quant}-logits.npy")), &of("tokens.txt"));
+    check_files(
+        device,
+        &of(&format!("{quant}.gguf")),
+        &of(&format!("{quant}-logits.npy")),
+        &of("tokens.txt"),
+    );
 }
 
 macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
@@ -64,7 +97,7 @@ macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
         check("cpu", $family, $quant);
     })*
 
-    /// Whatever is decided.
+    /// With perturbed schedules.
     mod in_any_schedule {
         $(#[test]
         fn $test() {
@@ -74,14 +107,14 @@ macro_rules! families { ($($test:ident $family:literal $quant:literal;)*) => {
         })*
     }
 
-    /// On the first GPU, as on a processor.
+    /// On the first CUDA device, as on a CPU.
     #[cfg(feature = "cuda-tests")]
     #[test]
     fn families_on_cuda() {
         $(check("cuda", $family, $quant);)*
     }
 
-    /// On the first adapter, be it a program.
+    /// On the first adapter, which may be a software one.
     #[cfg(feature = "wgpu")]
     #[test]
     fn families_on_wgpu() {
@@ -135,35 +168,59 @@ families! {
     deepseek2_with_a_block_for_draft_tokens "deepseek2-nextn" "q8_0";
 }
 
-/// Logits of a family's file, in chunks of 32, and a token at a time.
-fn logits(device: &str, family: &str, quant: &str, options: &Options, cache: Scalar) -> [Vec<f32>; 2] {
+/// Returns the logits of a family's file in chunks of 32, and one token at a time.
+fn logits(
+    device: &str,
+    family: &str,
+    quant: &str,
+    options: &Options,
+    cache: Scalar,
+) -> [Vec<f32>; 2] {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
     let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
     let mut e = engine(device, &file, options.clone(), cache, 32);
     [forward(&mut e, &tokens, 0, true), by_steps(&mut e, &tokens)]
 }
 
-/// Caches of halves and of bytes move the logits a little, and activations in eight bits a little more, in every class of step. Random models amplify:
-/// llama.cpp's logits with activations in eight bits are about as far from exact ones.
+/// F16 and int8 caches change the logits slightly, and quantised activations slightly more, in
+/// every kind of step. Random models amplify errors: llama.cpp's logits with quantised activations
+/// are about as far from exact ones.
 #[test]
 fn caches_and_integer_products_are_near() {
-    for (family, quant) in
-        [("qwen2", "q8_0"), ("llama", "q4_k_m"), ("gemma2", "q8_0"), ("gemma3", "q8_0"), ("gemma4", "q8_0")]
-    {
+    for (family, quant) in [
+        ("qwen2", "q8_0"),
+        ("llama", "q4_k_m"),
+        ("gemma2", "q8_0"),
+        ("gemma3", "q8_0"),
+        ("gemma4", "q8_0"),
+    ] {
         let expected = npy(&data(&format!("families/{family}-{quant}-logits.npy")));
         for (what, options, cache, most) in [
             ("a cache of halves", exact(), Scalar::F16, 5e-3),
             ("a cache of bytes", exact(), Scalar::I8, 0.05),
-            ("integer products", Options { quick: true, ..Options::default() }, Scalar::F16, 0.1),
+            (
+                "integer products",
+                Options {
+                    quick: true,
+                    ..Options::default()
+                },
+                Scalar::F16,
+                0.1,
+            ),
         ] {
-            let errors = logits("cpu", family, quant, &options, cache).map(|found| rms(&found, &expected));
+            let errors =
+                logits("cpu", family, quant, &options, cache).map(|found| rms(&found, &expected));
             println!("{family}, {what}: {errors:.4?}");
-            assert!(errors.iter().all(|&e| e > 1e-6 && e < most), "{family}, {what}: {errors:?}");
+            assert!(
+                errors.iter().all(|&e| e > 1e-6 && e < most),
+                "{family}, {what}: {errors:?}"
+            );
         }
     }
 }
 
-/// A file of a family whose matrices are all smaller by a power of two, of stacked experts by one of their own, with the number that makes up for it beside each.
+/// Returns a family's file with every matrix scaled down by a power of two (stacked experts by one
+/// each), and tensors with the inverse factors.
 fn with_scales(family: &str) -> Gguf {
     let file = Gguf::open(data(&format!("families/{family}-q8_0.gguf"))).expect("a GGUF file");
     let mut tensors: Vec<(String, Vec<u64>, EncodingRef, Vec<u8>)> = Vec::new();
@@ -171,7 +228,8 @@ fn with_scales(family: &str) -> Gguf {
         let mut bytes = vec![0; info.bytes as usize];
         file.read_tensor(info, &mut bytes).expect("a tensor");
         let stem = info.name.strip_suffix(".weight").filter(|stem| {
-            let matrix = info.dims.len() == 2 && (info.name.starts_with("blk.") || *stem == "output");
+            let matrix =
+                info.dims.len() == 2 && (info.name.starts_with("blk.") || *stem == "output");
             let has_one = file.tensor(&format!("{stem}.scale")).is_some();
             info.encoding.name == "q8_0" && (matrix || stem.ends_with("_exps")) && !has_one
         });
@@ -183,28 +241,54 @@ fn with_scales(family: &str) -> Gguf {
                 let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
                 let factor = 0.5f32.powi(power(i as u64 * experts / blocks));
                 let less = half::f16::from_f32(scale * factor);
-                assert_eq!(less.to_f32(), scale * factor, "a scale that is normal still");
+                assert_eq!(
+                    less.to_f32(),
+                    scale * factor,
+                    "a scale that is normal still"
+                );
                 block[..2].copy_from_slice(&less.to_le_bytes());
             }
-            let numbers = (0..experts).flat_map(|e| 2f32.powi(power(e)).to_le_bytes()).collect();
-            tensors.push((format!("{stem}.scale"), vec![experts], &gristmill_encodings::F32, numbers));
+            let numbers = (0..experts)
+                .flat_map(|e| 2f32.powi(power(e)).to_le_bytes())
+                .collect();
+            tensors.push((
+                format!("{stem}.scale"),
+                vec![experts],
+                &gristmill_encodings::F32,
+                numbers,
+            ));
         }
         tensors.push((info.name.clone(), info.dims.clone(), info.encoding, bytes));
     }
-    let declared: Vec<TensorDecl> =
-        tensors.iter().map(|(name, dims, encoding, _)| TensorDecl { name, dims, encoding }).collect();
+    let declared: Vec<TensorDecl> = tensors
+        .iter()
+        .map(|(name, dims, encoding, _)| TensorDecl {
+            name,
+            dims,
+            encoding,
+        })
+        .collect();
     let mut writer = Writer::new(Vec::new(), file.metadata(), &declared).expect("a header");
-    tensors.iter().for_each(|(.., bytes)| writer.data(bytes).expect("data"));
+    tensors
+        .iter()
+        .for_each(|(.., bytes)| writer.data(bytes).expect("data"));
     Gguf::from_bytes(writer.finish().expect("a file")).expect("a GGUF file")
 }
 
 /// Bytes of a block of Q8_0, which begin with its scale.
 const BLOCK: usize = 34;
 
-/// Numbers that multiply whole matrices, as NVIDIA's format has them: of every matrix of layers, of experts and of the head.
+/// Per-tensor scales, as in NVIDIA's format, multiply the matrices of layers, experts and the head.
 #[test]
 fn scales_of_whole_tensors_multiply_them() {
-    for family in ["qwen2", "phi3", "qwen35", "qwen3moe", "deepseek2-kimi", "gemma4-moe"] {
+    for family in [
+        "qwen2",
+        "phi3",
+        "qwen35",
+        "qwen3moe",
+        "deepseek2-kimi",
+        "gemma4-moe",
+    ] {
         let file = with_scales(family);
         let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
         let expected = npy(&data(&format!("families/{family}-q8_0-logits.npy")));
@@ -215,29 +299,48 @@ fn scales_of_whole_tensors_multiply_them() {
     }
 }
 
-/// gpt-oss with another number of experts that a token uses, of 5.
+/// Returns gpt-oss with another number of experts per token, of 5.
 fn gpt_oss_with(used: u32) -> Gguf {
     let mut bytes = std::fs::read(data("families/gpt-oss-mxfp4.gguf")).expect("a file");
     let key = b"gpt-oss.expert_used_count";
-    let at = bytes.windows(key.len()).position(|w| w == key).expect("the key") + key.len();
-    // Behind the key come the type, u32, and the value.
+    let at = bytes
+        .windows(key.len())
+        .position(|w| w == key)
+        .expect("the key")
+        + key.len();
+    // The key is followed by the type u32 and the value.
     assert_eq!(bytes[at..at + 4], 4u32.to_le_bytes());
     bytes[at + 4..at + 8].copy_from_slice(&used.to_le_bytes());
     Gguf::from_bytes(bytes).expect("a GGUF file")
 }
 
-/// Where a token uses all experts a cache of bytes is as near as in other models. Where it chooses, most rows are, and a few choose others: of these random experts
-/// one in place of another moves the logits by all of their deviation.
+/// With all experts in use, an int8 cache is as close as in other models. With fewer, most
+/// rows are close and a few choose other experts, which in this random model moves the logits
+/// by a full standard deviation.
 #[test]
 fn a_cache_of_bytes_changes_choices_of_experts_alone() {
     let tokens = ids(&data("families/gpt-oss-tokens.txt"));
     let rows = |used| {
         let file = gpt_oss_with(used);
-        let of = |cache| forward(&mut engine("cpu", &file, exact(), cache, 128), &tokens, 0, true);
+        let of = |cache| {
+            forward(
+                &mut engine("cpu", &file, exact(), cache, 128),
+                &tokens,
+                0,
+                true,
+            )
+        };
         let (found, exact) = (of(Scalar::I8), of(Scalar::F32));
-        let mut rows: Vec<f64> = found.chunks(512).zip(exact.chunks(512)).map(|(f, e)| rms(f, e)).collect();
+        let mut rows: Vec<f64> = found
+            .chunks(512)
+            .zip(exact.chunks(512))
+            .map(|(f, e)| rms(f, e))
+            .collect();
         rows.sort_by(f64::total_cmp);
-        println!("{used} of 5 experts: rms {:.4}, by rows {rows:.3?}", rms(&found, &exact));
+        println!(
+            "{used} of 5 experts: rms {:.4}, by rows {rows:.3?}",
+            rms(&found, &exact)
+        );
         (rms(&found, &exact), rows)
     };
     let ((all, _), (_, chosen)) = (rows(5), rows(3));
@@ -249,6 +352,13 @@ fn a_cache_of_bytes_changes_choices_of_experts_alone() {
 fn the_interpreter_agrees() {
     let file = Gguf::open(data("families/qwen3moe-q8_0.gguf")).expect("a GGUF file");
     let tokens = &ids(&data("families/qwen3moe-tokens.txt"))[..3];
-    let of = |device| forward(&mut engine(device, &file, exact(), Scalar::F32, 8), tokens, 0, true);
+    let of = |device| {
+        forward(
+            &mut engine(device, &file, exact(), Scalar::F32, 8),
+            tokens,
+            0,
+            true,
+        )
+    };
     assert!(rms(&of("interp"), &of("cpu")) < 1e-4);
 }

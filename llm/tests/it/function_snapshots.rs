@@ -1,15 +1,17 @@
-//! Whole functions of a model, as they are compiled: a refactor shows no difference here, and a change that means to change kernels shows
-//! in review which ones, how they were chosen, and what they look like. `cargo xtask bless` updates the snapshots.
+//! Snapshots of the compiled functions of a model: a refactoring changes none, and a change of
+//! kernels shows in review which kernels changed, their decisions, and their code. `cargo xtask
+//! bless` updates the snapshots.
 //!
-//! A kernel is named by a hash of its text, so the lists of names see every change of any kernel; the texts of one layer show what the
-//! change is. `cargo xtask kernels-diff` shows it for models of real shape.
+//! A kernel is named by a hash of its text, so the lists of names reveal every change of a
+//! kernel; the texts of one layer show the change itself. `cargo xtask kernels-diff` shows it for
+//! models of real shape.
 
 use gristmill_backend::{cpu, cuda};
 use gristmill_compiler::alternatives::considered;
 use gristmill_compiler::alternatives::{rules, saturate::Budget};
 use gristmill_compiler::decision::Decider;
 use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
-use gristmill_llm::arch::{Functions, Logits, Model, Options, Pools, TokenClass};
+use gristmill_llm::arch::{Functions, Logits, Model, Options, Pools, StepKind};
 use gristmill_llm::engine::cache_rows;
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
@@ -19,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The machines that texts are written for, whatever this one is.
+/// The target machines, independent of the host.
 fn machines() -> [(Target, &'static dyn Dialect); 4] {
     [
         (Target::named("h200"), &cuda::dialect::Cuda),
@@ -29,12 +31,13 @@ fn machines() -> [(Target, &'static dyn Dialect); 4] {
     ]
 }
 
-/// The demo's functions: a step of one token and one of a chunk, over a cache of halves and one of bytes.
+/// The demo's functions: a decode step and a chunk, with f16 and int8 caches.
 fn functions() -> Vec<Arc<Function>> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo-glm-Q4_K_M.gguf");
     let file = Gguf::open(path).expect("a GGUF file");
     let model: Box<dyn Model> = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
-    let (one, chunk) = (TokenClass::One, TokenClass::Chunk { max: 32 });
+    let (one, chunk) = (StepKind::Decode, StepKind::Prefill { max: 32 });
     let steps = [(one, Scalar::F16), (one, Scalar::I8), (chunk, Scalar::F16)];
     let mut shared = Functions::new();
     let mut out: Vec<Arc<Function>> = Vec::new();
@@ -42,7 +45,7 @@ fn functions() -> Vec<Arc<Function>> {
         let options = Options {
             tokens,
             rows: 192,
-            pools: Pools::of(192 / Options::PAGE),
+            pools: Pools::from_pages(192 / Options::PAGE),
             contiguous: true,
             depth: 192,
             cache,
@@ -62,29 +65,47 @@ fn compiled(function: &Function, target: &Target, dialect: &dyn Dialect) -> Comp
     compile(function, target, Some(dialect), &mut Cheapest)
 }
 
-/// Every kernel by name, what it computes and what it is modelled to cost.
+/// Lists every kernel with its name, roots and modelled cost.
 fn names(target: &Target, dialect: &dyn Dialect) -> String {
     let mut out = String::new();
     for function in functions() {
         let compiled = compiled(&function, target, dialect);
-        let _ = writeln!(out, "{}: {:.2} us, arena {}", function.name, compiled.seconds * 1e6, compiled.arena);
+        let _ = writeln!(
+            out,
+            "{}: {:.2} us, arena {}",
+            function.name,
+            compiled.seconds * 1e6,
+            compiled.arena
+        );
         for (program, level) in compiled.programs.iter().zip(&compiled.levels) {
             let (us, kb) = (program.seconds * 1e6, program.estimate.weight_bytes / 1e3);
             let (title, roots) = (&program.title, program.notes.join("; "));
-            let _ = writeln!(out, "  {level} {}: {title}: {roots}; {us:.2} us, {kb:.0} KB of weights", program.name);
+            let _ = writeln!(
+                out,
+                "  {level} {}: {title}: {roots}; {us:.2} us, {kb:.0} KB of weights",
+                program.name
+            );
         }
     }
     out
 }
 
-/// The layer with experts of a step of one token.
+/// Returns the MoE layer of a decode step.
 fn layer() -> Arc<Function> {
-    functions().into_iter().find(|f| f.name.contains("moe.one")).expect("a layer with experts")
+    functions()
+        .into_iter()
+        .find(|f| f.name.contains("moe.one"))
+        .expect("a layer with experts")
 }
 
 fn source(target: &Target, dialect: &dyn Dialect) -> String {
     let compiled = compiled(&layer(), target, dialect);
-    compiled.programs.iter().map(|p| p.source.clone()).collect::<Vec<_>>().join("\n")
+    compiled
+        .programs
+        .iter()
+        .map(|p| p.source.clone())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[test]
@@ -116,51 +137,110 @@ fn a_layer_for_avx512() {
 /// Presets with latent attention.
 const PRESETS: [&str; 3] = ["glm-4.7-flash", "deepseek-v2-lite", "youtu-llm-2b"];
 
-/// The forms of a preset's largest layer in steps of these classes, over the pages of one sequence, which are neighbours, or over such pools by block tables.
-fn forms(target: &Target, preset: &str, context: usize, classes: &[TokenClass], paged: Option<Pools>) -> String {
+/// Lists the forms of a preset's largest layer in these kinds of steps, over consecutive pages of
+/// one sequence, or over pools with block tables.
+fn forms(
+    target: &Target,
+    preset: &str,
+    context: usize,
+    classes: &[StepKind],
+    paged: Option<Pools>,
+) -> String {
     let file = Gguf::synth(preset, "q4_0").expect("a preset");
     let model = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
     let rows = cache_rows(context, 512);
-    let (contiguous, pools) = (paged.is_none(), paged.unwrap_or(Pools::of(rows / Options::PAGE)));
+    let (contiguous, pools) = (
+        paged.is_none(),
+        paged.unwrap_or(Pools::from_pages(rows / Options::PAGE)),
+    );
     let (mut shared, mut out) = (Functions::new(), String::new());
     for &tokens in classes {
         let (cache, logits) = (Scalar::F16, Logits::Last);
-        let logits = if matches!(tokens, TokenClass::Batch { .. }) { Logits::All } else { logits };
-        let options = Options { tokens, rows, pools, contiguous, depth: rows, cache, logits, tile: Options::TILE };
+        let logits = if matches!(tokens, StepKind::BatchedDecode { .. }) {
+            Logits::All
+        } else {
+            logits
+        };
+        let options = Options {
+            tokens,
+            rows,
+            pools,
+            contiguous,
+            depth: rows,
+            cache,
+            logits,
+            tile: Options::TILE,
+        };
         let plan = model.plan(&options, &mut shared);
-        let layer = plan.functions().into_iter().max_by_key(|f| f.graph.len()).expect("functions");
-        let mut decider = Decider { policy: &mut Cheapest, plans: &BTreeMap::new(), log: vec![] };
+        let layer = plan
+            .functions()
+            .into_iter()
+            .max_by_key(|f| f.graph.len())
+            .expect("functions");
+        let mut decider = Decider {
+            policy: &mut Cheapest,
+            plans: &BTreeMap::new(),
+            log: vec![],
+        };
         let (_, report) = considered(layer, target, &mut decider, &rules::all(), Budget::USUAL);
         for site in report.sites {
             let chosen = &site.options[site.chosen].plan;
-            let attention = chosen.split_inclusive(']').skip_while(|part| !part.contains("attention")).take(2);
+            let attention = chosen
+                .split_inclusive(']')
+                .skip_while(|part| !part.contains("attention"))
+                .take(2);
             let attention: String = attention.collect();
-            let _ = writeln!(out, "{preset} {context} {}: {}", layer.name, attention.trim_start_matches([',', ' ']));
+            let _ = writeln!(
+                out,
+                "{preset} {context} {}: {}",
+                layer.name,
+                attention.trim_start_matches([',', ' '])
+            );
         }
     }
     out
 }
 
-/// Keys and values in the latent space for few tokens, values decompressed for prompts. Measured on an H200: GLM-4.7-Flash, 512 tokens, a context of 1,024.
+/// Few tokens attend in the latent space; prompts decompress values. Measured on an H200:
+/// GLM-4.7-Flash, 512 tokens, a context of 1,024.
 #[test]
 fn forms_of_latent_attention() {
     for (target, _) in &machines()[..2] {
-        let classes = [TokenClass::One, TokenClass::Chunk { max: 64 }, TokenClass::Chunk { max: 512 }];
-        let of_contexts =
-            |preset| [1024, 4096, 32_768].map(|context| forms(target, preset, context, &classes, None)).concat();
+        let classes = [
+            StepKind::Decode,
+            StepKind::Prefill { max: 64 },
+            StepKind::Prefill { max: 512 },
+        ];
+        let of_contexts = |preset| {
+            [1024, 4096, 32_768]
+                .map(|context| forms(target, preset, context, &classes, None))
+                .concat()
+        };
         let all = PRESETS.map(of_contexts).concat();
         insta::assert_snapshot!(format!("forms_{}", target.name), all);
     }
 }
 
-/// Over a pool of pages the same: rows of several sequences read latents, and so does a short piece of one; of a long one the values of every head are computed.
+/// The same over a page pool: decode rows and short chunks attend in the latent space; for long
+/// chunks the values of every head are decompressed.
 #[test]
 fn forms_of_latent_attention_over_pages() {
     for (target, _) in &machines()[..2] {
-        let batches = [1, 8].map(|max| TokenClass::Batch { max });
-        let pieces = [64, 512].map(|max| TokenClass::Chunk { max });
+        let batches = [1, 8].map(|max| StepKind::BatchedDecode { max });
+        let pieces = [64, 512].map(|max| StepKind::Prefill { max });
         let classes = [batches, pieces].concat();
-        let of = |preset| forms(target, preset, 4096, &classes, Some(Pools::of(4 * 4096 / Options::PAGE)));
-        insta::assert_snapshot!(format!("paged_forms_{}", target.name), PRESETS.map(of).concat());
+        let of = |preset| {
+            forms(
+                target,
+                preset,
+                4096,
+                &classes,
+                Some(Pools::from_pages(4 * 4096 / Options::PAGE)),
+            )
+        };
+        insta::assert_snapshot!(
+            format!("paged_forms_{}", target.name),
+            PRESETS.map(of).concat()
+        );
     }
 }

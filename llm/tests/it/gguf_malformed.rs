@@ -1,8 +1,8 @@
-//! Every class of malformed GGUF file is refused with the right error, and nothing panics on any bytes.
+//! Every class of malformed GGUF file is refused with the right error, and no input panics.
 
 use gristmill_llm::gguf::{Error, Gguf};
 
-/// A file put together byte by byte, so that any field can lie.
+/// A file assembled byte by byte, so that any field can be wrong.
 #[derive(Clone)]
 struct Raw {
     magic: [u8; 4],
@@ -33,24 +33,42 @@ fn kv(key: &str, id: i32, value: &[u8]) -> Vec<u8> {
     [&string(key.as_bytes())[..], &id.to_le_bytes(), value].concat()
 }
 fn array(key: &str, element: i32, count: u64, data: &[u8]) -> Vec<u8> {
-    kv(key, 9, &[&element.to_le_bytes()[..], &count.to_le_bytes(), data].concat())
+    kv(
+        key,
+        9,
+        &[&element.to_le_bytes()[..], &count.to_le_bytes(), data].concat(),
+    )
 }
 fn info(name: &str, dims: &[i64], id: i32, offset: u64) -> Info {
-    Info { name: name.into(), name_len: None, rank: None, dims: dims.into(), id, offset }
+    Info {
+        name: name.into(),
+        name_len: None,
+        rank: None,
+        dims: dims.into(),
+        id,
+        offset,
+    }
 }
 
 const F32: i32 = 0;
 const Q4_0: i32 = 2;
 
-/// A good file: two keys and three tensors.
+/// A valid file with two keys and three tensors.
 fn good() -> Raw {
     Raw {
         magic: *b"GGUF",
         version: 3,
         tensors: None,
         entries: None,
-        kv: vec![kv("general.architecture", 8, &string(b"test")), kv("test.n", 4, &7u32.to_le_bytes())],
-        infos: vec![info("a", &[4, 2], F32, 0), info("b", &[32, 3], Q4_0, 32), info("c", &[3], F32, 96)],
+        kv: vec![
+            kv("general.architecture", 8, &string(b"test")),
+            kv("test.n", 4, &7u32.to_le_bytes()),
+        ],
+        infos: vec![
+            info("a", &[4, 2], F32, 0),
+            info("b", &[32, 3], Q4_0, 32),
+            info("c", &[3], F32, 96),
+        ],
         alignment: 32,
         data: 96 + 12,
     }
@@ -60,7 +78,11 @@ impl Raw {
     fn bytes(&self) -> Vec<u8> {
         let mut b = self.magic.to_vec();
         b.extend(self.version.to_le_bytes());
-        b.extend(self.tensors.unwrap_or(self.infos.len() as i64).to_le_bytes());
+        b.extend(
+            self.tensors
+                .unwrap_or(self.infos.len() as i64)
+                .to_le_bytes(),
+        );
         b.extend(self.entries.unwrap_or(self.kv.len() as i64).to_le_bytes());
         b.extend(self.kv.concat());
         for i in &self.infos {
@@ -202,12 +224,22 @@ refused! {
 
 #[test]
 fn empty_file() {
-    assert!(matches!(Gguf::from_bytes(&[][..]), Err(Error::Truncated { .. })));
+    assert!(matches!(
+        Gguf::from_bytes(&[][..]),
+        Err(Error::Truncated { .. })
+    ));
 }
 
 #[test]
 fn version_2_is_accepted() {
-    assert!(Raw { version: 2, ..good() }.open().is_ok());
+    assert!(
+        Raw {
+            version: 2,
+            ..good()
+        }
+        .open()
+        .is_ok()
+    );
 }
 
 #[test]
@@ -219,9 +251,12 @@ fn zeroes_left_by_a_merge_of_shards_are_accepted() {
 
 #[test]
 fn every_supported_type_is_refused_when_short_of_data() {
-    for id in (0..=42)
-        .filter(|&id| matches!(gristmill_llm::gguf::types::encoding(id), gristmill_llm::gguf::types::TypeId::Known(_)))
-    {
+    for id in (0..=42).filter(|&id| {
+        matches!(
+            gristmill_llm::gguf::types::encoding(id),
+            gristmill_llm::gguf::types::TypeId::Known(_)
+        )
+    }) {
         let mut f = good();
         f.infos = vec![info("t", &[256, 2], id, 0)];
         f.data = 4 * 512;
@@ -229,7 +264,10 @@ fn every_supported_type_is_refused_when_short_of_data() {
         f.data = bytes;
         assert!(f.open().is_ok(), "type {id}");
         f.data = bytes - 1;
-        assert!(matches!(f.open(), Err(Error::DataTruncated { .. })), "type {id}");
+        assert!(
+            matches!(f.open(), Err(Error::DataTruncated { .. })),
+            "type {id}"
+        );
     }
 }
 
@@ -240,14 +278,22 @@ fn errors_have_text_and_hints() {
     let mut f = good();
     f.infos[0].id = 41;
     let unsupported = f.open().unwrap_err();
-    assert_eq!(unsupported.to_string(), "tensor a has the unsupported encoding q1_0");
+    assert_eq!(
+        unsupported.to_string(),
+        "tensor a has the unsupported encoding q1_0"
+    );
     assert!(unsupported.hint().unwrap().contains("q4_0"));
 }
 
 /// A file with every kind of value, for the two tests that damage it at random.
 fn varied() -> Vec<u8> {
     let mut f = good();
-    f.kv.push(array("strings", 8, 3, &[string(b"x"), string(b""), string(b"zz")].concat()));
+    f.kv.push(array(
+        "strings",
+        8,
+        3,
+        &[string(b"x"), string(b""), string(b"zz")].concat(),
+    ));
     f.kv.push(array("floats", 6, 2, &[0; 8]));
     f.kv.push(kv("flag", 7, &[1]));
     f.kv.push(kv("general.alignment", 4, &32u32.to_le_bytes()));
@@ -255,13 +301,23 @@ fn varied() -> Vec<u8> {
     f.bytes()
 }
 
-/// Opens, and reads what can be read. Must not panic; the answer does not matter.
+/// Opens a file and reads all of it. Must not panic; the result is ignored.
 fn exercise(bytes: Vec<u8>) -> bool {
-    let Ok(f) = Gguf::from_bytes(bytes) else { return false };
+    let Ok(f) = Gguf::from_bytes(bytes) else {
+        return false;
+    };
     let _ = f.architecture();
     for (key, value) in f.metadata().iter() {
         let md = f.metadata();
-        let _ = (value.to_string(), md.u32(key), md.f32(key), md.bool(key), md.str(key), md.ints(key), md.strings(key));
+        let _ = (
+            value.to_string(),
+            md.u32(key),
+            md.f32(key),
+            md.bool(key),
+            md.str(key),
+            md.ints(key),
+            md.strings(key),
+        );
         let _ = (md.per_layer(key, 3), md.floats(key));
     }
     for t in f.tensors() {
@@ -309,5 +365,8 @@ fn random_damage_never_panics() {
         }
         opened += usize::from(exercise(bytes));
     }
-    assert!(opened > 1000, "damage so heavy that nothing was read: {opened}");
+    assert!(
+        opened > 1000,
+        "damage so heavy that nothing was read: {opened}"
+    );
 }

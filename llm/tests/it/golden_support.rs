@@ -1,13 +1,15 @@
-//! The golden tiny models (`docs/deepseek2.md`, section 8): weights from their names, run on an evaluator that knows no schedule.
+//! The golden tiny models (`docs/deepseek2.md`, section 8): weights generated from tensor names,
+//! run on an evaluator without schedules.
 
 use gristmill_compiler::testing::{every_form, rules_of_tensors};
 use gristmill_encodings::F32;
-use gristmill_llm::arch::deepseek2::{Deepseek2, Hyper};
+use gristmill_llm::arch::deepseek2::{Deepseek2, DeepseekHparams};
 use gristmill_llm::arch::{
-    self, Bind, CacheKinds, Call, Functions, Logits, Model, Options, Plan, Pools, Tensors, TokenClass,
+    self, Bind, BoundCall, CacheKinds, Functions, Logits, Model, Options, Plan, Pools, StepKind,
+    Tensors,
 };
 use gristmill_llm::gguf::Metadata;
-use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
+use gristmill_tensor::evaluate::{Env, HostArray, evaluate_all};
 use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 
 pub const TOKENS: [i64; 8] = [1, 5, 9, 2, 33, 17, 63, 8];
 
-/// Values of a tensor, from its name.
+/// Generates the values of a tensor from its name.
 pub fn generate(name: &str, elements: usize) -> Vec<f64> {
     let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
     let mut state = name.bytes().fold(0xcbf2_9ce4_8422_2325, step);
@@ -52,7 +54,7 @@ pub enum Tiny {
 pub struct Fixture {
     pub metadata: Metadata,
     pub dims: HashMap<String, Vec<u64>>,
-    pub hyper: Hyper,
+    pub hyper: DeepseekHparams,
     pub model: Box<dyn Model>,
     values: RefCell<HashMap<String, Vec<f64>>>,
     kv_b_rows: (usize, usize, usize),
@@ -65,7 +67,7 @@ impl Tensors for Names<'_> {
     }
 }
 
-/// Metadata of a tiny model, in the split or the older format.
+/// Returns the metadata of a tiny model, in the split or the older format.
 pub fn metadata(tiny: Tiny, split: bool) -> Metadata {
     let mut m = Metadata::new();
     let moe = tiny != Tiny::C;
@@ -122,16 +124,22 @@ pub fn metadata(tiny: Tiny, split: bool) -> Metadata {
     f("expert_weights_scale", scale);
     if matches!(tiny, Tiny::B | Tiny::D) {
         f("rope.scaling.factor", 40.0);
-        f("rope.scaling.yarn_log_multiplier", if tiny == Tiny::B { 0.0707 } else { 0.1 });
+        f(
+            "rope.scaling.yarn_log_multiplier",
+            if tiny == Tiny::B { 0.0707 } else { 0.1 },
+        );
         m.insert("deepseek2.rope.scaling.type", "yarn");
         m.insert("deepseek2.rope.scaling.original_context_length", 4096u32);
     }
-    m.insert("deepseek2.expert_weights_norm", matches!(tiny, Tiny::A | Tiny::D));
+    m.insert(
+        "deepseek2.expert_weights_norm",
+        matches!(tiny, Tiny::A | Tiny::D),
+    );
     m.insert("general.architecture", "deepseek2");
     m
 }
 
-/// Names and dims of the tensors of a tiny model.
+/// Returns names and dims of the tensors of a tiny model.
 pub fn tensors(tiny: Tiny, split: bool, fused: bool) -> HashMap<String, Vec<u64>> {
     let mut t = HashMap::new();
     let mut add = |name: String, dims: &[u64]| {
@@ -191,51 +199,77 @@ impl Fixture {
     pub fn new(tiny: Tiny, split: bool) -> Fixture {
         Fixture::stored(tiny, split, false)
     }
-    /// As files have it: keys and values of attention `split` or in one tensor, gates of experts `fused` with what they gate or apart.
+    /// Creates a fixture in a storage format: attention keys and values `split` or in one tensor,
+    /// expert gate and up `fused` or separate.
     pub fn stored(tiny: Tiny, split: bool, fused: bool) -> Fixture {
         let (metadata, dims) = (metadata(tiny, split), tensors(tiny, split, fused));
-        let hyper = Hyper::read(&metadata, &Names(&dims)).expect("hyper-parameters");
+        let hyper = DeepseekHparams::read(&metadata, &Names(&dims)).expect("hyper-parameters");
         let model = arch::load(&metadata, &Names(&dims)).expect("a model");
         let kv_b_rows = (hyper.nope, hyper.value, hyper.kv_rank);
-        Fixture { metadata, dims, hyper, model, values: RefCell::default(), kv_b_rows }
+        Fixture {
+            metadata,
+            dims,
+            hyper,
+            model,
+            values: RefCell::default(),
+            kv_b_rows,
+        }
     }
-    /// With hyper-parameters that no file can say.
-    pub fn changed(tiny: Tiny, change: impl Fn(&mut Hyper)) -> Fixture {
+    /// Creates a fixture with hyper-parameters that no file can express.
+    pub fn changed(tiny: Tiny, change: impl Fn(&mut DeepseekHparams)) -> Fixture {
         let mut fixture = Fixture::new(tiny, true);
         change(&mut fixture.hyper);
         let model = Deepseek2::new(fixture.hyper.clone(), &Names(&fixture.dims)).expect("tensors");
         fixture.model = Box::new(model);
         fixture
     }
-    /// The bytes of a weight, f32; none for other binds.
+    /// Returns the bytes of a weight as f32; empty for other binds.
     fn bytes(&self, bind: &Bind) -> Vec<u8> {
-        let Bind::Weight(name) = bind else { return Vec::new() };
-        self.weight(name).iter().flat_map(|&v| (v as f32).to_le_bytes()).collect()
+        let Bind::Weight(name) = bind else {
+            return Vec::new();
+        };
+        self.weight(name)
+            .iter()
+            .flat_map(|&v| (v as f32).to_le_bytes())
+            .collect()
     }
-    /// Has a tensor these values from now on.
+    /// Replaces the values of a tensor.
     pub fn replace(&self, name: &str, values: Vec<f64>) {
         self.values.borrow_mut().insert(name.into(), values);
     }
-    /// Values of a tensor. Those that are defined through another one are taken from it.
+    /// Returns the values of a tensor. Tensors that are defined by another one are derived from it.
     pub fn weight(&self, name: &str) -> Vec<f64> {
         if let Some(v) = self.values.borrow().get(name) {
             return v.clone();
         }
         let (nope, value, rank) = self.kv_b_rows;
         let prefix = name.split("attn_").next().unwrap_or("");
-        let kv_b = || generate(&format!("{prefix}attn_kv_b.weight"), 4 * (nope + value) * rank);
-        let from = |h: usize, row: usize, c: usize, all: &[f64]| all[(h * (nope + value) + row) * rank + c];
+        let kv_b = || {
+            generate(
+                &format!("{prefix}attn_kv_b.weight"),
+                4 * (nope + value) * rank,
+            )
+        };
+        let from = |h: usize, row: usize, c: usize, all: &[f64]| {
+            all[(h * (nope + value) + row) * rank + c]
+        };
         let mut v = Vec::new();
         if name.ends_with("attn_k_b.weight") {
             let all = kv_b();
-            (0..4).for_each(|h| (0..rank).for_each(|c| v.extend((0..nope).map(|j| from(h, j, c, &all)))));
+            (0..4).for_each(|h| {
+                (0..rank).for_each(|c| v.extend((0..nope).map(|j| from(h, j, c, &all))))
+            });
         } else if name.ends_with("attn_v_b.weight") {
             let all = kv_b();
-            (0..4).for_each(|h| (0..value).for_each(|o| v.extend((0..rank).map(|c| from(h, nope + o, c, &all)))));
+            (0..4).for_each(|h| {
+                (0..value).for_each(|o| v.extend((0..rank).map(|c| from(h, nope + o, c, &all))))
+            });
         } else if name.ends_with("ffn_gate_up_exps.weight") {
             let part = |p: &str| generate(&name.replace("gate_up", p), 64 * 32 * 8);
             let (gate, up) = (part("gate"), part("up"));
-            gate.chunks(64 * 32).zip(up.chunks(64 * 32)).for_each(|(g, u)| v.extend(g.iter().chain(u)));
+            gate.chunks(64 * 32)
+                .zip(up.chunks(64 * 32))
+                .for_each(|(g, u)| v.extend(g.iter().chain(u)));
         } else {
             v = generate(name, self.dims[name].iter().product::<u64>() as usize);
         }
@@ -244,77 +278,115 @@ impl Fixture {
     }
 }
 
-/// In which form a function is evaluated.
+/// Form in which a function is evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// As the model wrote it.
+    /// As written by the model.
     Written,
-    /// That one of those that rules lead to.
+    /// The form with this number among those produced by rewrite rules.
     Number(usize),
 }
 
 impl Form {
-    /// Forms that are told apart: more than a layer of any fixture has.
+    /// Maximum number of forms: more than a layer of any fixture has.
     pub const MOST: usize = 16;
-    /// That form, or the written one where there are fewer.
-    pub fn of(self, function: &Arc<Function>) -> Arc<Function> {
-        let Form::Number(number) = self else { return function.clone() };
-        let forms = every_form(function, &Target::cpu("plain", 4, 2), &rules_of_tensors(), Form::MOST);
-        forms.into_iter().nth(number).map_or_else(|| function.clone(), Arc::new)
+    /// Returns the function in this form, or as written if there are fewer forms.
+    pub fn apply(self, function: &Arc<Function>) -> Arc<Function> {
+        let Form::Number(number) = self else {
+            return function.clone();
+        };
+        let forms = every_form(
+            function,
+            &Target::cpu("plain", 4, 2),
+            &rules_of_tensors(),
+            Form::MOST,
+        );
+        forms
+            .into_iter()
+            .nth(number)
+            .map_or_else(|| function.clone(), Arc::new)
     }
 }
 
-/// A way to run a model.
+/// Settings for running a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// Of the forms that rules lead to which, of functions that have several: as written, or by number, the one that is estimated to be the cheapest first.
+    /// Form of functions that have several: as written, or by number, cheapest estimate first.
     pub form: Form,
-    /// Tokens of each step, or one at a time.
+    /// Tokens of each step; `None` for one at a time.
     pub chunk: Option<usize>,
     pub cache: Scalar,
 }
 
-/// Steps of one sequence with at least so many positions, with all logits. Its pages are neighbours, and the pools have one of each kind more than it needs, so that
-/// [`VARIABLES`] have it begin behind the first.
-pub fn of_one_sequence(model: &dyn Model, tokens: TokenClass, rows: usize, cache: Scalar) -> Options {
-    let (rows, logits, tile) = (rows.next_multiple_of(Options::PAGE), Logits::All, Options::TILE);
+/// Returns options for steps of one sequence with at least `rows` positions and all logits. Its
+/// pages are consecutive, and the pools have one page more than it needs, so that with
+/// [`VARIABLES`] it begins after the first.
+pub fn of_one_sequence(model: &dyn Model, tokens: StepKind, rows: usize, cache: Scalar) -> Options {
+    let (rows, logits, tile) = (
+        rows.next_multiple_of(Options::PAGE),
+        Logits::All,
+        Options::TILE,
+    );
     let CacheKinds { window, states } = model.cache_kinds();
     // As few window pages as the tokens of a step see, so that the ring buffer wraps around.
     let windows = window.map(|window| Pools::blocks(window, tokens.max()).max(2));
-    let pools = Pools { pages: rows / Options::PAGE + 1, windows, states: 2 * usize::from(states) };
-    Options { tokens, rows, pools, contiguous: true, depth: rows, cache, logits, tile }
+    let pools = Pools {
+        pages: rows / Options::PAGE + 1,
+        windows,
+        states: 2 * usize::from(states),
+    };
+    Options {
+        tokens,
+        rows,
+        pools,
+        contiguous: true,
+        depth: rows,
+        cache,
+        logits,
+        tile,
+    }
 }
 
-/// Where the sequence of [`of_one_sequence`] has its pages, its window pages and its recurrent states.
+/// Location of the pages, window pages and recurrent states of [`of_one_sequence`].
 pub const VARIABLES: [(&str, i64); 3] = [("first_page", 1), ("window_shift", 1), ("state_row", 1)];
 
-/// Logits after every token of `tokens`.
+/// Returns the logits after every token of `tokens`.
 pub fn logits(f: &Fixture, tokens: &[i64], way: Way) -> Vec<Vec<f64>> {
     run(f, tokens, way, |_| None, |_, _, _| ())
 }
 
-/// The same; `watch` names a node of a function, and `inspect` is told first position, call and that node's value.
+/// Does the same; `watch` selects a node of a function, and `inspect` gets the first position, the
+/// call and that node's value.
 pub fn run(
     f: &Fixture,
     tokens: &[i64],
     way: Way,
     watch: impl Fn(&Function) -> Option<Id>,
-    mut inspect: impl FnMut(usize, &Call, &Array),
+    mut inspect: impl FnMut(usize, &BoundCall, &HostArray),
 ) -> Vec<Vec<f64>> {
-    let class = way.chunk.map_or(TokenClass::One, |max| TokenClass::Chunk { max });
+    let class = way
+        .chunk
+        .map_or(StepKind::Decode, |max| StepKind::Prefill { max });
     let rows = tokens.len() + class.max();
     let options = of_one_sequence(f.model.as_ref(), class, rows, way.cache);
     let rows = options.rows;
     let mut plan: Plan = f.model.plan(&options, &mut Functions::new());
     let mut forms: HashMap<*const Function, Arc<Function>> = HashMap::new();
     for call in &mut plan.calls {
-        call.function = forms.entry(Arc::as_ptr(&call.function)).or_insert_with(|| way.form.of(&call.function)).clone();
+        call.function = forms
+            .entry(Arc::as_ptr(&call.function))
+            .or_insert_with(|| way.form.apply(&call.function))
+            .clone();
     }
-    let mut values: HashMap<Bind, Vec<f64>> = HashMap::from([(Bind::Rope(0), wide_rope_table(f, rows))]);
+    let mut values: HashMap<Bind, Vec<f64>> =
+        HashMap::from([(Bind::Rope(0), wide_rope_table(f, rows))]);
     for layer in 0..f.model.layers() {
         // A row that was never written must not be read: a single NaN would reach the logits.
-        for (plane, p) in f.model.planes(way.cache)[layer].iter().enumerate() {
-            values.insert(Bind::State(layer, plane), vec![f64::NAN; options.pool_rows(p.window()) * p.width]);
+        for (plane, p) in f.model.cache_tensors(way.cache)[layer].iter().enumerate() {
+            values.insert(
+                Bind::State(layer, plane),
+                vec![f64::NAN; options.pool_rows(p.window()) * p.width],
+            );
         }
     }
     let mut out = Vec::new();
@@ -324,8 +396,12 @@ pub fn run(
         for call in &plan.calls {
             let function = &call.function;
             let weights: Vec<Vec<u8>> = call.binds.iter().map(|b| f.bytes(b)).collect();
-            let mut env = Env::new().var("pos", pos as i64).var("n", step.len() as i64);
-            env = VARIABLES.into_iter().fold(env, |env, (name, value)| env.var(name, value));
+            let mut env = Env::new()
+                .var("pos", pos as i64)
+                .var("n", step.len() as i64);
+            env = VARIABLES
+                .into_iter()
+                .fold(env, |env, (name, value)| env.var(name, value));
             for (slot, (bind, bytes)) in call.binds.iter().zip(&weights).enumerate() {
                 env = match (function.slots[slot].storage, values.get(bind)) {
                     (Storage::Packed(_), _) => env.packed(slot as u32, bytes),
@@ -349,9 +425,13 @@ pub fn run(
     out
 }
 
-/// The table in f64: an f32 one would hide differences below 1e-7.
+/// Returns the RoPE table in f64: an f32 table would hide differences below 1e-7.
 fn wide_rope_table(f: &Fixture, rows: usize) -> Vec<f64> {
     let frequencies = f.model.rope_tables(rows).remove(0).frequencies;
-    let angles = |p: usize| frequencies.iter().flat_map(move |w| [(p as f64 * w).cos(), (p as f64 * w).sin()]);
+    let angles = |p: usize| {
+        frequencies
+            .iter()
+            .flat_map(move |w| [(p as f64 * w).cos(), (p as f64 * w).sin()])
+    };
     (0..rows).flat_map(angles).collect()
 }

@@ -1,4 +1,5 @@
-//! Integration tests of models, tokenizers, templates and files: one program, so that it is linked once and its tests share the cores to the last of them.
+//! Integration tests of models, tokenizers, templates and files, in one program: it is linked once,
+//! and its tests share all cores.
 
 mod ahead;
 mod batches;

@@ -1,60 +1,96 @@
-//! Pieces of a prompt in one step with tokens of other sequences: logits of other engines' reference files, and rows of the cache that are the same to the bit whoever is beside them.
+//! Mixed batches: prefill chunks and decode rows in one step match reference logits of other
+//! engines, and KV rows are bit-identical whatever else is in the batch.
 
 use crate::parity_support::tables::{data, ids, npy, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{Chunk, Engine, Pages, Row, Settings, Source, Step};
+use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::Draws;
+use gristmill_llm::sampling::RowSampling;
 use gristmill_uop::Scalar;
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
-/// Context: of `phi3` it chooses the factors of the frequencies.
+/// Context in tokens; it determines the frequency factors of `phi3`.
 const CONTEXT: usize = 256;
 /// Positions of a page.
 const PAGE: usize = arch::Options::PAGE;
 /// Sequences that share steps.
 const OTHERS: usize = 3;
-/// Most sequences of a step: of so many windows are no fewer pages than there are, so that they have no pool of their own, beside which there are no mixed steps.
+/// Maximum sequences of a step: their windows need as many pages as the pool, so there is no window
+/// pool, which would disable mixed batches.
 const PARALLEL: usize = 8;
 
 fn engine(file: &Gguf, options: &Options, cache: Scalar) -> Engine {
     let opened = open("cpu", options).expect("a device");
-    let settings = Settings { context: Some(CONTEXT), cache, chunk: 128, parallel: PARALLEL, ..Settings::default() };
+    let settings = Settings {
+        context: Some(CONTEXT),
+        cache,
+        chunk: 128,
+        parallel: PARALLEL,
+        ..Settings::default()
+    };
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
 }
 
-/// Pages of so many sequences of a context, no two neighbours beside each other.
+/// Returns the pages of a sequence for a whole context; no two consecutive blocks are neighbours.
 fn pages(sequence: usize) -> Vec<u32> {
-    (0..CONTEXT / PAGE).map(|block| (block * OTHERS + (sequence + block) % OTHERS) as u32).collect()
+    (0..CONTEXT / PAGE)
+        .map(|block| (block * OTHERS + (sequence + block) % OTHERS) as u32)
+        .collect()
 }
 
 fn up_to(pages: &[u32], position: usize) -> Pages<'_> {
     pages[..position / PAGE + 1].into()
 }
 
-/// A token of the sequence with these pages.
-fn row(token: u32, position: usize, pages: &[u32]) -> Row<'_> {
-    Row { token: Source::Token(token), position, pages: up_to(pages, position), draws: Draws::greedy() }
+/// Returns a decode row of the sequence with these pages.
+fn row(token: u32, position: usize, pages: &[u32]) -> DecodeRow<'_> {
+    DecodeRow {
+        token: TokenSource::Token(token),
+        position,
+        pages: up_to(pages, position),
+        sampling: RowSampling::greedy(),
+    }
 }
 
-/// Runs a chunk beside these rows.
-fn step(engine: &mut Engine, chunk: Chunk, rows: &[Row]) {
-    engine.run(&Step { chunk: Some(chunk), rows, ..Step::default() }).expect("a step");
+/// Runs a chunk and these decode rows in one step.
+fn step(engine: &mut Engine, chunk: Chunk, rows: &[DecodeRow]) {
+    engine
+        .run(&Step {
+            chunk: Some(chunk),
+            rows,
+            ..Step::default()
+        })
+        .expect("a step");
 }
 
-/// Runs `tokens` as sequence 0 in pieces that end at these places, beside which others have tokens of their own from their first on. The logits after each piece that others are beside, and after each of
-/// the others' tokens.
-fn run(engine: &mut Engine, tokens: &[u32], ends: &[usize], others: usize) -> [Vec<(usize, Vec<f32>)>; 2] {
+/// Runs `tokens` as sequence 0 in chunks that end at `ends`, while other sequences decode the same
+/// tokens from the start. Returns the logits after each chunk, and after each token of the others.
+fn run(
+    engine: &mut Engine,
+    tokens: &[u32],
+    ends: &[usize],
+    others: usize,
+) -> [Vec<(usize, Vec<f32>)>; 2] {
     let of: Vec<Vec<u32>> = (0..=others).map(pages).collect();
     let (mut found, mut begin, mut logits) = ([Vec::new(), Vec::new()], 0, Vec::new());
     for (nth, &end) in ends.iter().enumerate() {
         let rows = (1..=others).map(|s| row(tokens[nth], nth, &of[s]));
-        let rows: Vec<Row> = rows.collect();
+        let rows: Vec<DecodeRow> = rows.collect();
         let pages = up_to(&of[0], end - 1);
         let (tokens, logits_of) = (&tokens[begin..end], Logits::Last);
-        step(engine, Chunk { tokens, position: begin, pages, exact: false, logits: logits_of }, &rows);
+        step(
+            engine,
+            Chunk {
+                tokens,
+                position: begin,
+                pages,
+                exact: false,
+                logits: logits_of,
+            },
+            &rows,
+        );
         for row in 0..=others {
             engine.row_logits(row, &mut logits).expect("logits");
             let at = if row == 0 { end - 1 } else { nth };
@@ -68,7 +104,10 @@ fn run(engine: &mut Engine, tokens: &[u32], ends: &[usize], others: usize) -> [V
 fn check(family: &str, quant: &str) {
     let of = |end: &str| data(&format!("families/{family}-{end}"));
     let file = Gguf::open(of(&format!("{quant}.gguf"))).expect("a GGUF file");
-    let (expected, tokens) = (npy(&of(&format!("{quant}-logits.npy"))), ids(&of("tokens.txt")));
+    let (expected, tokens) = (
+        npy(&of(&format!("{quant}-logits.npy"))),
+        ids(&of("tokens.txt")),
+    );
     let vocabulary = expected.len() / tokens.len();
     let near = |what: &str, found: &[(usize, Vec<f32>)]| {
         for (at, row) in found {
@@ -76,11 +115,22 @@ fn check(family: &str, quant: &str) {
             assert!(error <= EXACT, "{family}, {what} at {at}: rms {error}");
         }
     };
-    let mut e = engine(&file, &Options { exact: true, quick: true, ..Options::default() }, Scalar::F32);
+    let mut e = engine(
+        &file,
+        &Options {
+            exact: true,
+            quick: true,
+            ..Options::default()
+        },
+        Scalar::F32,
+    );
     let ends = [1, 40, 70, 71, tokens.len()];
     for others in [0, 1, OTHERS - 1] {
         let [piece, beside] = run(&mut e, &tokens, &ends, others);
-        assert_eq!((piece.len(), beside.len()), (ends.len(), others * ends.len()));
+        assert_eq!(
+            (piece.len(), beside.len()),
+            (ends.len(), others * ends.len())
+        );
         near("a piece", &piece);
         near("a row beside it", &beside);
     }
@@ -88,15 +138,36 @@ fn check(family: &str, quant: &str) {
 
 crate::parity_support::of_families_over_pools!(check, OVER_POOLS);
 
-/// The logits after a prompt whose first tokens were run as one piece beside so many others.
+/// Returns the logits after a prompt, as bits; its first tokens ran as one chunk
+/// with `others` decode rows.
 fn behind(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     let of: Vec<Vec<u32>> = (0..=others).map(pages).collect();
     let (first, rest) = tokens.split_at(64);
-    let rows: Vec<Row> = (1..=others).map(|s| row(first[s], 0, &of[s])).collect();
+    let rows: Vec<DecodeRow> = (1..=others).map(|s| row(first[s], 0, &of[s])).collect();
     let pages = up_to(&of[0], 63);
-    step(engine, Chunk { tokens: first, position: 0, pages, exact: true, logits: Logits::None }, &rows);
+    step(
+        engine,
+        Chunk {
+            tokens: first,
+            position: 0,
+            pages,
+            exact: true,
+            logits: Logits::None,
+        },
+        &rows,
+    );
     let pages = up_to(&of[0], tokens.len() - 1);
-    step(engine, Chunk { tokens: rest, position: 64, pages, exact: false, logits: Logits::Last }, &[]);
+    step(
+        engine,
+        Chunk {
+            tokens: rest,
+            position: 64,
+            pages,
+            exact: false,
+            logits: Logits::Last,
+        },
+        &[],
+    );
     let mut logits = Vec::new();
     engine.row_logits(0, &mut logits).expect("logits");
     logits.into_iter().map(f32::to_bits).collect()
@@ -104,19 +175,40 @@ fn behind(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
 
 #[test]
 fn a_piece_leaves_the_same_bits_whatever_is_beside_it() {
-    for (family, quant) in [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0"), ("gemma4", "q8_0")] {
-        let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
+    for (family, quant) in [
+        ("llama", "q4_k_m"),
+        ("qwen3moe", "q8_0"),
+        ("deepseek2", "q8_0"),
+        ("gemma4", "q8_0"),
+    ] {
+        let file =
+            Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
         let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
-        // Bytes have kernels of their own; one family will do.
-        for &cache in if family == "llama" { &[Scalar::F16, Scalar::I8][..] } else { &[Scalar::F16] } {
-            let mut e = engine(&file, &Options { quick: true, ..Options::default() }, cache);
-            // Latent attention whose matrices of keys are apart has pieces in steps of their own on some machines.
+        // Int8 caches have separate kernels; one family is enough.
+        for &cache in if family == "llama" {
+            &[Scalar::F16, Scalar::I8][..]
+        } else {
+            &[Scalar::F16]
+        } {
+            let mut e = engine(
+                &file,
+                &Options {
+                    quick: true,
+                    ..Options::default()
+                },
+                cache,
+            );
+            // Latent attention with separate key matrices runs chunks in steps of their
+            // own on some machines.
             if !e.mixes() && family == "deepseek2" {
                 continue;
             }
             let alone = behind(&mut e, &tokens[..80], 0);
             for others in 1..OTHERS {
-                assert!(behind(&mut e, &tokens[..80], others) == alone, "{family}, {cache:?}, {others} others");
+                assert!(
+                    behind(&mut e, &tokens[..80], others) == alone,
+                    "{family}, {cache:?}, {others} others"
+                );
             }
         }
     }

@@ -1,20 +1,26 @@
-//! A device around another that remembers the buffers of states that it was asked for.
+//! A wrapper around a device that records its state buffers.
 
 use gristmill_backend::Opened;
-use gristmill_runtime::staging::Piece;
+use gristmill_runtime::staging::StagedWrite;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::sync::{Arc, Mutex};
 
-/// The buffers of states of a device.
+/// The recorded state buffers of a device.
 #[derive(Clone, Default)]
 pub struct Recording(Arc<Mutex<Vec<Buffer>>>);
 
 impl Recording {
-    /// Those of so many bytes.
+    /// Returns the recorded buffers of `bytes` bytes.
     pub fn states(&self, bytes: usize) -> Vec<Buffer> {
-        self.0.lock().expect("a lock").iter().filter(|buffer| buffer.len() == bytes).cloned().collect()
+        self.0
+            .lock()
+            .expect("a lock")
+            .iter()
+            .filter(|buffer| buffer.len() == bytes)
+            .cloned()
+            .collect()
     }
 }
 
@@ -23,11 +29,20 @@ struct Recorded {
     states: Recording,
 }
 
-/// That device, and what it was asked for.
+/// Wraps a device and returns its recording.
 pub fn around(opened: Opened) -> (Opened, Recording) {
     let states = Recording::default();
-    let device = Recorded { inner: opened.device.clone(), states: states.clone() };
-    (Opened { device: Arc::new(device), ..opened }, states)
+    let device = Recorded {
+        inner: opened.device.clone(),
+        states: states.clone(),
+    };
+    (
+        Opened {
+            device: Arc::new(device),
+            ..opened
+        },
+        states,
+    )
 }
 
 impl Device for Recorded {
@@ -59,10 +74,19 @@ impl Device for Recorded {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.inner.read(from, offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         self.inner.stage(to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         self.inner.load(programs, progress)
     }
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {

@@ -1,20 +1,30 @@
-//! Layers with a window whose page pool is read as a ring buffer, without block tables: the same logits as where every position is kept and as by tables, sequences that are cut and gone on with, and no
-//! more bytes than the window needs.
+//! Sliding-window layers with a page pool read as a ring buffer, without block tables: the same
+//! logits as with every position cached and as with block tables, sequences that are truncated and
+//! continued, and no more bytes than the windows need.
 
 use crate::common::forward;
 use crate::conversation_support::{ask, exact_prefix, fresh};
 use crate::parity_support::tables::{data, rms};
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch::{self, Logits};
-use gristmill_llm::engine::{Compiled, Engine, MemoryEstimate, Pages, Run, Settings, Weights, cache_rows};
+use gristmill_llm::engine::{
+    CompiledModel, Engine, MemoryEstimate, Pages, Settings, TokenRun, Weights, cache_rows,
+};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sched::{BLOCK, Batcher, Reuse};
 use gristmill_uop::Scalar;
 
-/// What logits of steps cut in other places may differ by, in their deviation: all is exact but for the order of sums.
+/// Maximum difference of logits of steps cut at other places, in standard deviations: arithmetic is
+/// exact except for the order of sums.
 const NEAR: f64 = 1e-4;
 /// Families with windows, of 16 positions in these files.
-const FILES: [&str; 5] = ["gemma2-q8_0", "gemma3-q8_0", "gemma4-q8_0", "gemma4-moe-q8_0", "gpt-oss-mxfp4"];
+const FILES: [&str; 5] = [
+    "gemma2-q8_0",
+    "gemma3-q8_0",
+    "gemma4-q8_0",
+    "gemma4-moe-q8_0",
+    "gpt-oss-mxfp4",
+];
 const WINDOW: usize = 16;
 /// Tokens of a step: a ring buffer of six pages.
 const CHUNK: usize = 32;
@@ -23,11 +33,20 @@ const RING: usize = 6;
 const PAGE: usize = arch::Options::PAGE;
 
 fn exact() -> Options {
-    Options { exact: true, quick: true, ..Options::default() }
+    Options {
+        exact: true,
+        quick: true,
+        ..Options::default()
+    }
 }
 
 fn settings(context: usize, chunk: usize, cache: Scalar) -> Settings {
-    Settings { context: Some(context), cache, chunk, ..Settings::default() }
+    Settings {
+        context: Some(context),
+        cache,
+        chunk,
+        ..Settings::default()
+    }
 }
 
 fn engine(name: &str, settings: Settings) -> Engine {
@@ -41,7 +60,9 @@ fn engine_on(device: &str, name: &str, settings: Settings) -> Engine {
 }
 
 fn text(seed: u32, len: usize) -> Vec<u32> {
-    (0..len as u32).map(|i| (i * 37 + seed * 101 + i * i % 13) % 300).collect()
+    (0..len as u32)
+        .map(|i| (i * 37 + seed * 101 + i * i % 13) % 300)
+        .collect()
 }
 
 #[test]
@@ -49,28 +70,47 @@ fn many_windows_in_chunks_and_stepwise_are_as_in_a_cache_of_every_position() {
     many_windows("cpu");
 }
 
-/// On the first GPU, as on a processor.
+/// On the first CUDA device, as on a CPU.
 #[cfg(feature = "cuda-tests")]
 #[test]
 fn many_windows_on_cuda() {
     many_windows("cuda");
 }
 
-/// On the first adapter, be it a program.
+/// On the first adapter, which may be a software one.
 #[cfg(feature = "wgpu")]
 #[test]
 fn many_windows_on_wgpu() {
     many_windows("wgpu");
 }
 
-/// Logits of all tokens in steps of at most so many, where the ring buffer begins at that page.
-fn in_ring(engine: &mut Engine, tokens: &[u32], most: usize, begin: u32, contiguous: bool) -> Vec<f32> {
+/// Returns logits of all tokens in steps of at most `most`, with the ring buffer
+/// starting at page `begin`.
+fn in_ring(
+    engine: &mut Engine,
+    tokens: &[u32],
+    most: usize,
+    begin: u32,
+    contiguous: bool,
+) -> Vec<f32> {
     let all: Vec<u32> = (0..tokens.len().div_ceil(PAGE) as u32).collect();
-    let windows: Vec<u32> = all.iter().map(|block| (begin + block) % RING as u32).collect();
-    let pages = Pages { all: &all, windows: &windows, state: 0 };
+    let windows: Vec<u32> = all
+        .iter()
+        .map(|block| (begin + block) % RING as u32)
+        .collect();
+    let pages = Pages {
+        all: &all,
+        windows: &windows,
+        state: 0,
+    };
     let mut out = Vec::new();
     for (nth, tokens) in tokens.chunks(most).enumerate() {
-        let run = Run { tokens, position: nth * most, pages, contiguous };
+        let run = TokenRun {
+            tokens,
+            position: nth * most,
+            pages,
+            contiguous,
+        };
         out.extend(engine.logits(run, Logits::All).expect("logits"));
     }
     out
@@ -80,25 +120,41 @@ fn many_windows(device: &str) {
     // The ring buffer is filled twice.
     let tokens = text(3, 800);
     for name in FILES {
-        let caches: &[Scalar] = if name == FILES[0] { &[Scalar::F32, Scalar::I8] } else { &[Scalar::F32] };
+        let caches: &[Scalar] = if name == FILES[0] {
+            &[Scalar::F32, Scalar::I8]
+        } else {
+            &[Scalar::F32]
+        };
         for &cache in caches {
-            // Windows of long steps and many sequences are no fewer pages than there are: none have a pool of their own.
-            let whole = Settings { parallel: 4, ..settings(tokens.len(), 3296, cache) };
+            // With long steps and four sequences the windows need as many pages as the pool, so
+            // there is no window pool.
+            let whole = Settings {
+                parallel: 4,
+                ..settings(tokens.len(), 3296, cache)
+            };
             let mut whole = engine_on(device, name, whole);
             assert_eq!(whole.cache().window_pages(), None);
             let expected = forward(&mut whole, &tokens, 0, true);
             let mut ring = engine_on(device, name, settings(tokens.len(), CHUNK, cache));
             assert_eq!(ring.cache().window_pages(), Some(RING));
-            // Where bytes are cached, a value at the border of two codes goes either way.
+            // With an int8 cache a value near a rounding boundary goes either way.
             let most = if cache == Scalar::F32 { NEAR } else { 0.05 };
-            let all: Vec<Vec<f32>> =
-                [(CHUNK, 0, true), (1, 0, true), (CHUNK, 4, true), (7, 3, true), (CHUNK, 2, false)]
-                    .into_iter()
-                    .map(|(most, begin, contiguous)| in_ring(&mut ring, &tokens, most, begin, contiguous))
-                    .collect();
+            let all: Vec<Vec<f32>> = [
+                (CHUNK, 0, true),
+                (1, 0, true),
+                (CHUNK, 4, true),
+                (7, 3, true),
+                (CHUNK, 2, false),
+            ]
+            .into_iter()
+            .map(|(most, begin, contiguous)| in_ring(&mut ring, &tokens, most, begin, contiguous))
+            .collect();
             let errors: Vec<f64> = all.iter().map(|found| rms(found, &expected)).collect();
             println!("{name}, {cache:?}: {errors:?}");
-            assert!(errors.iter().all(|&e| e < most), "{name}, {cache:?}: {errors:?}");
+            assert!(
+                errors.iter().all(|&e| e < most),
+                "{name}, {cache:?}: {errors:?}"
+            );
         }
     }
 }
@@ -108,30 +164,53 @@ fn a_cache_has_the_bytes_of_its_windows() {
     for name in FILES {
         let file = Gguf::open(data(&format!("families/{name}.gguf"))).expect("a GGUF file");
         let model = arch::load(file.metadata(), &file).expect("a model");
-        let (all, within) = (model.cache_row_bytes(Scalar::F16), model.window_row_bytes(Scalar::F16));
+        let (all, within) = (
+            model.cache_row_bytes(Scalar::F16),
+            model.window_row_bytes(Scalar::F16),
+        );
         assert!(within > 0 && within < all && model.window() == Some(WINDOW));
         let long = engine(name, settings(4000, CHUNK, Scalar::F16));
-        assert_eq!(long.cache().sequence_bytes(4000), 4000 * (all - within) + RING * PAGE * within, "{name}");
+        assert_eq!(
+            long.cache().sequence_bytes(4000),
+            4000 * (all - within) + RING * PAGE * within,
+            "{name}"
+        );
         assert_eq!(long.cache().sequence_bytes(40), 40 * all, "{name}");
-        // What is said before it is loaded: a longer context takes rows of the other layers, and rotations.
-        let estimate =
-            |context| MemoryEstimate::new(&file, &settings(context, CHUNK, Scalar::F16), u64::MAX / 2).expect("one");
+        // The estimate before loading: a longer context adds rows of the full-attention layers
+        // and of RoPE tables.
+        let estimate = |context| {
+            MemoryEstimate::new(&file, &settings(context, CHUNK, Scalar::F16), u64::MAX / 2)
+                .expect("one")
+        };
         let turns: usize = model.rope_tables(4000).iter().map(|t| t.row_bytes()).sum();
         let more = (cache_rows(4000, CHUNK) - cache_rows(400, CHUNK)) * (all - within + turns);
-        assert_eq!((estimate(4000).beside - estimate(400).beside) as usize, more, "{name}");
-        // What is allocated is what was said, with intermediates, but for block tables.
+        assert_eq!(
+            (estimate(4000).beside - estimate(400).beside) as usize,
+            more,
+            "{name}"
+        );
+        // The allocated memory equals the estimate with intermediates, except for block tables.
         let opened = open("cpu", &exact()).expect("a device");
         let none = Weights::default();
-        let compiled =
-            Compiled::new(&file, opened, settings(4000, CHUNK, Scalar::F16), &none, &|_| ()).expect("compiled");
+        let compiled = CompiledModel::new(
+            &file,
+            opened,
+            settings(4000, CHUNK, Scalar::F16),
+            &none,
+            &|_| (),
+        )
+        .expect("compiled");
         let tables = long.memory_bytes() - compiled.memory(&none);
         assert!(tables < 4096, "{name}: {tables} bytes that are not counted");
         let intermediates = long.memory_bytes() - long.weights().bytes() - estimate(4000).beside;
-        assert!(intermediates < 4 << 20, "{name}: {intermediates} bytes that the estimate does not know");
+        assert!(
+            intermediates < 4 << 20,
+            "{name}: {intermediates} bytes that the estimate does not know"
+        );
     }
 }
 
-/// A batcher of one sequence in exact arithmetic.
+/// Returns a batcher of one sequence in exact arithmetic.
 fn batcher(name: &str) -> Batcher {
     let batcher = Batcher::new(engine(name, settings(600, CHUNK, Scalar::F32)));
     assert_eq!(batcher.engine().cache().window_pages(), Some(RING));
@@ -149,22 +228,22 @@ fn conversations_go_on_where_their_windows_are_there() {
         let (mut batcher, mut scratch) = (batcher(name), batcher(name));
         let first = text(1, 200);
         let said = ask(&mut batcher, &first, Reuse::Any, 12).answer;
-        // The same conversation: all that was run is there.
+        // The conversation continues: all tokens that were run are reused.
         let next = [&first[..], &said, &text(2, 20)].concat();
         let asked = ask(&mut batcher, &next, Reuse::Any, 0);
         assert!(asked.prefill.reused >= 211, "{name}: {:?}", asked.prefill);
         near(&asked.logits, &mut scratch, &next);
-        // A little is taken back, less than the pages that are kept with windows hold.
+        // Truncated by a few tokens, less than the cached window pages cover.
         let cut = [&next[..next.len() - 10], &text(4, 9)].concat();
         let asked = ask(&mut batcher, &cut, Reuse::Any, 0);
         assert_eq!(asked.prefill.reused, next.len() - 10, "{name}");
         near(&asked.logits, &mut scratch, &cut);
-        // Much: the windows there may be gone.
+        // Truncated by many: the window pages there may be evicted.
         let cut = [&first[..100], &text(5, 30)].concat();
         let asked = ask(&mut batcher, &cut, Reuse::Any, 0);
         assert!(asked.prefill.reused <= 100, "{name}: {:?}", asked.prefill);
         near(&asked.logits, &mut scratch, &cut);
-        // Another one, and the first again.
+        // Another conversation, and the first again.
         ask(&mut batcher, &text(7, 150), Reuse::Any, 0);
         let asked = ask(&mut batcher, &next, Reuse::Any, 0);
         println!("{name}: {:?}", asked.prefill);
@@ -177,13 +256,19 @@ fn an_exact_prefix_changes_no_bit() {
     let (mut batcher, mut scratch) = (batcher("gemma3-q8_0"), batcher("gemma3-q8_0"));
     let text = text(1, 400);
     for len in [20, BLOCK + 1, 101, 370] {
-        exact_prefix([&mut batcher, &mut scratch], &text, len, &[1, BLOCK, len / 2, len], 10);
+        exact_prefix(
+            [&mut batcher, &mut scratch],
+            &text,
+            len,
+            &[1, BLOCK, len / 2, len],
+            10,
+        );
     }
 }
 
 #[test]
 fn the_same_prompt_has_the_same_answer() {
-    // An answer longer than the ring buffer: what the prompt's end saw is gone.
+    // An answer longer than the ring buffer: the window at the prompt's end is evicted.
     for length in [12, RING * PAGE + 40] {
         let mut batcher = batcher("gemma3-q8_0");
         let prompt = text(5, 150);

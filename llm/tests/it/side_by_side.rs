@@ -1,9 +1,9 @@
-//! Work of one test on all cores.
+//! Runs the work of one test on all cores.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What `work` makes of each of these, on as many threads as there are cores; in order.
+/// Applies `work` to each input on one thread per core. Returns the results in order.
 pub fn each<I: Sync, O: Send>(inputs: &[I], work: impl Fn(&I) -> O + Sync) -> Vec<O> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -11,9 +11,13 @@ pub fn each<I: Sync, O: Send>(inputs: &[I], work: impl Fn(&I) -> O + Sync) -> Ve
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(input) = inputs.get(number) else { break };
+                    let Some(input) = inputs.get(number) else {
+                        break;
+                    };
                     let output = work(input);
-                    done.lock().expect("no thread panicked").push((number, output));
+                    done.lock()
+                        .expect("no thread panicked")
+                        .push((number, output));
                 }
             });
         }

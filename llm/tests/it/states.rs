@@ -1,16 +1,18 @@
-//! Conversations with a model that keeps recurrent states: what is reused gives what is computed afresh, though a state cannot be cut.
+//! Conversations with a model with recurrent states: reuse gives the results of recomputing,
+//! although a state cannot be truncated.
 
 use crate::common::forward;
 use crate::conversation_support::{apart, ask, exact_prefix, fresh};
 use crate::parity_support::tables::{data, rms};
 use gristmill_backend::{Opened, Options, open};
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{Compiled, Engine, MemoryEstimate, Settings, Weights};
+use gristmill_llm::engine::{CompiledModel, Engine, MemoryEstimate, Settings, Weights};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sched::{BLOCK, Batcher, Reuse, SequenceOptions};
 use gristmill_uop::Scalar;
 
-/// What logits of steps cut in other places may differ by, in their deviation: all is exact but for the order of sums.
+/// Maximum difference of logits of steps cut at other places, in standard deviations: arithmetic is
+/// exact except for the order of sums.
 const NEAR: f64 = 1e-4;
 
 fn file() -> Gguf {
@@ -18,14 +20,28 @@ fn file() -> Gguf {
 }
 
 fn opened() -> Opened {
-    open("cpu", &Options { exact: true, quick: true, ..Options::default() }).expect("a device")
+    open(
+        "cpu",
+        &Options {
+            exact: true,
+            quick: true,
+            ..Options::default()
+        },
+    )
+    .expect("a device")
 }
 
 fn settings(parallel: usize) -> Settings {
-    Settings { context: Some(256), cache: Scalar::F32, chunk: 64, parallel, ..Settings::default() }
+    Settings {
+        context: Some(256),
+        cache: Scalar::F32,
+        chunk: 64,
+        parallel,
+        ..Settings::default()
+    }
 }
 
-/// An engine in exact arithmetic, with states of so many sequences.
+/// Returns an engine in exact arithmetic with states for `parallel` sequences.
 fn engine(parallel: usize) -> Engine {
     Engine::load(&file(), opened(), settings(parallel), &|_| ()).expect("an engine")
 }
@@ -35,7 +51,9 @@ fn batcher(sequences: usize) -> Batcher {
 }
 
 fn text(seed: u32, len: usize) -> Vec<u32> {
-    (0..len as u32).map(|i| (i * 37 + seed * 101 + i * i % 13) % 500).collect()
+    (0..len as u32)
+        .map(|i| (i * 37 + seed * 101 + i * i % 13) % 500)
+        .collect()
 }
 
 #[test]
@@ -46,7 +64,12 @@ fn an_exact_prefix_changes_no_bit() {
         let begun = [1, BLOCK, len / 2, len];
         let fed = exact_prefix([&mut batcher, &mut scratch], &text, len, &begun, 10);
         let least = |begun: usize| (begun - 1) / BLOCK * BLOCK;
-        assert!(fed.iter().zip(begun).all(|(fed, begun)| fed.reused >= least(begun)), "{len}: {fed:?}");
+        assert!(
+            fed.iter()
+                .zip(begun)
+                .all(|(fed, begun)| fed.reused >= least(begun)),
+            "{len}: {fed:?}"
+        );
     }
 }
 
@@ -58,7 +81,7 @@ fn a_conversation_goes_on_and_is_edited() {
             let error = rms(logits, &fresh(&mut scratch, prompt, Reuse::Any, 0).logits);
             assert!(error < NEAR, "{} tokens: {error}", prompt.len());
         };
-        // Two turns: all of the first is there.
+        // Two turns: all of the first is reused.
         let first = text(1, 50);
         let asked = ask(&mut batcher, &first, Reuse::Any, 12);
         near(&asked.logits, &first);
@@ -68,16 +91,21 @@ fn a_conversation_goes_on_and_is_edited() {
         let asked = ask(&mut batcher, &second, Reuse::Any, 9);
         assert_eq!(asked.prefill.reused, held.len());
         near(&asked.logits, &second);
-        // Another second question: from the end of the first answer on, if the snapshot there was kept.
+        // Another second question: continues at the end of the first answer if its
+        // snapshot is still cached.
         let other = [&held[..], &text(3, 15)].concat();
         let asked = ask(&mut batcher, &other, Reuse::Any, 0);
-        assert!(sequences == 1 || asked.prefill.reused == held.len(), "{:?}", asked.prefill);
+        assert!(
+            sequences == 1 || asked.prefill.reused == held.len(),
+            "{:?}",
+            asked.prefill
+        );
         near(&asked.logits, &other);
         // Another answer to the first question.
         let asked = ask(&mut batcher, &first, Reuse::Any, 0);
         assert!(asked.prefill.run <= first.len(), "{:?}", asked.prefill);
         near(&asked.logits, &first);
-        // A beginning that ends where no snapshot was taken.
+        // A prefix that ends where no snapshot was taken.
         let cut = [&first[..41], &text(4, 9)].concat();
         let asked = ask(&mut batcher, &cut, Reuse::Any, 0);
         assert!(asked.prefill.reused <= 41);
@@ -93,15 +121,25 @@ fn conversations_are_kept_side_by_side() {
         assert_eq!(ask(&mut batcher, prompt, Reuse::Any, 8).prefill.reused, 0);
     }
     for prompt in &prompts {
-        assert_eq!(ask(&mut batcher, prompt, Reuse::Any, 0).prefill.reused, 149 / BLOCK * BLOCK);
+        assert_eq!(
+            ask(&mut batcher, prompt, Reuse::Any, 0).prefill.reused,
+            149 / BLOCK * BLOCK
+        );
     }
-    // With rows of states for one sequence most is run again, and right.
+    // With state rows for only one sequence most is recomputed, with correct results.
     let (mut few, mut scratch) = (self::batcher(1), self::batcher(1));
     for prompt in prompts.iter().chain(&prompts) {
         let asked = ask(&mut few, prompt, Reuse::Any, 0);
-        assert!(rms(&asked.logits, &fresh(&mut scratch, prompt, Reuse::Any, 0).logits) < NEAR, "{:?}", asked.prefill);
+        assert!(
+            rms(
+                &asked.logits,
+                &fresh(&mut scratch, prompt, Reuse::Any, 0).logits
+            ) < NEAR,
+            "{:?}",
+            asked.prefill
+        );
     }
-    assert!(few.load().kept_states <= 3);
+    assert!(few.load().cached_states <= 3);
 }
 
 #[test]
@@ -113,7 +151,7 @@ fn the_same_prompt_has_the_same_answer() {
     assert_eq!(again.prefill.reused, 76 / BLOCK * BLOCK);
     assert!(again.logits == first.logits);
     assert_eq!(again.answer, first.answer);
-    // To where no snapshot was taken: what lies before is run again.
+    // Truncated to a position without a snapshot: everything before is recomputed.
     let cut = &again.run[..again.run.len() - 4];
     let asked = ask(&mut batcher, cut, Reuse::Any, 0);
     let expected = fresh(&mut scratch, cut, Reuse::Any, 0).logits;
@@ -135,15 +173,28 @@ fn scores_do_not_depend_on_what_came_before() {
     assert!(scores(&mut batcher) == scores(&mut scratch));
 }
 
-/// Runs a prompt to its end and gives it so many of the tokens that are most probable: how much of it was found, the logits behind the prompt, and all tokens that have been run.
-fn turn(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, answer: usize) -> (usize, Vec<f32>, Vec<u32>) {
-    let options = SequenceOptions { reuse, batch_invariant: reuse == Reuse::Exact };
+/// Runs a prompt and then the `answer` most probable tokens. Returns the number of reused tokens,
+/// the logits after the prompt, and all tokens that were run.
+fn turn(
+    batcher: &mut Batcher,
+    prompt: &[u32],
+    reuse: Reuse,
+    answer: usize,
+) -> (usize, Vec<f32>, Vec<u32>) {
+    let options = SequenceOptions {
+        reuse,
+        batch_invariant: reuse == Reuse::Exact,
+    };
     let id = batcher.add(prompt, options).expect("a prompt");
     let (mut logits, mut said) = (Vec::new(), 0);
     loop {
-        let Some(of) = batcher.step(&mut |_, _| None).expect("a step").pop() else { continue };
+        let Some(of) = batcher.step(&mut |_, _| None).expect("a step").pop() else {
+            continue;
+        };
         let row = batcher.logits(of).expect("logits").to_vec();
-        let token = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).expect("a token");
+        let token = (0..row.len())
+            .max_by(|&a, &b| row[a].total_cmp(&row[b]))
+            .expect("a token");
         if said == 0 {
             logits = row;
         }
@@ -153,7 +204,10 @@ fn turn(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, answer: usize) -> (
         said += 1;
         batcher.push(id, token as u32);
     }
-    let (found, tokens) = (batcher.scheduler().found(id), batcher.scheduler().tokens(id).to_vec());
+    let (found, tokens) = (
+        batcher.scheduler().reused_tokens(id),
+        batcher.scheduler().tokens(id).to_vec(),
+    );
     batcher.remove(id);
     (found.expect("it was admitted"), logits, tokens)
 }
@@ -176,17 +230,22 @@ fn conversations_over_a_pool_go_on_from_copies() {
         assert_eq!(found, said.len());
         near(&second, &logits);
     }
-    // The same again, from where exact rows end, with the same bits.
+    // The same prompt again, from the end of its exact rows, with the same bits.
     let (found, again, _) = turn(&mut batcher, &first, Reuse::Exact, 0);
     assert_eq!((found, again == logits), (99 / BLOCK * BLOCK, true));
-    // Where nobody has gone on: from the first token, and the next from where that one left.
+    // At a new branch point the first sequence starts from token 0, and the next from the
+    // snapshot that it left.
     for (seed, expected) in [(4, 0), (5, 32)] {
         let other = [&first[..50], &text(seed, 60)].concat();
         let (found, logits, _) = turn(&mut batcher, &other, Reuse::Any, 0);
         assert_eq!(found, expected);
         near(&other, &logits);
     }
-    assert!(batcher.kept_bytes() > 0 && batcher.load().kept_states > 0, "{:?}", batcher.load());
+    assert!(
+        batcher.cached_bytes() > 0 && batcher.load().cached_states > 0,
+        "{:?}",
+        batcher.load()
+    );
 }
 
 #[test]
@@ -200,25 +259,38 @@ fn a_prompt_that_is_run_apart_has_states_of_its_own() {
         found.extend(engine.logits(run, Logits::All).expect("logits"));
     });
     assert!(rms(&found, &expected) < NEAR);
-    assert_eq!(turn(&mut batcher, &tokens[..90], Reuse::Exact, 0).1, before, "nobody's states were touched");
+    assert_eq!(
+        turn(&mut batcher, &tokens[..90], Reuse::Exact, 0).1,
+        before,
+        "nobody's states were touched"
+    );
 }
 
 #[test]
 fn a_pool_has_the_bytes_of_its_states() {
     let none = Weights::default();
     let file = file();
-    let compiled = Compiled::new(&file, opened(), settings(3), &none, &|_| ()).expect("compiled");
+    let compiled =
+        CompiledModel::new(&file, opened(), settings(3), &none, &|_| ()).expect("compiled");
     let engine = engine(3);
     assert_eq!(engine.cache().state_rows(), 9);
-    // What is allocated is what was said, but for tables of numbers of pages.
+    // The allocated memory equals the estimate, except for block tables.
     let tables = engine.memory_bytes() - compiled.memory(&none);
     assert!(tables < 4096, "{tables} bytes that nobody counted");
     let estimate = |parallel, contexts| {
-        let settings = Settings { contexts, ..settings(parallel) };
-        MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("one").beside
+        let settings = Settings {
+            contexts,
+            ..settings(parallel)
+        };
+        MemoryEstimate::new(&file, &settings, u64::MAX / 2)
+            .expect("one")
+            .beside
     };
-    // A cache of 2,048 rows has room for more contexts than three.
-    let (row, state) = (engine.model().cache_row_bytes(Scalar::F32) as u64, engine.model().state_bytes() as u64);
+    // A cache of 2,048 rows has room for more than three contexts.
+    let (row, state) = (
+        engine.model().cache_row_bytes(Scalar::F32) as u64,
+        engine.model().state_bytes() as u64,
+    );
     assert_eq!(estimate(3, 1) - estimate(1, 1), 6 * state);
     assert_eq!(estimate(3, 10) - estimate(3, 1), (10 * 256 - 2048) * row);
 }

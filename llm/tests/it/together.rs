@@ -1,12 +1,14 @@
-//! Many sequences at a time have the tokens that each has alone, where somebody wants the same text again; and what they leave is used again.
+//! Batch-invariant sequences have the tokens that each has alone, and their pages are reused.
 
 use crate::parity_support::tables::{data, ids};
 use gristmill_backend::{Options, open};
-use gristmill_llm::engine::{Engine, Pages, Row, Settings, Source, Step};
-use gristmill_llm::generation::{Constraint, Generation, Given};
+use gristmill_llm::engine::{DecodeRow, Engine, Pages, Settings, Step, TokenSource};
+use gristmill_llm::generation::{Constraint, Generation, ModelOutput};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::sampling::{Draws, Sampler, SamplingParams, TokenSet};
-use gristmill_llm::sched::{Batcher, ConstraintError, Reuse, SequenceId, SequenceOptions, Stepped};
+use gristmill_llm::sampling::{RowSampling, Sampler, SamplingParams, TokenSet};
+use gristmill_llm::sched::{
+    Batcher, ConstraintError, ReadySequence, Reuse, SequenceId, SequenceOptions,
+};
 use std::collections::BTreeMap;
 
 /// Sequences of a step.
@@ -18,16 +20,28 @@ fn engine(family: &str, quant: &str) -> (Engine, Vec<u32>) {
     engine_on("cpu", family, quant, PARALLEL)
 }
 
-/// On that device, with room for so many sequences.
+/// Returns an engine on a device with room for `parallel` sequences.
 fn engine_on(device: &str, family: &str, quant: &str, parallel: usize) -> (Engine, Vec<u32>) {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
-    let opened = open(device, &Options { quick: true, ..Options::default() }).expect("a device");
-    let settings = Settings { context: Some(256), chunk: 128, parallel, ..Settings::default() };
+    let opened = open(
+        device,
+        &Options {
+            quick: true,
+            ..Options::default()
+        },
+    )
+    .expect("a device");
+    let settings = Settings {
+        context: Some(256),
+        chunk: 128,
+        parallel,
+        ..Settings::default()
+    };
     let engine = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
     (engine, ids(&data(&format!("families/{family}-tokens.txt"))))
 }
 
-/// A request: its prompt, and the seed of its answer; the most probable tokens without.
+/// A request: its prompt, and the seed of its answer; greedy without a seed.
 #[derive(Clone)]
 struct Asked {
     prompt: Vec<u32>,
@@ -36,22 +50,34 @@ struct Asked {
 
 fn sampler(asked: &Asked) -> Sampler {
     let params = match asked.seed {
-        Some(seed) => SamplingParams { seed, temperature: 1.0, ..SamplingParams::default() },
+        Some(seed) => SamplingParams {
+            seed,
+            temperature: 1.0,
+            ..SamplingParams::default()
+        },
         None => SamplingParams::greedy(),
     };
     Sampler::new(params).expect("parameters in range")
 }
 
-/// Sequences whose logits are the same bits whatever else is in the batch.
-const INVARIANT: SequenceOptions = SequenceOptions { reuse: Reuse::Exact, batch_invariant: true };
+/// Options of sequences with logits that have the same bits whatever else is in the batch.
+const INVARIANT: SequenceOptions = SequenceOptions {
+    reuse: Reuse::Exact,
+    batch_invariant: true,
+};
 
-/// The batch-invariant answers to these, of which each is added so many steps after the one before.
+/// Returns the batch-invariant answers to requests that are added `apart` steps after each other.
 fn answers(batcher: &mut Batcher, asked: &[Asked], apart: usize) -> Vec<Vec<u32>> {
     answers_with(batcher, asked, apart, INVARIANT)
 }
 
-/// The same with these options.
-fn answers_with(batcher: &mut Batcher, asked: &[Asked], apart: usize, options: SequenceOptions) -> Vec<Vec<u32>> {
+/// Does the same with these options.
+fn answers_with(
+    batcher: &mut Batcher,
+    asked: &[Asked],
+    apart: usize,
+    options: SequenceOptions,
+) -> Vec<Vec<u32>> {
     let mut samplers: Vec<Sampler> = asked.iter().map(sampler).collect();
     let mut answers = vec![Vec::new(); asked.len()];
     let mut here: BTreeMap<SequenceId, usize> = BTreeMap::new();
@@ -59,10 +85,13 @@ fn answers_with(batcher: &mut Batcher, asked: &[Asked], apart: usize, options: S
     let mut come = 0;
     while come < asked.len() || !here.is_empty() {
         while come < asked.len() && step >= come * apart {
-            here.insert(batcher.add(&asked[come].prompt, options).expect("a prompt"), come);
+            here.insert(
+                batcher.add(&asked[come].prompt, options).expect("a prompt"),
+                come,
+            );
             come += 1;
         }
-        let stepped: Vec<Stepped> = batcher.step(&mut |_, _| None).expect("a step");
+        let stepped: Vec<ReadySequence> = batcher.step(&mut |_, _| None).expect("a step");
         for of in stepped {
             let i = here[&of.sequence];
             let history = batcher.scheduler().tokens(of.sequence).to_vec();
@@ -88,10 +117,20 @@ fn answers_with(batcher: &mut Batcher, asked: &[Asked], apart: usize, options: S
     answers
 }
 
-/// Requests that begin alike and end at other places, some with a seed.
+/// Requests with shared prefixes and different ends, some with a seed.
 fn requests(tokens: &[u32]) -> Vec<Asked> {
-    let of = |begin: usize, end: usize, seed| Asked { prompt: tokens[begin..end].to_vec(), seed };
-    vec![of(0, 70, None), of(0, 33, Some(7)), of(5, 45, None), of(0, 90, Some(1)), of(0, 70, Some(3)), of(2, 3, None)]
+    let of = |begin: usize, end: usize, seed| Asked {
+        prompt: tokens[begin..end].to_vec(),
+        seed,
+    };
+    vec![
+        of(0, 70, None),
+        of(0, 33, Some(7)),
+        of(5, 45, None),
+        of(0, 90, Some(1)),
+        of(0, 70, Some(3)),
+        of(2, 3, None),
+    ]
 }
 
 fn check(family: &str, quant: &str) {
@@ -102,12 +141,18 @@ fn check_on(device: &str, family: &str, quant: &str, parallel: usize) {
     let (engine, tokens) = engine_on(device, family, quant, parallel);
     let mut batcher = Batcher::new(engine);
     let asked = requests(&tokens);
-    let alone: Vec<Vec<u32>> =
-        asked.iter().map(|one| answers(&mut batcher, std::slice::from_ref(one), 0).remove(0)).collect();
+    let alone: Vec<Vec<u32>> = asked
+        .iter()
+        .map(|one| answers(&mut batcher, std::slice::from_ref(one), 0).remove(0))
+        .collect();
     for apart in [0, 1, 5] {
-        assert_eq!(answers(&mut batcher, &asked, apart), alone, "{family}, {apart} steps apart");
+        assert_eq!(
+            answers(&mut batcher, &asked, apart),
+            alone,
+            "{family}, {apart} steps apart"
+        );
     }
-    // Nothing is known of earlier ones.
+    // With an empty prefix cache.
     batcher.reset();
     assert_eq!(answers(&mut batcher, &asked, 2), alone, "{family}, afresh");
 }
@@ -143,42 +188,79 @@ fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
     for invariant in [true, false] {
         let (engine, tokens) = engine("llama", "q4_k_m");
         let mut batcher = Batcher::new(engine);
-        let options = SequenceOptions { reuse: Reuse::Exact, batch_invariant: invariant };
+        let options = SequenceOptions {
+            reuse: Reuse::Exact,
+            batch_invariant: invariant,
+        };
         let asked = &requests(&tokens)[1..2];
         let first = answers_with(&mut batcher, asked, 0, options);
-        assert_eq!(!batcher.engine().batch_launches(PARALLEL).is_empty(), invariant);
+        assert_eq!(
+            !batcher.engine().batch_launches(PARALLEL).is_empty(),
+            invariant
+        );
         // Alone, its text is the same every time.
         assert_eq!(answers_with(&mut batcher, asked, 0, options), first);
     }
 }
 
-/// Bits of a row's logits, run beside so many others.
+/// Returns the bits of a row's logits, run in a batch with `others` other rows.
 fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
     let pages: Vec<Vec<u32>> = (0..=others as u32).map(|page| vec![page]).collect();
     let windowed = engine.cache().window_pages().is_some();
     for (position, &token) in tokens.iter().enumerate() {
         let windows = |all| if windowed { all } else { &[][..] };
-        let own = pages.iter().zip(0..).map(|(all, state)| Pages { all, windows: windows(&all[..]), state });
-        let row = |pages| Row { token: Source::Token(token), position, pages, draws: Draws::greedy() };
-        let rows: Vec<Row> = own.map(row).collect();
-        engine.run(&Step { rows: &rows, batch_invariant: true, ..Step::default() }).expect("a step");
+        let own = pages.iter().zip(0..).map(|(all, state)| Pages {
+            all,
+            windows: windows(&all[..]),
+            state,
+        });
+        let row = |pages| DecodeRow {
+            token: TokenSource::Token(token),
+            position,
+            pages,
+            sampling: RowSampling::greedy(),
+        };
+        let rows: Vec<DecodeRow> = own.map(row).collect();
+        engine
+            .run(&Step {
+                rows: &rows,
+                batch_invariant: true,
+                ..Step::default()
+            })
+            .expect("a step");
     }
     let mut logits = Vec::new();
     engine.row_logits(0, &mut logits).expect("logits");
     logits.into_iter().map(f32::to_bits).collect()
 }
 
-/// Families that are held to bits.
-const FAMILIES: [(&str, &str); 5] =
-    [("llama", "q4_k_m"), ("qwen3moe", "q8_0"), ("deepseek2", "q8_0"), ("gemma4", "q8_0"), ("qwen35", "q8_0")];
+/// Families that must be bit-identical.
+const FAMILIES: [(&str, &str); 5] = [
+    ("llama", "q4_k_m"),
+    ("qwen3moe", "q8_0"),
+    ("deepseek2", "q8_0"),
+    ("gemma4", "q8_0"),
+    ("qwen35", "q8_0"),
+];
 
-/// Has a row the same bits on that device beside each of these numbers of others?
+/// Checks that a row has the same bits on a device with each of these numbers of other rows.
 fn same_bits(device: &str, others: &[usize]) {
     for (family, quant) in FAMILIES {
-        let (mut engine, tokens) = engine_on(device, family, quant, others.iter().max().expect("some") + 1);
-        let of: Vec<Vec<u32>> = others.iter().map(|&others| beside(&mut engine, &tokens[..20], others)).collect();
+        let (mut engine, tokens) = engine_on(
+            device,
+            family,
+            quant,
+            others.iter().max().expect("some") + 1,
+        );
+        let of: Vec<Vec<u32>> = others
+            .iter()
+            .map(|&others| beside(&mut engine, &tokens[..20], others))
+            .collect();
         let same: Vec<bool> = of.iter().map(|bits| *bits == of[0]).collect();
-        assert!(same.iter().all(|&same| same), "{family} on {device}, beside {others:?}: {same:?}");
+        assert!(
+            same.iter().all(|&same| same),
+            "{family} on {device}, beside {others:?}: {same:?}"
+        );
     }
 }
 
@@ -188,21 +270,27 @@ fn a_row_has_the_same_bits_whatever_is_beside_it() {
     same_bits("cpu", &[0, 63]);
 }
 
-/// On a GPU, and answers as alone where 64 share steps.
+/// On a GPU, also answers with 64 sequences in a batch.
 #[cfg(feature = "cuda-tests")]
 #[test]
 fn rows_on_cuda_are_as_alone() {
     same_bits("cuda", &[0, 1, 7, 8, 31, 63]);
-    FAMILIES.iter().for_each(|(family, quant)| check_on("cuda", family, quant, 64));
+    FAMILIES
+        .iter()
+        .for_each(|(family, quant)| check_on("cuda", family, quant, 64));
 }
 
-/// What may come next: other tokens each time, or all.
+/// A constraint that allows other tokens at each step.
 struct Two(u32);
 
 impl Constraint for Two {
     fn mask(&mut self, tokens: &mut TokenSet) -> Result<(), ConstraintError> {
         let words = tokens.words().len() as u32;
-        tokens.keep(&(0..words).map(|word| 0x9249_2492u32.rotate_left(self.0 + word)).collect::<Vec<_>>());
+        tokens.keep(
+            &(0..words)
+                .map(|word| 0x9249_2492u32.rotate_left(self.0 + word))
+                .collect::<Vec<_>>(),
+        );
         Ok(())
     }
     fn accept(&mut self, _: u32) -> Result<bool, ConstraintError> {
@@ -211,41 +299,79 @@ impl Constraint for Two {
     }
 }
 
-/// An answer with parameters of its own.
+/// Returns a generation with its own parameters.
 fn own(nth: usize) -> Generation<'static> {
-    let all = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
-    let penalties = SamplingParams { repeat_penalty: 1.3, presence_penalty: 0.5, ..SamplingParams::greedy() };
+    let all = SamplingParams {
+        temperature: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        ..SamplingParams::default()
+    };
+    let penalties = SamplingParams {
+        repeat_penalty: 1.3,
+        presence_penalty: 0.5,
+        ..SamplingParams::greedy()
+    };
     let params = match nth {
-        0 => SamplingParams { top_p: 0.9, ..SamplingParams::default() },
+        0 => SamplingParams {
+            top_p: 0.9,
+            ..SamplingParams::default()
+        },
         1 => penalties,
         2 => SamplingParams { top_p: 0.2, ..all },
-        3 => SamplingParams { top_k: 20, frequency_penalty: 0.3, ..all },
+        3 => SamplingParams {
+            top_k: 20,
+            frequency_penalty: 0.3,
+            ..all
+        },
         4 => SamplingParams::greedy(),
         _ => all,
     };
-    let sampler = Sampler::new(SamplingParams { seed: nth as u64, ..params }).expect("parameters in range");
-    let one = Generation::new(sampler, ANSWER, |_| false).with_bias(vec![(3, 2.0), (nth as u32, -100.0)]);
-    if nth.is_multiple_of(2) { one.with_constraint(Box::new(Two(nth as u32))) } else { one }
+    let sampler = Sampler::new(SamplingParams {
+        seed: nth as u64,
+        ..params
+    })
+    .expect("parameters in range");
+    let one =
+        Generation::new(sampler, ANSWER, |_| false).with_bias(vec![(3, 2.0), (nth as u32, -100.0)]);
+    if nth.is_multiple_of(2) {
+        one.with_constraint(Box::new(Two(nth as u32)))
+    } else {
+        one
+    }
 }
 
-/// Answers to these prompts, each with its own way to choose, and how many tokens were chosen of what the device told.
+/// Returns the answers to these prompts, each with its own sampling, and the number of tokens
+/// chosen from device candidates.
 fn own_answers(batcher: &mut Batcher, prompts: &[(usize, &[u32])]) -> (Vec<Vec<u32>>, usize) {
-    let (vocabulary, context) = (batcher.engine().model().vocabulary(), batcher.engine().context());
+    let (vocabulary, context) = (
+        batcher.engine().model().vocabulary(),
+        batcher.engine().context(),
+    );
     let mut here = BTreeMap::new();
     for (at, &(nth, prompt)) in prompts.iter().enumerate() {
-        here.insert(batcher.add(prompt, INVARIANT).expect("a prompt"), (at, own(nth)));
+        here.insert(
+            batcher.add(prompt, INVARIANT).expect("a prompt"),
+            (at, own(nth)),
+        );
     }
     let (mut answers, mut told) = (vec![Vec::new(); prompts.len()], 0);
     while !here.is_empty() {
-        let mut asking = |sequence, history: &[u32]| here.get_mut(&sequence)?.1.ask(history, vocabulary);
+        let mut asking =
+            |sequence, history: &[u32]| here.get_mut(&sequence)?.1.row_params(history, vocabulary);
         for of in batcher.step(&mut asking).expect("a step") {
-            let Some((at, generation)) = here.get_mut(&of.sequence) else { panic!("{of:?} is nobody's") };
+            let Some((at, generation)) = here.get_mut(&of.sequence) else {
+                panic!("{of:?} is nobody's")
+            };
             let history = batcher.scheduler().tokens(of.sequence).to_vec();
-            let token = batcher.ranked(of).and_then(|ranked| generation.choose_ranked(ranked, &history));
+            let token = batcher
+                .candidates(of)
+                .and_then(|ranked| generation.choose_from_candidates(ranked, &history));
             told += usize::from(token.is_some());
             let given = match token {
-                Some(token) => Given::Token(token),
-                None => Given::Logits(batcher.logits(of).expect("logits")),
+                Some(token) => ModelOutput::Token(token),
+                None => ModelOutput::Logits(batcher.logits(of).expect("logits")),
             };
             let step = generation.take(given, &history, context).expect("a token");
             let token = step.token.expect("a token");
@@ -265,16 +391,25 @@ fn own_answers(batcher: &mut Batcher, prompts: &[(usize, &[u32])]) -> (Vec<Vec<u
 #[test]
 fn answers_with_parameters_of_their_own_do_not_depend_on_who_chooses_or_who_is_beside_them() {
     let (engine, tokens) = engine("qwen3moe", "q8_0");
-    let prompts: Vec<(usize, &[u32])> = (0..6).map(|nth| (nth, &tokens[nth..40 + 7 * nth])).collect();
-    let mut batcher = Batcher::new(engine).with_ranks(false);
-    let (alone, told): (Vec<_>, Vec<_>) = prompts.iter().map(|one| own_answers(&mut batcher, &[*one])).unzip();
+    let prompts: Vec<(usize, &[u32])> = (0..6)
+        .map(|nth| (nth, &tokens[nth..40 + 7 * nth]))
+        .collect();
+    let mut batcher = Batcher::new(engine).with_candidates(false);
+    let (alone, told): (Vec<_>, Vec<_>) = prompts
+        .iter()
+        .map(|one| own_answers(&mut batcher, &[*one]))
+        .unzip();
     let alone = alone.concat();
     assert!(told.iter().all(|&told| told == 0));
     assert_eq!(own_answers(&mut batcher, &prompts).0, alone);
-    let mut batcher = batcher.with_ranks(true);
+    let mut batcher = batcher.with_candidates(true);
     let (ranked, told) = own_answers(&mut batcher, &prompts);
     assert_eq!(ranked, alone);
-    assert!(told > 3 * ANSWER, "{told} of {} tokens", prompts.len() * ANSWER);
+    assert!(
+        told > 3 * ANSWER,
+        "{told} of {} tokens",
+        prompts.len() * ANSWER
+    );
     let one = own_answers(&mut batcher, &prompts[2..3]);
     assert_eq!(one.0, alone[2..3]);
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use crate::common::Random;
 use gristmill_llm::tokenizer::{Tokenizer, TokenizerError, TokenizerSpec};
 
-/// Characters with their class: `L`etter, `N`umber, `S`pace, line `B`reak, `O`ther (from Python's unicodedata).
+/// Characters with their class: `L`etter, `N`umber, `S`pace, line `B`reak, `O`ther
+/// (from Python's unicodedata).
 const POOL: &[(char, u8)] = &[
     ('a', b'L'),
     ('s', b'L'),
@@ -53,16 +54,19 @@ fn class(c: char) -> u8 {
     POOL.iter().find(|(p, _)| *p == c).unwrap().1
 }
 
-/// The glm4 split written as a scanner, with no regex, from the published alternatives.
+/// The glm4 split as a scanner without regex, from the published alternatives.
 fn glm4_pieces(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).map(|&c| class(c));
-    let run = |from: usize, ok: &dyn Fn(u8) -> bool| (from..).find(|&i| !at(i).is_some_and(ok)).unwrap();
+    let run =
+        |from: usize, ok: &dyn Fn(u8) -> bool| (from..).find(|&i| !at(i).is_some_and(ok)).unwrap();
     let space = |k: u8| k == b'S' || k == b'B';
     let (mut pieces, mut p) = (Vec::new(), 0);
     while p < chars.len() {
         let rest: String = chars[p..].iter().take(3).collect::<String>().to_lowercase();
-        let contraction = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d"].iter().find(|c| rest.starts_with(**c));
+        let contraction = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d"]
+            .iter()
+            .find(|c| rest.starts_with(**c));
         let other = p + usize::from(chars[p] == ' ');
         let spaces = run(p, &space);
         let end = if let Some(c) = contraction {
@@ -88,7 +92,7 @@ fn glm4_pieces(text: &str) -> Vec<String> {
     pieces
 }
 
-/// A vocabulary of single bytes only, with whole-piece lookup, to which `pieces` are added: it shows pre-tokens.
+/// A vocabulary of single bytes with whole-piece lookup; adding `pieces` makes pre-tokens visible.
 fn alphabet() -> Vec<Vec<u8>> {
     let printable = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let mut next = 255;
@@ -100,26 +104,42 @@ fn alphabet() -> Vec<Vec<u8>> {
             next
         }
     };
-    (0..256).map(|b| char::from_u32(char_of(b)).unwrap().to_string().into_bytes()).collect()
+    (0..256)
+        .map(|b| char::from_u32(char_of(b)).unwrap().to_string().into_bytes())
+        .collect()
 }
 
 fn bytes_only(pre: &str) -> TokenizerSpec {
-    TokenizerSpec { model: "gpt2".into(), pre: pre.into(), tokens: alphabet(), ..TokenizerSpec::default() }
+    TokenizerSpec {
+        model: "gpt2".into(),
+        pre: pre.into(),
+        tokens: alphabet(),
+        ..TokenizerSpec::default()
+    }
 }
 
 fn mapped(piece: &str, alphabet: &[Vec<u8>]) -> Vec<u8> {
-    piece.bytes().flat_map(|b| alphabet[usize::from(b)].clone()).collect()
+    piece
+        .bytes()
+        .flat_map(|b| alphabet[usize::from(b)].clone())
+        .collect()
 }
 
 #[test]
 fn the_glm4_regex_equals_the_scanner() {
-    // llama-bpe has the same pattern and looks whole pieces up: with the expected pieces as tokens, each is one id.
+    // llama-bpe has the same pattern and looks up whole pieces: with the expected pieces as tokens,
+    // each is one id.
     let mut random = Random(42);
     let alphabet = alphabet();
     for _ in 0..2000 {
-        let text: String = (0..random.below(24)).map(|_| POOL[random.below(POOL.len())].0).collect();
+        let text: String = (0..random.below(24))
+            .map(|_| POOL[random.below(POOL.len())].0)
+            .collect();
         let pieces = glm4_pieces(&text);
-        let mut spec = TokenizerSpec { add_bos: Some(false), ..bytes_only("llama-bpe") };
+        let mut spec = TokenizerSpec {
+            add_bos: Some(false),
+            ..bytes_only("llama-bpe")
+        };
         for piece in &pieces {
             let token = mapped(piece, &alphabet);
             if !spec.tokens.contains(&token) {
@@ -128,7 +148,10 @@ fn the_glm4_regex_equals_the_scanner() {
         }
         let tokenizer = Tokenizer::new(spec).unwrap();
         let ids = tokenizer.encode(&text, false, true);
-        let found: Vec<String> = ids.iter().map(|&id| tokenizer.decode(&[id], false)).collect();
+        let found: Vec<String> = ids
+            .iter()
+            .map(|&id| tokenizer.decode(&[id], false))
+            .collect();
         assert_eq!(found, pieces, "{text:?}");
     }
 }
@@ -136,7 +159,10 @@ fn the_glm4_regex_equals_the_scanner() {
 #[test]
 fn round_trips() {
     let mut random = Random(7);
-    let tokenizers = [common::demo_glm(), Tokenizer::new(common::deepseek_spec()).unwrap()];
+    let tokenizers = [
+        common::demo_glm(),
+        Tokenizer::new(common::deepseek_spec()).unwrap(),
+    ];
     for round in 0..400 {
         let text: String = (0..random.below(200))
             .map(|_| match round % 2 {
@@ -145,15 +171,21 @@ fn round_trips() {
             })
             .collect();
         for tokenizer in &tokenizers {
-            assert_eq!(tokenizer.decode(&tokenizer.encode(&text, false, false), false), text);
-            assert_eq!(tokenizer.decode(&tokenizer.encode(&text, true, false), true), text);
+            assert_eq!(
+                tokenizer.decode(&tokenizer.encode(&text, false, false), false),
+                text
+            );
+            assert_eq!(
+                tokenizer.decode(&tokenizer.encode(&text, true, false), true),
+                text
+            );
         }
     }
 }
 
 #[test]
 fn megabytes_take_seconds() {
-    // Everywhere but in the release profile only two tokenizers get all of it.
+    // Except in the release profile only two tokenizers get the full size.
     const SIZE: usize = 2 << 20;
     let mut random = Random(3);
     let noise: Vec<u8> = (0..SIZE).map(|_| random.next() as u8).collect();
@@ -173,16 +205,37 @@ fn megabytes_take_seconds() {
         String::from_utf8_lossy(&noise).into_owned(),
     ];
     let mut tokenizers = vec![("demo", common::demo_glm())];
-    tokenizers.push(("deepseek-llm", Tokenizer::new(common::deepseek_spec()).unwrap()));
-    for pre in ["youtu", "gpt-2", "deepseek-coder", "deepseek-v3", "gpt-4o", "kimi-k2"] {
+    tokenizers.push((
+        "deepseek-llm",
+        Tokenizer::new(common::deepseek_spec()).unwrap(),
+    ));
+    for pre in [
+        "youtu",
+        "gpt-2",
+        "deepseek-coder",
+        "deepseek-v3",
+        "gpt-4o",
+        "kimi-k2",
+    ] {
         let spec = common::deepseek_spec();
-        tokenizers.push((pre, Tokenizer::new(TokenizerSpec { pre: pre.into(), ..spec }).unwrap()));
+        tokenizers.push((
+            pre,
+            Tokenizer::new(TokenizerSpec {
+                pre: pre.into(),
+                ..spec
+            })
+            .unwrap(),
+        ));
     }
     let limit = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 2 });
     for (name, tokenizer) in &tokenizers {
         for text in &texts {
             let full = !cfg!(debug_assertions) || matches!(*name, "demo" | "deepseek-llm");
-            let text = if full { text } else { text.get(..SIZE / 16).unwrap_or("x") };
+            let text = if full {
+                text
+            } else {
+                text.get(..SIZE / 16).unwrap_or("x")
+            };
             let start = Instant::now();
             let ids = tokenizer.encode(text, false, false);
             let took = start.elapsed();
@@ -198,19 +251,27 @@ fn megabytes_take_seconds() {
 fn merging_follows_rank_then_position() {
     let spec = |merges: &[&str], extra: &[&str]| {
         let mut spec = bytes_only("glm4");
-        spec.tokens.extend(extra.iter().map(|t| t.as_bytes().to_vec()));
+        spec.tokens
+            .extend(extra.iter().map(|t| t.as_bytes().to_vec()));
         spec.merges = merges.iter().map(|m| (*m).to_owned()).collect();
         Tokenizer::new(spec).unwrap()
     };
     let show = |t: &Tokenizer, text: &str| {
-        let pieces: Vec<String> = t.encode(text, false, false).iter().map(|&id| t.decode(&[id], false)).collect();
+        let pieces: Vec<String> = t
+            .encode(text, false, false)
+            .iter()
+            .map(|&id| t.decode(&[id], false))
+            .collect();
         pieces.join("|")
     };
     assert_eq!(show(&spec(&["a a"], &["aa"]), "aaaaa"), "aa|aa|a");
     assert_eq!(show(&spec(&["b c", "a b"], &["ab", "bc"]), "abc"), "a|bc");
     assert_eq!(show(&spec(&["a b", "b c"], &["ab", "bc"]), "abc"), "ab|c");
-    assert_eq!(show(&spec(&["a a", "aa aa"], &["aa", "aaaa"]), "aaaaaaa"), "aaaa|aa|a");
-    // `ab` is only an intermediate symbol: reached through, but never emitted.
+    assert_eq!(
+        show(&spec(&["a a", "aa aa"], &["aa", "aaaa"]), "aaaaaaa"),
+        "aaaa|aa|a"
+    );
+    // `ab` is only an intermediate symbol of merges, and is never emitted.
     assert_eq!(show(&spec(&["a b", "ab c"], &["abc"]), "abcab"), "abc|a|b");
 }
 
@@ -223,15 +284,36 @@ fn malformed_descriptions_are_typed_errors() {
         assert!(error.hint().is_some() && !error.to_string().is_empty());
         error
     };
-    assert!(matches!(fails(&|s| s.model = "bert".into()), TokenizerError::UnsupportedModel { .. }));
-    assert!(matches!(fails(&|s| s.model = "llama".into()), TokenizerError::Scores { scores: 0, .. }));
-    assert!(matches!(fails(&|s| s.pre = "jais-2".into()), TokenizerError::UnsupportedPre { .. }));
-    assert!(matches!(fails(&|s| s.tokens.clear()), TokenizerError::EmptyVocabulary));
-    assert!(matches!(fails(&|s| s.token_types = Some(vec![1; 255])), TokenizerError::TokenTypes { .. }));
-    assert!(matches!(fails(&|s| s.tokens.push(b"a".to_vec())), TokenizerError::DuplicateToken { second: 256, .. }));
+    assert!(matches!(
+        fails(&|s| s.model = "bert".into()),
+        TokenizerError::UnsupportedModel { .. }
+    ));
+    assert!(matches!(
+        fails(&|s| s.model = "llama".into()),
+        TokenizerError::Scores { scores: 0, .. }
+    ));
+    assert!(matches!(
+        fails(&|s| s.pre = "jais-2".into()),
+        TokenizerError::UnsupportedPre { .. }
+    ));
+    assert!(matches!(
+        fails(&|s| s.tokens.clear()),
+        TokenizerError::EmptyVocabulary
+    ));
+    assert!(matches!(
+        fails(&|s| s.token_types = Some(vec![1; 255])),
+        TokenizerError::TokenTypes { .. }
+    ));
+    assert!(matches!(
+        fails(&|s| s.tokens.push(b"a".to_vec())),
+        TokenizerError::DuplicateToken { second: 256, .. }
+    ));
     for line in ["", " ", "a", "a ", " a", "é", " é"] {
         assert!(
-            matches!(fails(&|s| s.merges = vec![line.into()]), TokenizerError::BadMerge { index: 0, .. }),
+            matches!(
+                fails(&|s| s.merges = vec![line.into()]),
+                TokenizerError::BadMerge { index: 0, .. }
+            ),
             "{line:?}"
         );
     }
@@ -248,7 +330,10 @@ fn odd_but_harmless_descriptions_work() {
     let tokenizer = Tokenizer::new(spec).unwrap();
     assert_eq!(tokenizer.warnings().len(), 4, "{:?}", tokenizer.warnings());
     assert_eq!(tokenizer.encode("a\u{7}b", true, true), [97, 98]);
-    assert_eq!(tokenizer.decode(&[97, 12345, 7, u32::MAX], true), "a\u{FFFD}\u{FFFD}");
+    assert_eq!(
+        tokenizer.decode(&[97, 12345, 7, u32::MAX], true),
+        "a\u{FFFD}\u{FFFD}"
+    );
     assert_eq!(tokenizer.token_bytes(12345), None);
     assert!(tokenizer.eog().is_empty());
 }

@@ -1,4 +1,5 @@
-//! A directory that only its user can change, held by its descriptor: what was checked is what is used, whatever happens to its path.
+//! A directory that only its user can change, held by descriptor: the checked directory is the one
+//! used, even if its path changes.
 
 use crate::Error;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
@@ -12,26 +13,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 const TEMPORARY: &str = "tmp-";
-/// What such a directory's name begins with where others have theirs, too.
-const ELSEWHERE: &str = "gristmill-";
-/// A temporary directory is locked by its maker, but only after it was made.
+/// Name prefix of temporary directories that are created outside the store, among those of others.
+const FALLBACK_PREFIX: &str = "gristmill-";
+/// Minimum age of a temporary directory before removal: it is locked shortly after it was created.
 const GRACE: Duration = Duration::from_secs(5);
-/// Bytes that must be free where a compiler is to work: its source, its assembly and its library, several times the largest unit's.
+/// Free bytes required for a compiler's source, assembly and library: several times
+/// the largest unit's.
 #[cfg(target_os = "linux")]
-const ROOM: u64 = 16 << 20;
-/// The user of files whose owner this user namespace does not know: seen of the directories around a container's own.
-const NOBODY: u32 = 65534;
+const MIN_FREE_BYTES: u64 = 16 << 20;
+/// Owner of files whose user is unknown in this user namespace, as seen on the parent directories
+/// of a container's own.
+const NOBODY_UID: u32 = 65534;
 
 pub(super) fn fault(path: &Path, message: impl ToString) -> Error {
-    Error::Cache { path: path.into(), message: message.to_string() }
+    Error::Cache {
+        path: path.into(),
+        message: message.to_string(),
+    }
 }
 
-/// Bits of a mode that let others write.
+/// Mode bits that let others write.
 const OTHERS_WRITE: u32 = 0o022;
 const GROUP_WRITE: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
-/// A directory, open.
+/// An open directory that only its user can change.
 #[derive(Debug)]
 pub(super) struct Folder {
     directory: Arc<OwnedFd>,
@@ -46,7 +52,8 @@ pub(super) struct Entry {
 }
 
 impl Folder {
-    /// The directory at that path, made if it is not there. `ours` tells the names that may lie in one that others could read.
+    /// Opens the directory at `path`, creating it if needed. `ours` recognises the file names
+    /// permitted in a directory that others can read.
     pub fn open(path: &Path, ours: fn(&str) -> bool) -> Result<Folder, Error> {
         let me = rustix::process::geteuid().as_raw();
         DirBuilder::new()
@@ -57,15 +64,22 @@ impl Folder {
         let link = std::fs::symlink_metadata(path).map_err(|e| fault(path, e))?;
         if link.is_symlink() && link.uid() != me {
             let owner = link.uid();
-            return Err(fault(path, format!("is a symbolic link that belongs to user {owner}, not to you ({me})")));
+            return Err(fault(
+                path,
+                format!("is a symbolic link that belongs to user {owner}, not to you ({me})"),
+            ));
         }
         let real = std::fs::canonicalize(path).map_err(|e| fault(path, e))?;
-        // Nobody else can exchange what lies on the way to it, so that it is still there when it is opened.
+        // No other user can replace a directory on the path, so the directory opened below is the
+        // one checked.
         for way in real.ancestors().skip(1) {
             check_way(way).map_err(|why| fault(way, format!("leads to the cache, and {why}")))?;
         }
         let directory = open_directory(CWD, &real).map_err(|e| fault(path, e))?;
-        let folder = Folder { directory: Arc::new(directory), path: real };
+        let folder = Folder {
+            directory: Arc::new(directory),
+            path: real,
+        };
         folder.check_mode(me, ours)?;
         folder.remove_stale();
         Ok(folder)
@@ -73,36 +87,64 @@ impl Folder {
 
     fn check_mode(&self, me: u32, ours: fn(&str) -> bool) -> Result<(), Error> {
         let path = &self.path;
-        let meta =
-            self.directory.try_clone().and_then(|open| File::from(open).metadata()).map_err(|e| fault(path, e))?;
-        // What root alone can write to is read by everybody who may: the cache in an image of a container.
+        let meta = self
+            .directory
+            .try_clone()
+            .and_then(|open| File::from(open).metadata())
+            .map_err(|e| fault(path, e))?;
+        // A directory that only root can write to may be used by everyone: the cache of a container
+        // image.
         if ![me, 0].contains(&meta.uid()) {
-            return Err(fault(path, format!("belongs to user {}, not to you ({me})", meta.uid())));
+            return Err(fault(
+                path,
+                format!("belongs to user {}, not to you ({me})", meta.uid()),
+            ));
         }
         let mode = meta.mode() & 0o777;
         if mode & OTHERS_WRITE != 0 {
-            let why = "so what lies in it cannot be trusted and is not read; empty it and `chmod 700` it";
-            return Err(fault(path, format!("others can write to it (mode {mode:03o}), {why}")));
+            let why =
+                "so what lies in it cannot be trusted and is not read; empty it and `chmod 700` it";
+            return Err(fault(
+                path,
+                format!("others can write to it (mode {mode:03o}), {why}"),
+            ));
         }
         if mode & 0o055 != 0 && meta.uid() == me {
-            if let Some(foreign) = self.names().into_iter().find(|name| !ours(name) && !is_temporary(name)) {
-                let what = format!("others can read it (mode {mode:03o}), and it holds other things ({foreign})");
-                return Err(fault(path, format!("{what}; give the cache a directory of its own")));
+            if let Some(foreign) = self
+                .names()
+                .into_iter()
+                .find(|name| !ours(name) && !is_temporary(name))
+            {
+                let what = format!(
+                    "others can read it (mode {mode:03o}), and it holds other things ({foreign})"
+                );
+                return Err(fault(
+                    path,
+                    format!("{what}; give the cache a directory of its own"),
+                ));
             }
-            // A file system that nobody can write to stays as it is.
+            // A read-only file system stays as it is.
             let closed = rustix::fs::fchmod(&self.directory, Mode::RWXU);
-            closed.or_else(|e| if e == Errno::ROFS { Ok(()) } else { Err(fault(path, e)) })?;
+            closed.or_else(|e| {
+                if e == Errno::ROFS {
+                    Ok(())
+                } else {
+                    Err(fault(path, e))
+                }
+            })?;
         }
         Ok(())
     }
 
-    /// Where it was when it was opened.
+    /// Path of the directory when it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The bytes of a file of at most so many; `None` if there is nothing of that name. Anything but a file of ours is an error: a link, what
-    /// would have to be waited for (a FIFO), what is too long.
+    /// Reads a file of at most `most` bytes; `None` if the name does not exist.
+    ///
+    /// Anything but a regular file of this user or root is an error: a link, a FIFO (which would
+    /// block), a file that is too long.
     pub fn read(&self, name: &str, most: u64) -> Result<Option<(File, Vec<u8>)>, Errno> {
         use std::io::Read;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -123,8 +165,11 @@ impl Folder {
             return Err(Errno::FBIG);
         }
         let mut bytes = Vec::new();
-        // It may still grow: what is read is bounded, not what was promised.
-        let read = file.by_ref().take(most.saturating_add(1)).read_to_end(&mut bytes);
+        // The file may still grow, so the read itself is bounded.
+        let read = file
+            .by_ref()
+            .take(most.saturating_add(1))
+            .read_to_end(&mut bytes);
         match read {
             Ok(n) if n as u64 <= most => Ok(Some((file, bytes))),
             Ok(_) => Err(Errno::FBIG),
@@ -132,44 +177,67 @@ impl Folder {
         }
     }
 
-    /// Makes a file of these bytes, whole or not at all.
+    /// Writes a file atomically from `parts`.
     pub fn write(&self, name: &str, parts: &[&[u8]]) -> Result<(), Error> {
         let temporary = Temporary::make(&self.directory, &self.path, TEMPORARY)?;
         let write = || -> std::io::Result<()> {
             use std::io::Write;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let mut file =
-                File::from(rustix::fs::openat(&temporary.directory, "entry", flags, Mode::RUSR | Mode::WUSR)?);
+            let mut file = File::from(rustix::fs::openat(
+                &temporary.directory,
+                "entry",
+                flags,
+                Mode::RUSR | Mode::WUSR,
+            )?);
             parts.iter().try_for_each(|part| file.write_all(part))?;
             file.sync_all()?;
-            Ok(rustix::fs::renameat(&temporary.directory, "entry", &self.directory, name)?)
+            Ok(rustix::fs::renameat(
+                &temporary.directory,
+                "entry",
+                &self.directory,
+                name,
+            )?)
         };
         write().map_err(|e| fault(&self.path, format!("cannot be written to: {e}")))
     }
 
-    /// Removes what has that name: a file, or an empty directory.
+    /// Removes the file or empty directory of that name.
     pub fn remove(&self, name: &str) -> bool {
         let remove = |flags| rustix::fs::unlinkat(&self.directory, name, flags);
-        remove(AtFlags::empty()).or_else(|_| remove(AtFlags::REMOVEDIR)).is_ok()
+        remove(AtFlags::empty())
+            .or_else(|_| remove(AtFlags::REMOVEDIR))
+            .is_ok()
     }
 
     fn names(&self) -> Vec<String> {
         names(self.directory.as_fd())
     }
 
-    /// Its files whose names `ours` knows.
+    /// Lists the files with names that `ours` accepts.
     pub fn entries(&self, ours: fn(&str) -> bool) -> Vec<Entry> {
         let entry = |name: String| {
-            let stat = rustix::fs::statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-            Some(Entry { bytes: u64::try_from(stat.st_size).ok()?, modified: modified(&stat), name })
+            let stat =
+                rustix::fs::statat(&self.directory, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            Some(Entry {
+                bytes: u64::try_from(stat.st_size).ok()?,
+                modified: modified(&stat),
+                name,
+            })
         };
-        self.names().into_iter().filter(|name| ours(name)).filter_map(entry).collect()
+        self.names()
+            .into_iter()
+            .filter(|name| ours(name))
+            .filter_map(entry)
+            .collect()
     }
 
-    /// A directory in it that goes when it is dropped, on a disk that has room for a compiler's files.
+    /// Creates a temporary directory inside, removed on drop; fails if the disk has no room for
+    /// a compiler's files.
     pub fn temporary(&self) -> Result<Temporary, Error> {
         let temporary = Temporary::make(&self.directory, &self.path, TEMPORARY)?;
-        temporary.check_room().map_err(|e| fault(&self.path, format!("has no room: {e}")))?;
+        temporary
+            .check_room()
+            .map_err(|e| fault(&self.path, format!("has no room: {e}")))?;
         Ok(temporary)
     }
 
@@ -178,35 +246,55 @@ impl Folder {
     }
 }
 
-/// Removes this user's temporary directories of processes that are gone from `parent`: those whose lock is free.
+/// Removes this user's temporary directories in `parent` whose processes have ended: those
+/// with a free lock.
 fn remove_stale(parent: BorrowedFd, prefix: &str) {
     let me = rustix::process::geteuid().as_raw();
-    for name in names(parent).into_iter().filter(|name| has_numbers(name, prefix)) {
-        let Ok(directory) = open_directory(parent, Path::new(&name)) else { continue };
-        let Ok(stat) = rustix::fs::fstat(&directory) else { continue };
+    for name in names(parent)
+        .into_iter()
+        .filter(|name| has_numbers(name, prefix))
+    {
+        let Ok(directory) = open_directory(parent, Path::new(&name)) else {
+            continue;
+        };
+        let Ok(stat) = rustix::fs::fstat(&directory) else {
+            continue;
+        };
         let age = modified(&stat).elapsed().ok();
         let directory = File::from(directory);
-        if stat.st_uid == me && age.is_some_and(|age| age >= GRACE) && directory.try_lock().is_ok() {
+        if stat.st_uid == me && age.is_some_and(|age| age >= GRACE) && directory.try_lock().is_ok()
+        {
             remove_tree(parent, &name, directory.as_fd());
         }
     }
 }
 
-/// May nobody else exchange what lies in this directory, which leads to another?
+/// Checks that no other user can replace entries of this directory, an ancestor of another.
 fn check_way(way: &Path) -> Result<(), String> {
     let me = rustix::process::geteuid().as_raw();
     let meta = std::fs::metadata(way).map_err(|e| e.to_string())?;
-    if ![0, me, NOBODY].contains(&meta.uid()) {
+    if ![0, me, NOBODY_UID].contains(&meta.uid()) {
         return Err(format!("belongs to user {}, not to you ({me})", meta.uid()));
     }
     let mode = meta.mode() & 0o7777;
-    // Many systems give every user a group of the user's own number, with nobody else in it, and let that group write to what the user makes.
+    // Many systems give every user a private group with the same number and make new files writable
+    // for that group.
     let own_group = meta.gid() == meta.uid();
-    let others_write = if own_group { OTHERS_WRITE & !GROUP_WRITE } else { OTHERS_WRITE };
+    let others_write = if own_group {
+        OTHERS_WRITE & !GROUP_WRITE
+    } else {
+        OTHERS_WRITE
+    };
     if mode & others_write != 0 && mode & STICKY == 0 {
         let why = "so what lies in it cannot be trusted and is not read";
-        let remedy = if meta.uid() == me { format!("; `chmod go-w {}`", way.display()) } else { String::new() };
-        return Err(format!("others can write to it (mode {mode:03o}), {why}{remedy}"));
+        let remedy = if meta.uid() == me {
+            format!("; `chmod go-w {}`", way.display())
+        } else {
+            String::new()
+        };
+        return Err(format!(
+            "others can write to it (mode {mode:03o}), {why}{remedy}"
+        ));
     }
     Ok(())
 }
@@ -220,14 +308,17 @@ fn modified(stat: &Stat) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::new(stat.st_mtime.max(0) as u64, stat.st_mtime_nsec as u32)
 }
 
-/// Names in a directory, of those that are text.
+/// Lists the names in a directory that are valid UTF-8.
 fn names(directory: BorrowedFd) -> Vec<String> {
     let listed = Dir::read_from(directory).into_iter().flatten().flatten();
     let name = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok().map(String::from);
-    listed.filter_map(name).filter(|name| name != "." && name != "..").collect()
+    listed
+        .filter_map(name)
+        .filter(|name| name != "." && name != "..")
+        .collect()
 }
 
-/// Removes a directory, which is open, with all that is in it. Links are removed, not followed.
+/// Removes an open directory recursively. Links are removed, not followed.
 fn remove_tree(parent: BorrowedFd, name: &str, directory: BorrowedFd) {
     for inside in names(directory) {
         if rustix::fs::unlinkat(directory, &inside, AtFlags::empty()).is_err()
@@ -243,35 +334,45 @@ pub(super) fn is_temporary(name: &str) -> bool {
     has_numbers(name, TEMPORARY)
 }
 
-/// Is it a temporary directory's name that begins so: with two numbers after it?
+/// Returns whether `name` is a temporary directory's name: `prefix`, a number, `-`, a number.
 fn has_numbers(name: &str, prefix: &str) -> bool {
-    let numbers = name.strip_prefix(prefix).and_then(|rest| rest.split_once('-'));
+    let numbers = name
+        .strip_prefix(prefix)
+        .and_then(|rest| rest.split_once('-'));
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     numbers.is_some_and(|(process, count)| is_number(process) && is_number(count))
 }
 
-/// A private directory, removed when dropped.
+/// A private directory, removed on drop.
 pub struct Temporary {
     parent: Arc<OwnedFd>,
     name: String,
     path: PathBuf,
-    /// Locked: says that its maker lives; the system frees it whatever ends the process.
+    /// Locked while its process lives; the system releases the lock however the process ends.
     directory: File,
 }
 
 impl Temporary {
-    /// In a directory whose path is this.
+    /// Creates a directory in `parent`, which is at path `at`.
     fn make(parent: &Arc<OwnedFd>, at: &Path, prefix: &str) -> Result<Temporary, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // Another process may have this number: one in another container that shares the directory.
+        // Another process may have the same id, in another container that shares the directory.
         for _ in 0..10_000 {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!("{prefix}{}-{number}", std::process::id());
             match rustix::fs::mkdirat(parent, &name, Mode::RWXU) {
                 Ok(()) => {
-                    let directory = File::from(open_directory(parent, Path::new(&name)).map_err(|e| fault(at, e))?);
-                    let _ = directory.try_lock(); // a file system without locks keeps its leftovers longer
-                    return Ok(Temporary { parent: parent.clone(), path: at.join(&name), name, directory });
+                    let directory = File::from(
+                        open_directory(parent, Path::new(&name)).map_err(|e| fault(at, e))?,
+                    );
+                    // a file system without locks keeps leftovers longer
+                    let _ = directory.try_lock();
+                    return Ok(Temporary {
+                        parent: parent.clone(),
+                        path: at.join(&name),
+                        name,
+                        directory,
+                    });
                 }
                 Err(Errno::EXIST) => {}
                 Err(e) => return Err(fault(at, format!("cannot be written to: {e}"))),
@@ -280,12 +381,13 @@ impl Temporary {
         Err(fault(at, "is full of temporary directories"))
     }
 
-    /// In the system's places for such: where the store has none.
+    /// Creates one in the system's directories for temporary files, when the store has none.
     pub(super) fn elsewhere() -> Result<Temporary, Error> {
         Temporary::in_one_of(&[std::env::temp_dir(), "/dev/shm".into(), "/var/tmp".into()])
     }
 
-    /// In the first of these directories that will do; one without much room only where no other will.
+    /// Creates one in the first usable directory; one without enough room is used only if
+    /// no other is usable.
     pub(super) fn in_one_of(places: &[PathBuf]) -> Result<Temporary, Error> {
         let (mut small, mut refused) = (None, Vec::new());
         for place in places {
@@ -298,37 +400,51 @@ impl Temporary {
         small.ok_or_else(|| Error::NoTemporary(refused.join("; ")))
     }
 
-    /// In that directory, or why not.
+    /// Creates one in `place`, or returns the reason that it is unusable.
     fn within(place: &Path) -> Result<Temporary, String> {
         let of = |path: &Path, why: String| format!("{}: {why}", path.display());
         let real = std::fs::canonicalize(place).map_err(|e| of(place, e.to_string()))?;
-        // A compiler's output must be what is loaded.
-        real.ancestors().try_for_each(|way| check_way(way).map_err(|why| of(way, why)))?;
+        // A compiler's output must not be replaced before it is loaded.
+        real.ancestors()
+            .try_for_each(|way| check_way(way).map_err(|why| of(way, why)))?;
         let directory = open_directory(CWD, &real).map_err(|e| of(place, e.to_string()))?;
-        // What a start that was interrupted left there; nothing else does, as there may be no store.
-        remove_stale(directory.as_fd(), ELSEWHERE);
-        Temporary::make(&Arc::new(directory), &real, ELSEWHERE).map_err(|e| match e {
+        // Leftovers of an interrupted start; without a store, nothing else removes them.
+        remove_stale(directory.as_fd(), FALLBACK_PREFIX);
+        Temporary::make(&Arc::new(directory), &real, FALLBACK_PREFIX).map_err(|e| match e {
             Error::Cache { path, message } => of(&path, message),
             other => other.to_string(),
         })
     }
 
-    /// Has the disk room for a compiler's files? Quotas and reserves are known to the system alone, so it is asked for them.
+    /// Checks that the disk has room for a compiler's files. Only the system knows quotas and
+    /// reserves, so this allocates a probe file.
     fn check_room(&self) -> Result<(), Errno> {
         #[cfg(target_os = "linux")]
         {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-            let probe = rustix::fs::openat(&self.directory, "room", flags, Mode::RUSR | Mode::WUSR)?;
-            let found = rustix::fs::fallocate(&probe, rustix::fs::FallocateFlags::empty(), 0, ROOM);
+            let probe =
+                rustix::fs::openat(&self.directory, "room", flags, Mode::RUSR | Mode::WUSR)?;
+            let found = rustix::fs::fallocate(
+                &probe,
+                rustix::fs::FallocateFlags::empty(),
+                0,
+                MIN_FREE_BYTES,
+            );
             rustix::fs::unlinkat(&self.directory, "room", AtFlags::empty())?;
-            // A file system that cannot be asked may have it.
-            found.or_else(|e| if matches!(e, Errno::NOSPC | Errno::DQUOT) { Err(e) } else { Ok(()) })
+            // A file system that does not support the call may have room.
+            found.or_else(|e| {
+                if matches!(e, Errno::NOSPC | Errno::DQUOT) {
+                    Err(e)
+                } else {
+                    Ok(())
+                }
+            })
         }
         #[cfg(not(target_os = "linux"))]
         Ok(())
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

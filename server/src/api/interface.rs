@@ -1,10 +1,10 @@
-//! What an interface is to the server.
+//! Traits that an API endpoint implements: request parsing and response encoding.
 
 use crate::core::error::RequestError;
 use crate::core::event::Usage;
 use crate::core::model::Served;
-use crate::core::models::policy::Stay;
-use crate::core::output::{Answer, OutputEvent};
+use crate::core::models::policy::KeepAlive;
+use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::GenerateRequest;
 use crate::net::stream::{Chunk, Framing};
 use axum::response::Response;
@@ -12,48 +12,52 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// An endpoint that answers are generated for.
+/// An endpoint that generates text.
 pub trait Interface: 'static {
-    /// Its requests.
+    /// The deserialised request body.
     type Body: DeserializeOwned + Send + 'static;
-    /// What tells its answers.
+    /// Encoder of the responses.
     type Encoder: ResponseEncoder;
-    /// The model that a request names.
+    /// Returns the model that the request names.
     fn model(body: &Self::Body) -> Option<&str>;
-    /// What a request asks of the core, and how it wants to be told.
+    /// Converts the body into the core's request and the encoder of its response.
     ///
     /// # Errors
-    /// What makes no sense, or cannot be honoured.
-    fn request(body: Self::Body, served: &Arc<Served>) -> Result<(GenerateRequest, Self::Encoder), RequestError>;
-    /// How long the model stays after a request that says so.
+    /// The first parameter that is malformed or not supported.
+    fn request(
+        body: Self::Body,
+        served: &Arc<Served>,
+    ) -> Result<(GenerateRequest, Self::Encoder), RequestError>;
+    /// Returns how long the model stays loaded after this request, if the request says.
     ///
     /// # Errors
-    /// When that makes no sense.
-    fn stay(_body: &Self::Body) -> Result<Option<Stay>, RequestError> {
+    /// When the value is malformed.
+    fn keep_alive(_body: &Self::Body) -> Result<Option<KeepAlive>, RequestError> {
         Ok(None)
     }
-    /// What is told of a request that asks for nothing but that the model is there, or no longer; once that is so.
-    fn nothing(_body: &Self::Body, _served: &Served) -> Option<Value> {
+    /// Response to a request that only loads or unloads the model; `None` for a request that
+    /// generates.
+    fn load_response(_body: &Self::Body, _served: &Served) -> Option<Value> {
         None
     }
 }
 
-/// What tells answers in the form of one interface: as they come, or whole.
+/// Encodes output events in the format of one interface, streamed or whole.
 pub trait ResponseEncoder: Send + 'static {
-    /// How its streams are told.
+    /// Framing of the response stream.
     const FRAMING: Framing;
-    /// The response begins.
+    /// Called when the response begins.
     fn begin(&mut self, _out: &mut Vec<Chunk>) {}
-    /// A prompt has been run.
+    /// Called when a prompt has been run.
     fn prompt(&mut self, _usage: &Usage, _out: &mut Vec<Chunk>) {}
-    /// More of an answer.
+    /// Called for each output event of choice `choice`.
     fn output(&mut self, choice: usize, event: OutputEvent, out: &mut Vec<Chunk>);
-    /// What belongs together has come.
+    /// Called after the last output event of one engine event, to send what the encoder holds back.
     fn together(&mut self, _out: &mut Vec<Chunk>) {}
-    /// The end of all.
+    /// Called once, after all choices have finished.
     fn end(&mut self, usage: &Usage, out: &mut Vec<Chunk>);
-    /// It cannot go on; the response has begun with success.
+    /// Called when generation fails after the response has begun with status 200.
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>);
-    /// All of it at once.
-    fn whole(self, answers: Vec<Answer>, usage: &Usage) -> Response;
+    /// Encodes the complete response of a request that does not stream.
+    fn whole(self, answers: Vec<FinishedReply>, usage: &Usage) -> Response;
 }

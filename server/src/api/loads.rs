@@ -1,4 +1,4 @@
-//! `/v1/loads`: how busy the server is, in SGLang's words, as routers ask.
+//! `/v1/loads`: the server's load in SGLang's format, for routers.
 
 use crate::api::date::date;
 use crate::app::App;
@@ -23,17 +23,24 @@ fn describe(load: &Load) -> Value {
     })
 }
 
-/// `/v1/loads?model=NAME`: of that model, or of all together, and of each.
+/// `/v1/loads?model=NAME`: load of one model, or of all models in total and each on its own.
 ///
 /// # Errors
 /// When there is no such model.
-pub async fn loads(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn loads(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (_, named) = asked.parameter("model");
     let named = named.map(|name| app.models.find(Some(&name))).transpose()?;
-    // SGLang has one for each rank of data parallelism; here one process is one rank.
+    // SGLang lists one entry for each data-parallel rank; this process is a single rank.
     let mut rank = describe(&named.map_or_else(|| app.models.total_load(), |model| model.load()));
     rank["dp_rank"] = 0.into();
-    let models = app.models.all().iter().filter(|model| named.is_none_or(|named| Arc::ptr_eq(named, model)));
+    let models = app
+        .models
+        .entries()
+        .iter()
+        .filter(|model| named.is_none_or(|named| Arc::ptr_eq(named, model)));
     let models: Vec<Value> = models
         .map(|model| {
             let mut load = describe(&model.load());
@@ -41,5 +48,7 @@ pub async fn loads(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
             load
         })
         .collect();
-    Ok(Json(json!({ "timestamp": date(now()), "dp_rank_count": 1, "loads": [rank], "models": models })))
+    Ok(Json(
+        json!({ "timestamp": date(now()), "dp_rank_count": 1, "loads": [rank], "models": models }),
+    ))
 }

@@ -1,5 +1,5 @@
-//! Interfaces: how requests come and answers go, for each kind of client. An interface is an adapter to the core; none knows another, but for what
-//! `openai` shares within itself.
+//! API interfaces: adapters between the wire formats of client families and the core. No interface
+//! depends on another; `openai` shares code only among its own endpoints.
 
 mod anthropic;
 mod date;

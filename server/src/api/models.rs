@@ -1,9 +1,10 @@
-//! `/v1/models`: those that there are. OpenAI's clients and Anthropic's both ask here, and each finds the fields that it knows.
+//! `/v1/models`: lists the models. OpenAI's and Anthropic's clients share this path, so each entry
+//! has the fields of both.
 
 use crate::api::date::date;
 use crate::app::App;
 use crate::core::error::RequestError;
-use crate::core::models::entry::Model;
+use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Status;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -11,7 +12,7 @@ use axum::extract::{Path, State};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// How a model is: in llama.cpp's words, and how far it is or why it is not there.
+/// Model status in llama.cpp's format, with loading progress or the reason of a failure.
 fn status(status: Status) -> Value {
     match status {
         Status::Unloaded => json!({ "value": "unloaded" }),
@@ -26,7 +27,7 @@ fn status(status: Status) -> Value {
     }
 }
 
-fn describe(app: &App, model: &Model) -> Value {
+fn describe(app: &App, model: &ModelEntry) -> Value {
     json!({
         "id": model.name(),
         "object": "model",
@@ -34,25 +35,27 @@ fn describe(app: &App, model: &Model) -> Value {
         "owned_by": app.config.owned_by,
         "aliases": model.names.aliases,
         "status": status(app.models.status(model)),
-        // As vLLM has it.
-        "max_model_len": model.known().map(|plan| plan.context),
-        // Anthropic's.
+        // vLLM's field.
+        "max_model_len": model.cached_plan().map(|plan| plan.context),
+        // Fields of Anthropic's interface.
         "type": "model",
         "display_name": model.name(),
         "created_at": date(model.created),
     })
 }
 
-/// All of them.
+/// `GET /v1/models`: all served models.
 pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    let all = app.models.all();
+    let all = app.models.entries();
     let data: Vec<Value> = all.iter().map(|model| describe(&app, model)).collect();
-    let name = |model: Option<&Arc<Model>>| model.map(|model| model.name().to_owned());
+    let name = |model: Option<&Arc<ModelEntry>>| model.map(|model| model.name().to_owned());
     let (first, last) = (name(all.first()), name(all.last()));
-    Json(json!({ "object": "list", "data": data, "has_more": false, "first_id": first, "last_id": last }))
+    Json(
+        json!({ "object": "list", "data": data, "has_more": false, "first_id": first, "last_id": last }),
+    )
 }
 
-/// The one of that name.
+/// `GET /v1/models/{name}`: one model, by its name or an alias.
 pub async fn get(
     State(app): State<Arc<App>>,
     name: Result<Path<String>, PathRejection>,

@@ -1,8 +1,8 @@
-//! Tokens and facts of a model, in the words of llama.cpp's server and of vLLM's.
+//! Tokenizer and model metadata endpoints in the formats of llama.cpp's server and of vLLM.
 
 use crate::app::App;
 use crate::core::error::RequestError;
-use crate::core::models::entry::Model;
+use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::{Models, Status};
 use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
@@ -12,36 +12,43 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// A text to be made tokens of: llama.cpp's `content`, vLLM's `prompt`.
+/// Body of `/tokenize`: the text is llama.cpp's `content` or vLLM's `prompt`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct TokenizeRequest {
     #[serde(alias = "prompt")]
     content: String,
     model: Option<String>,
-    /// With what the model wants before every text? vLLM does unless said, llama.cpp where it is said.
+    /// Whether to add the model's special tokens (BOS); off by default, as in llama.cpp (vLLM adds
+    /// them by default).
     #[serde(alias = "add_special_tokens")]
     add_special: Option<bool>,
-    /// Are texts of special tokens these?
+    /// Whether the text of a special token is encoded as that token; on by default.
     parse_special: Option<bool>,
-    /// With the text of each?
+    /// Whether each token is returned with its text.
     #[serde(alias = "return_token_strs")]
     with_pieces: Option<bool>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
 
-/// `/tokenize`.
+/// `/tokenize`: encodes a text as tokens.
 ///
 /// # Errors
-/// When it is no such request.
-pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+/// When the request is malformed or the model is unknown.
+pub async fn tokenize(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
-    let tokens = app.beside(client, move |models| {
+    let tokens = app.run_blocking(client, move |models| {
         let request: TokenizeRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let tokenizer = &preprocessor.served.tokenizer;
-        let (special, add) = (request.parse_special.unwrap_or(true), request.add_special.unwrap_or(false));
+        let (special, add) = (
+            request.parse_special.unwrap_or(true),
+            request.add_special.unwrap_or(false),
+        );
         let tokens = tokenizer.encode(&request.content, special, add);
         let count = tokens.len();
         let piece = |&id: &u32| json!({ "id": id, "piece": tokenizer.decode(&[id], true) });
@@ -54,7 +61,6 @@ pub async fn tokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Resu
     Ok(Json(tokens.await?))
 }
 
-/// Tokens to be made a text of.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct DetokenizeRequest {
@@ -64,18 +70,24 @@ struct DetokenizeRequest {
     _others: IgnoredFields,
 }
 
-/// `/detokenize`.
+/// `/detokenize`: decodes tokens into text.
 ///
 /// # Errors
-/// When they are no tokens of the model's.
-pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+/// When a token is not in the model's vocabulary.
+pub async fn detokenize(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
-    let text = app.beside(client, move |models| {
+    let text = app.run_blocking(client, move |models| {
         let request: DetokenizeRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let most = preprocessor.served.tokenizer.n_tokens();
         if let Some(token) = request.tokens.iter().find(|&&token| token as usize >= most) {
-            return Err(RequestError::parameter("tokens", format!("token {token} is not one of the model's {most}")));
+            return Err(RequestError::parameter(
+                "tokens",
+                format!("token {token} is not one of the model's {most}"),
+            ));
         }
         Ok(preprocessor.served.tokenizer.decode(&request.tokens, true))
     });
@@ -83,18 +95,27 @@ pub async fn detokenize(State(app): State<Arc<App>>, asked: UnreadRequest) -> Re
     Ok(Json(json!({ "content": text, "prompt": text })))
 }
 
-/// Facts of the model that the query names.
-async fn facts(app: &App, asked: UnreadRequest, tell: fn(&Preprocessor) -> Value) -> Result<Json<Value>, RequestError> {
+/// Responds with metadata of the model named in the query.
+async fn facts(
+    app: &App,
+    asked: UnreadRequest,
+    tell: fn(&Preprocessor) -> Value,
+) -> Result<Json<Value>, RequestError> {
     let (client, model) = asked.parameter("model");
-    let told = app.beside(client, move |models| Ok(tell(&Preprocessor::for_model(models, model.as_deref())?)));
+    let told = app.run_blocking(client, move |models| {
+        Ok(tell(&Preprocessor::for_model(models, model.as_deref())?))
+    });
     Ok(Json(told.await?))
 }
 
-/// `/tokenizer_info?model=NAME`: what templates and evaluations need to know, as vLLM tells it.
+/// `/tokenizer_info?model=NAME`: special tokens, chat template and context length in vLLM's format.
 ///
 /// # Errors
 /// When there is no such model, or it cannot be read.
-pub async fn tokenizer_info(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn tokenizer_info(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     facts(&app, asked, |preprocessor| {
         let served = &preprocessor.served;
         let tokenizer = &served.tokenizer;
@@ -108,13 +129,18 @@ pub async fn tokenizer_info(State(app): State<Arc<App>>, asked: UnreadRequest) -
     .await
 }
 
-/// `/props?model=NAME`: facts of the model, as llama.cpp tells them; of a server with several, where none is named, those of the server.
+/// `/props?model=NAME`: metadata of the model in llama.cpp's format.
+///
+/// With several models and no name in the query, returns properties of the server.
 ///
 /// # Errors
 /// When there is no such model, or it cannot be read.
-pub async fn props(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
-    if app.models.only().is_none() && asked.parameter("model").1.is_none() {
-        return Ok(Json(of_the_server(&app.models)));
+pub async fn props(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
+    if app.models.single_model().is_none() && asked.parameter("model").1.is_none() {
+        return Ok(Json(server_props(&app.models)));
     }
     facts(&app, asked, |preprocessor| {
         let served = &preprocessor.served;
@@ -135,10 +161,16 @@ pub async fn props(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
 
 const BUILD: &str = concat!("gristmill ", env!("CARGO_PKG_VERSION"));
 
-fn of_the_server(models: &Models) -> Value {
+fn server_props(models: &Models) -> Value {
     let names = |loaded: bool| -> Vec<&str> {
-        let is_loaded = |model: &&Arc<Model>| matches!(models.status(model), Status::Loaded(_));
-        models.all().iter().filter(|model| !loaded || is_loaded(model)).map(|model| model.name()).collect()
+        let is_loaded =
+            |model: &&Arc<ModelEntry>| matches!(models.status(model), Status::Loaded(_));
+        models
+            .entries()
+            .iter()
+            .filter(|model| !loaded || is_loaded(model))
+            .map(|model| model.name())
+            .collect()
     };
     json!({ "role": "router", "build_info": BUILD, "models": names(false), "models_loaded": names(true) })
 }

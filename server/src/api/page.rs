@@ -1,4 +1,4 @@
-//! Health and counters, for whoever watches.
+//! `/health` and `/metrics`, for load balancers and monitoring.
 
 use crate::app::App;
 use crate::core::metrics;
@@ -9,24 +9,39 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Whether requests are answered.
+/// `/health`: 200 while requests are accepted, 503 once the engine has failed or the server drains.
 pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
     if let Some(why) = app.models.shared.health.failure() {
-        return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "failed", "message": why })));
+        return (
+            StatusCode::SERVICE_UNAVAILABLE,
+            Json(json!({ "status": "failed", "message": why })),
+        );
     }
     match app.models.is_draining() {
         false => (StatusCode::OK, Json(json!({ "status": "ok" }))),
-        true => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "draining" }))),
+        true => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            Json(json!({ "status": "draining" })),
+        ),
     }
 }
 
-/// What was counted.
+/// `/metrics`: counters and gauges in Prometheus' text format.
 pub async fn counts(State(app): State<Arc<App>>) -> Response {
     let shared = &app.models.shared;
-    for model in app.models.all() {
-        shared.metrics.set_load(model.name(), &model.metrics, &model.load());
+    for model in app.models.entries() {
+        shared
+            .metrics
+            .set_load(model.name(), &model.metrics, &model.load());
     }
     shared.metrics.connections.set(app.connected.len() as i64);
-    shared.metrics.engine_failed.set(i64::from(shared.health.failure().is_some()));
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], shared.metrics.to_text()).into_response()
+    shared
+        .metrics
+        .engine_failed
+        .set(i64::from(shared.health.failure().is_some()));
+    (
+        [(header::CONTENT_TYPE, metrics::CONTENT_TYPE)],
+        shared.metrics.to_text(),
+    )
+        .into_response()
 }

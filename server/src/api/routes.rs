@@ -1,4 +1,4 @@
-//! All paths, and what every request passes through.
+//! Routes of the server and the middleware that every request passes.
 
 use crate::api::anthropic::messages::{self, Messages};
 use crate::api::openai::chat::Chat;
@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanicLayer;
 
-/// All paths.
+/// Returns the router of all endpoints.
 pub fn router(app: Arc<App>) -> Router {
     let origins = app.config.cors.clone();
     let guarded = Router::new()
@@ -38,7 +38,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/messages/count_tokens", post(messages::count))
         .route("/v1/embeddings", post(embeddings::embed))
         .route("/api/chat", post(generate::<ollama::chat::OllamaChat>))
-        .route("/api/generate", post(generate::<ollama::generate::Generate>))
+        .route(
+            "/api/generate",
+            post(generate::<ollama::generate::Generate>),
+        )
         .route("/api/tags", get(ollama::models::tags))
         .route("/api/ps", get(ollama::models::running))
         .route("/api/show", post(ollama::models::show))
@@ -51,7 +54,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/props", get(native::props))
         .route("/v1/loads", get(loads::loads))
         .route("/metrics", get(counts))
-        .route_layer(middleware::from_fn_with_state(app.clone(), guard::check_key));
+        .route_layer(middleware::from_fn_with_state(
+            app.clone(),
+            guard::check_key,
+        ));
     let router = Router::new()
         .route("/health", get(health))
         .merge(page::router())
@@ -60,7 +66,7 @@ pub fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(async || RequestError::method())
         .layer(middleware::from_fn_with_state(app.clone(), host::check))
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(middleware::from_fn(shape::of_errors))
+        .layer(middleware::from_fn(shape::shape_errors))
         .layer(middleware::from_fn_with_state(app.clone(), draining::close))
         .with_state(app);
     match cors::layer(&origins) {
@@ -69,7 +75,8 @@ pub fn router(app: Arc<App>) -> Router {
     }
 }
 
-/// What connections meet: all paths once there is a model, and before that a word that it is on its way.
+/// Router in front of the server: answers 503 with loading progress until the real router is
+/// installed.
 #[derive(Clone, Default)]
 pub struct ReadinessGate {
     behind: Arc<OnceLock<Router>>,
@@ -77,44 +84,54 @@ pub struct ReadinessGate {
 }
 
 impl ReadinessGate {
-    /// How far it is: whoever loads says so there.
+    /// Returns the handle on which the loader reports progress.
     pub fn loading(&self) -> Loading {
         self.loading.clone()
     }
-    /// From now on requests are answered.
+    /// Installs the router; from now on it handles all requests.
     pub fn open(&self, router: Router) {
-        // It is opened once.
+        // The gate opens once; a second router is ignored.
         let _ = self.behind.set(router);
     }
-    /// As a service.
+    /// Returns the gate as a router.
     pub fn router(&self) -> Router {
         Router::new()
             .fallback(ReadinessGate::answer)
-            .layer(middleware::from_fn(shape::of_errors))
+            .layer(middleware::from_fn(shape::shape_errors))
             .layer(middleware::from_fn(log::requests))
             .with_state(self.clone())
     }
     async fn answer(State(gate): State<ReadinessGate>, request: Request) -> Response {
         match gate.behind.get() {
-            // A router is always ready, and never fails.
-            Some(router) => router.clone().oneshot(request).await.unwrap_or_else(|never| match never {}),
-            // A browser gets the page, which shows how far it is.
+            // A router is always ready and cannot fail.
+            Some(router) => router
+                .clone()
+                .oneshot(request)
+                .await
+                .unwrap_or_else(|never| match never {}),
+            // A browser gets the web page, which shows the loading progress.
             None if request.uri().path() == "/" && reads_pages(&request) => {
                 (StatusCode::SERVICE_UNAVAILABLE, page::index()).into_response()
             }
-            None if page::is_part(request.uri().path()) => {
-                page::router().oneshot(request).await.unwrap_or_else(|never| match never {})
-            }
-            None if request.uri().path() == "/health" => {
-                (StatusCode::SERVICE_UNAVAILABLE, Json(gate.loading.to_json())).into_response()
-            }
+            None if page::is_part(request.uri().path()) => page::router()
+                .oneshot(request)
+                .await
+                .unwrap_or_else(|never| match never {}),
+            None if request.uri().path() == "/health" => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                Json(gate.loading.to_json()),
+            )
+                .into_response(),
             None => RequestError::loading().into_response(),
         }
     }
 }
 
 fn reads_pages(request: &Request) -> bool {
-    let accepted = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let accepted = request
+        .headers()
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok());
     accepted.is_some_and(|kinds| kinds.contains("text/html"))
 }
 

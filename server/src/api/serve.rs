@@ -1,37 +1,37 @@
-//! From a request of any interface to its response.
+//! Generic request handler of the generating endpoints: parse, prepare, submit, stream or collect.
 
 use crate::api::interface::{Interface, ResponseEncoder};
 use crate::app::App;
 use crate::core::client::Origin;
 use crate::core::error::RequestError;
-use crate::core::loading::Step;
-use crate::core::models::policy::Stay;
+use crate::core::loading::LoadStep;
+use crate::core::models::policy::KeepAlive;
 use crate::core::models::pool::Status;
 use crate::core::output::{Outputs, StreamItem};
 use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, UnreadRequest};
-use crate::net::stream::{self, Chunk, Source};
+use crate::net::stream::{self, Chunk, ChunkSource};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Answers a request.
+/// Handles a generation request of the interface `I`.
 ///
 /// # Errors
-/// Why there is no answer.
+/// When the request is invalid, refused, or generation fails before the response has begun.
 pub async fn generate<I: Interface>(
     State(app): State<Arc<App>>,
     asked: UnreadRequest,
 ) -> Result<Response, RequestError> {
     let (read, client, received) = asked.json(&app).await?;
     let origin = Origin { client, received };
-    let ready = app.beside(client, move |models| {
+    let ready = app.run_blocking(client, move |models| {
         let body = body::parse::<I::Body>(&read)?;
         let preprocessor = Preprocessor::for_model(models, I::model(&body))?;
-        let stay = I::stay(&body)?;
-        if let Some(nothing) = I::nothing(&body, &preprocessor.served) {
+        let stay = I::keep_alive(&body)?;
+        if let Some(nothing) = I::load_response(&body, &preprocessor.served) {
             return Ok((preprocessor, Err((nothing, stay))));
         }
         let (request, encoder) = I::request(body, &preprocessor.served)?;
@@ -47,8 +47,13 @@ pub async fn generate<I: Interface>(
         }
         (preprocessor, Err((nothing, stay))) => {
             let is_loaded = matches!(app.models.status(&preprocessor.model), Status::Loaded(_));
-            // One that is there learns how long it stays; one that is not comes, unless it would leave at once.
-            let is_asked = if is_loaded { stay.is_some() } else { stay != Some(Stay::For(Duration::ZERO)) };
+            // A request without input sets the keep-alive of a loaded model and loads an unloaded
+            // one, unless the keep-alive is 0.
+            let is_asked = if is_loaded {
+                stay.is_some()
+            } else {
+                stay != Some(KeepAlive::For(Duration::ZERO))
+            };
             if is_asked {
                 let (mut request, outputs) = preprocessor.prepare_load(origin);
                 request.stay = stay;
@@ -59,23 +64,26 @@ pub async fn generate<I: Interface>(
         }
     };
     if streams {
-        return Ok(stream::respond(I::Encoder::FRAMING, Encoding::new(outputs, encoder)));
+        return Ok(stream::respond(
+            I::Encoder::FRAMING,
+            EncodedStream::new(outputs, encoder),
+        ));
     }
     let (answers, usage) = outputs.collect().await?;
     Ok(encoder.whole(answers, &usage))
 }
 
-/// An answer that is told as it comes.
-pub struct Encoding<E> {
+/// Stream of a response's encoded chunks.
+pub struct EncodedStream<E> {
     outputs: Outputs,
     encoder: E,
     begun: bool,
-    /// Was it told that it waits?
+    /// Whether a queue position has been sent.
     waited: bool,
     over: bool,
 }
 
-impl<E: ResponseEncoder> Source for Encoding<E> {
+impl<E: ResponseEncoder> ChunkSource for EncodedStream<E> {
     async fn next(&mut self) -> Option<Vec<Chunk>> {
         if self.over {
             return None;
@@ -92,13 +100,19 @@ impl<E: ResponseEncoder> Source for Encoding<E> {
                     self.waited = true;
                     out.push(Chunk::Comment(format!("waiting behind {others}")));
                 }
-                Some(StreamItem::Loading(Step { what, total: 0, .. })) => out.push(Chunk::Comment(what)),
-                Some(StreamItem::Loading(Step { what, done, total })) => {
+                Some(StreamItem::Loading(LoadStep { what, total: 0, .. })) => {
+                    out.push(Chunk::Comment(what))
+                }
+                Some(StreamItem::Loading(LoadStep { what, done, total })) => {
                     out.push(Chunk::Comment(format!("{what} {done} of {total}")));
                 }
-                Some(StreamItem::Reading(done, total)) => out.push(Chunk::Comment(format!("prompt {done} of {total}"))),
+                Some(StreamItem::Reading(done, total)) => {
+                    out.push(Chunk::Comment(format!("prompt {done} of {total}")))
+                }
                 Some(StreamItem::Prompt(usage)) => self.encoder.prompt(&usage, &mut out),
-                Some(StreamItem::Output(choice, event)) => self.encoder.output(choice, event, &mut out),
+                Some(StreamItem::Output(choice, event)) => {
+                    self.encoder.output(choice, event, &mut out)
+                }
                 Some(StreamItem::Together) => self.encoder.together(&mut out),
                 Some(StreamItem::End(usage)) => {
                     self.encoder.end(&usage, &mut out);
@@ -112,10 +126,16 @@ impl<E: ResponseEncoder> Source for Encoding<E> {
     }
 }
 
-impl<E: ResponseEncoder> Encoding<E> {
-    /// By that encoder.
-    pub fn new(outputs: Outputs, encoder: E) -> Encoding<E> {
-        Encoding { outputs, encoder, begun: false, waited: false, over: false }
+impl<E: ResponseEncoder> EncodedStream<E> {
+    /// Stream of the given outputs.
+    pub fn new(outputs: Outputs, encoder: E) -> EncodedStream<E> {
+        EncodedStream {
+            outputs,
+            encoder,
+            begun: false,
+            waited: false,
+            over: false,
+        }
     }
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         self.encoder.fail(error, out);

@@ -1,4 +1,4 @@
-//! Errors in the shape of the interface that was asked.
+//! Middleware that encodes errors in the format of the requested interface.
 
 use crate::api::{anthropic, ollama};
 use crate::core::error::RequestError;
@@ -7,14 +7,16 @@ use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
 
-/// Writes an error as the interface of the path does; OpenAI's way where it is none of them.
-pub async fn of_errors(request: Request, next: Next) -> Response {
+/// Re-encodes an error in the format of the path's interface; all other paths keep OpenAI's format.
+pub async fn shape_errors(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let shape: Option<fn(&RequestError) -> serde_json::Value> = match path {
         _ if path.starts_with("/api/") => Some(ollama::error::to_json),
         _ if path.starts_with("/v1/messages") => Some(anthropic::error::to_json),
-        // Both have this path; Anthropic's clients say their version.
-        _ if path.starts_with("/v1/models") && request.headers().contains_key("anthropic-version") => {
+        // Both interfaces have this path; Anthropic's clients send a version header.
+        _ if path.starts_with("/v1/models")
+            && request.headers().contains_key("anthropic-version") =>
+        {
             Some(anthropic::error::to_json)
         }
         _ => None,

@@ -1,4 +1,4 @@
-//! Turns in which requests are read and checked.
+//! Admission control for request parsing.
 
 use crate::core::client::network;
 use crate::core::error::RequestError;
@@ -7,51 +7,63 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The turns. Reading a request takes the cores from the model, so few do so at a time; and a client has one of them at a time, lest one with
-/// hundreds of connections lets all others wait until its own requests are read.
+/// Limits the requests that are parsed at a time, as parsing competes with the model for cores.
+/// Each client may parse one request at a time, so that a client with hundreds of connections does
+/// not delay all others.
 pub struct Admission {
     turns: Arc<Semaphore>,
-    /// The turn of every client that has it or waits for it.
+    /// Semaphore of each client that holds a turn or waits for one.
     clients: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
 }
 
-/// A turn, until it is dropped.
+/// Permit to parse a request, held until it is dropped.
 pub struct Turn {
     _turn: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
 }
 
 impl Admission {
-    /// So many at a time.
+    /// Admits at most `turns` requests at a time.
     pub fn new(turns: usize) -> Admission {
-        Admission { turns: Arc::new(Semaphore::new(turns)), clients: Mutex::default() }
+        Admission {
+            turns: Arc::new(Semaphore::new(turns)),
+            clients: Mutex::default(),
+        }
     }
-    /// A turn for that client, when it comes.
+    /// Waits for a turn of this client.
     pub async fn turn(&self, client: IpAddr) -> Turn {
-        let own = self.own(client);
-        // Nobody closes these.
+        let own = self.client_semaphore(client);
+        // These semaphores are never closed.
         let unclosed = "a semaphore that is never closed";
         let own = own.acquire_owned().await.expect(unclosed);
-        Turn { _turn: self.turns.clone().acquire_owned().await.expect(unclosed), _own: own }
+        Turn {
+            _turn: self.turns.clone().acquire_owned().await.expect(unclosed),
+            _own: own,
+        }
     }
-    /// Runs what takes a while (templates, tokenizers, grammars) beside the threads that serve connections, in that client's turn.
+    /// Runs blocking work (templates, tokenisation, grammars) off the connection threads, in the
+    /// client's turn.
     ///
     /// # Errors
-    /// What it says, or that it panicked.
-    pub async fn beside<T: Send + 'static>(
+    /// The error that the work returns, or an internal error if it panicked.
+    pub async fn run_blocking<T: Send + 'static>(
         &self,
         client: IpAddr,
         work: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
     ) -> Result<T, RequestError> {
-        // The turn ends with the work, also where its client has left.
+        // The turn ends with the work, even if the client has disconnected.
         let turn = self.turn(client).await;
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             work()
         });
-        done.await.unwrap_or_else(|_| Err(RequestError::internal("the request failed; the server's log says why")))
+        done.await.unwrap_or_else(|_| {
+            Err(RequestError::internal(
+                "the request failed; the server's log says why",
+            ))
+        })
     }
-    fn own(&self, client: IpAddr) -> Arc<Semaphore> {
+    fn client_semaphore(&self, client: IpAddr) -> Arc<Semaphore> {
         let client = network(client);
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = clients.get(&client).and_then(Weak::upgrade) {
@@ -89,7 +101,10 @@ mod tests {
         let mut third = pin!(admission.turn(IpAddr::from([10, 0, 0, 3])));
         assert!(poll(third.as_mut()).is_none(), "both turns are taken");
         drop(first);
-        assert!(poll(third.as_mut()).is_some(), "whoever waited for a turn of all comes first");
+        assert!(
+            poll(third.as_mut()).is_some(),
+            "whoever waited for a turn of all comes first"
+        );
         assert!(poll(second.as_mut()).is_some());
         drop(others);
     }

@@ -1,22 +1,24 @@
 //! The model's thread: continuous batching of the sequences of all running requests.
 //!
-//! A step has a token of every decoding sequence and a prefill chunk of one prompt. A request leaves the fair queue as soon as a sequence has room; its other choices start
-//! once its prompt has been prefilled, whose pages they share. A request of several prompts is queued again after each. Cancelled requests leave between two steps.
+//! A step has a token of every decoding sequence and a prefill chunk of one prompt (a mixed batch).
+//! A request leaves the fair queue as soon as a sequence has room; its other choices start once its
+//! prompt has been prefilled and share the prompt's pages. A request of several prompts is queued
+//! again after each. Cancelled requests are removed between steps.
 
 use crate::core::engine_health::EngineHealth;
 use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Finish, Usage};
 use crate::core::mean_pooling::MeanPooling;
-use crate::core::models::entry::Model;
-use crate::core::models::policy::Stay;
+use crate::core::models::entry::ModelEntry;
+use crate::core::models::policy::KeepAlive;
 use crate::core::probabilities::probabilities;
 use crate::core::published_load::PublishedLoad;
 use crate::core::queue::{Queue, Waiting};
 use crate::core::sequence::{Sequence, failed, failed_step};
 use gristmill_llm::arch::Logits;
-use gristmill_llm::engine::{Engine, Run};
-use gristmill_llm::sched::{self, Batcher, Failed, SequenceId, Stepped};
+use gristmill_llm::engine::{Engine, TokenRun};
+use gristmill_llm::sched::{self, Batcher, FailedStep, ReadySequence, SequenceId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -24,29 +26,29 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Tokens of one prefill chunk: prompts of no more than these report no progress.
-const LONG: usize = 512;
+/// Tokens of a prefill chunk; prompts of at most this length report no progress.
+const PREFILL_CHUNK: usize = 512;
 
-/// Most bytes of logits that are on the host at a time.
-const LOGIT_BYTES: usize = 16 << 20;
+/// Maximum bytes of logits on the host at a time, while a prompt is scored.
+const MAX_LOGIT_BYTES: usize = 16 << 20;
 
 /// Number of a running request, in order of admission.
 type RequestNumber = u64;
 
 /// Runs a part of a prompt.
-type RunPart<'r> = dyn FnMut(&mut Engine, Run) -> Result<(), sched::Error> + 'r;
+type RunPart<'r> = dyn FnMut(&mut Engine, TokenRun) -> Result<(), sched::Error> + 'r;
 
 /// Serves the requests of one model with continuous batching.
 pub struct BatchWorker {
     batcher: Batcher,
-    model: Arc<Model>,
+    model: Arc<ModelEntry>,
     health: EngineHealth,
     requests: BTreeMap<RequestNumber, RunningRequest>,
     /// Running sequences, each with the request that it belongs to.
     sequences: HashMap<SequenceId, (RequestNumber, Sequence)>,
     next_request: RequestNumber,
     /// How long the model stays loaded without requests.
-    stay: Stay,
+    stay: KeepAlive,
     published: PublishedLoad,
 }
 
@@ -59,7 +61,7 @@ struct RunningRequest {
     begun: Instant,
     /// Whether the prompt has been prefilled.
     prefilled: bool,
-    /// Prefilled tokens of the prompt as the client was last told.
+    /// Prefilled tokens of the prompt in the last progress report.
     reported: usize,
     sequences: Vec<SequenceId>,
 }
@@ -77,11 +79,11 @@ impl From<sched::Error> for Aborted {
     }
 }
 
-/// What starting a request leads to.
+/// Result of starting a request.
 enum Started {
-    /// The first sequence of its prompt.
+    /// The request runs, with the first sequence of its prompt.
     Sequence(Arc<GenerationParams>, SequenceId, Box<Sequence>),
-    /// The prompt is done, with this usage.
+    /// The prompt needs no decode steps and is done.
     Done(Usage),
 }
 
@@ -95,7 +97,13 @@ fn poll_cancelled(request: &EngineRequest, queue: &Queue<EngineRequest>) -> Cont
 
 /// Logs the usage of a finished request.
 fn log_finished(request: &EngineRequest) {
-    let Usage { prompt, cached, answer, prompt_time, answer_time } = request.usage;
+    let Usage {
+        prompt,
+        cached,
+        answer,
+        prompt_time,
+        answer_time,
+    } = request.usage;
     let milliseconds = |time: Duration| time.as_millis() as u64;
     tracing::info!(
         client = %request.client,
@@ -110,12 +118,27 @@ fn log_finished(request: &EngineRequest) {
 }
 
 impl BatchWorker {
-    /// Creates the worker of a loaded engine; at most `keep` bytes of host memory hold pages that leave its KV cache.
-    pub fn new(engine: Engine, keep: usize, model: Arc<Model>, health: EngineHealth) -> BatchWorker {
+    /// Creates the worker of a loaded engine; at most `keep` bytes of host memory hold pages that
+    /// are swapped out.
+    pub fn new(
+        engine: Engine,
+        keep: usize,
+        model: Arc<ModelEntry>,
+        health: EngineHealth,
+    ) -> BatchWorker {
         let batcher = Batcher::new(engine);
-        let batcher = if batcher.engine().cache_is_on_host() { batcher } else { batcher.keeping(keep) };
+        let batcher = if batcher.engine().cache_is_on_host() {
+            batcher
+        } else {
+            batcher.with_host_cache(keep)
+        };
         let (sequences, pages) = (batcher.engine().max_sequences(), batcher.load().total_pages);
-        tracing::info!(model = model.name(), sequences, pages, "serves with continuous batching");
+        tracing::info!(
+            model = model.name(),
+            sequences,
+            pages,
+            "serves with continuous batching"
+        );
         BatchWorker {
             batcher,
             model,
@@ -123,7 +146,7 @@ impl BatchWorker {
             requests: BTreeMap::new(),
             sequences: HashMap::new(),
             next_request: 0,
-            stay: Stay::default(),
+            stay: KeepAlive::default(),
             published: PublishedLoad::default(),
         }
     }
@@ -132,11 +155,13 @@ impl BatchWorker {
         loop {
             if self.requests.is_empty() {
                 self.publish();
-                let Some(request) = self.model.queue.next(self.stay) else { return };
+                let Some(request) = self.model.queue.next(self.stay) else {
+                    return;
+                };
                 self.admit(request);
             }
             while self.batcher.scheduler().has_room()
-                && let Some(request) = self.model.queue.next_now()
+                && let Some(request) = self.model.queue.try_next()
             {
                 self.admit(request);
             }
@@ -158,12 +183,20 @@ impl BatchWorker {
     fn admit(&mut self, request: EngineRequest) {
         self.stay = request.stay.unwrap_or(self.stay);
         if let Some(why) = self.health.failure() {
-            let _ = request.events.send(Event::Failed(RequestError::failed(why)));
+            let _ = request
+                .events
+                .send(Event::Failed(RequestError::failed(why)));
             return;
         }
-        self.model.metrics.running.set(self.requests.len() as i64 + 1);
+        self.model
+            .metrics
+            .running
+            .set(self.requests.len() as i64 + 1);
         if request.answered == 0 {
-            self.model.metrics.queue_time.observe(request.received.elapsed().as_secs_f64());
+            self.model
+                .metrics
+                .queue_time
+                .observe(request.received.elapsed().as_secs_f64());
         }
         // A panic of one request must not end the others.
         let started = catch_unwind(AssertUnwindSafe(|| self.start(&request)));
@@ -173,7 +206,10 @@ impl BatchWorker {
                 self.next_request += 1;
                 self.sequences.insert(id, (number, *sequence));
                 let running = RunningRequest {
-                    usage: Usage { prompt: request.prompt().len(), ..Usage::default() },
+                    usage: Usage {
+                        prompt: request.prompt().len(),
+                        ..Usage::default()
+                    },
                     request,
                     params,
                     begun: Instant::now(),
@@ -192,7 +228,7 @@ impl BatchWorker {
             Err(_) => self.fail_by_panic(&request),
         }
     }
-    /// Runs what needs no decode steps, or adds the first sequence of the current prompt.
+    /// Runs a request that needs no decode steps, or adds the first sequence of the current prompt.
     fn start(&mut self, request: &EngineRequest) -> Result<Started, Aborted> {
         match &request.task {
             Task::Generate(params) => {
@@ -210,7 +246,7 @@ impl BatchWorker {
             Task::Load => Ok(Started::Done(Usage::default())),
         }
     }
-    /// Finishes choices of no tokens.
+    /// Finishes all choices of a prompt with a token limit of 0.
     fn finish_empty(
         &self,
         request: &EngineRequest,
@@ -223,7 +259,7 @@ impl BatchWorker {
         }
         Ok(Started::Done(usage))
     }
-    /// Adds the sequence of that choice of the current prompt.
+    /// Adds the sequence of choice `nth` of the current prompt.
     fn add_sequence(
         &mut self,
         request: &EngineRequest,
@@ -231,18 +267,33 @@ impl BatchWorker {
         nth: usize,
     ) -> Result<(SequenceId, Sequence), Aborted> {
         let sequence = Sequence::new(request, params, nth)?;
-        Ok((self.batcher.add(request.prompt(), request.options)?, sequence))
+        Ok((
+            self.batcher.add(request.prompt(), request.options)?,
+            sequence,
+        ))
     }
     /// Ends the requests that were cancelled.
     fn drop_cancelled(&mut self) {
         let queue = &self.model.queue;
-        let cancelled = self.requests.iter().filter(|(_, running)| poll_cancelled(&running.request, queue).is_break());
+        let cancelled = self
+            .requests
+            .iter()
+            .filter(|(_, running)| poll_cancelled(&running.request, queue).is_break());
         let cancelled: Vec<RequestNumber> = cancelled.map(|(&number, _)| number).collect();
-        cancelled.into_iter().for_each(|number| self.abort(number, Aborted::Cancelled));
+        cancelled
+            .into_iter()
+            .for_each(|number| self.abort(number, Aborted::Cancelled));
     }
-    /// Takes a request out, and counts the tokens of its sequences, which `end` takes from the scheduler.
-    fn take_out(&mut self, number: RequestNumber, end: impl Fn(&mut Batcher, SequenceId)) -> Option<EngineRequest> {
-        let RunningRequest { request, sequences, .. } = self.requests.remove(&number)?;
+    /// Removes a request and counts the tokens of its sequences; `end` removes them from the
+    /// scheduler.
+    fn remove_request(
+        &mut self,
+        number: RequestNumber,
+        end: impl Fn(&mut Batcher, SequenceId),
+    ) -> Option<EngineRequest> {
+        let RunningRequest {
+            request, sequences, ..
+        } = self.requests.remove(&number)?;
         for id in sequences {
             end(&mut self.batcher, id);
             if let Some((_, sequence)) = self.sequences.remove(&id) {
@@ -253,7 +304,7 @@ impl BatchWorker {
     }
     /// Ends a running request before it is complete.
     fn abort(&mut self, number: RequestNumber, why: Aborted) {
-        if let Some(request) = self.take_out(number, Batcher::remove) {
+        if let Some(request) = self.remove_request(number, Batcher::remove) {
             self.fail(&request, why);
         }
     }
@@ -262,7 +313,9 @@ impl BatchWorker {
         let (tokens, metrics) = (sequence.tokens(), &self.model.metrics);
         metrics.answer_tokens.inc_by(tokens as u64);
         if let Some(first) = sequence.first_token.filter(|_| tokens > 1) {
-            metrics.token_time.observe(first.elapsed().as_secs_f64() / (tokens - 1) as f64);
+            metrics
+                .token_time
+                .observe(first.elapsed().as_secs_f64() / (tokens - 1) as f64);
         }
     }
     /// Reports a request that is not complete to its client.
@@ -275,7 +328,8 @@ impl BatchWorker {
             Aborted::Failed(error) => {
                 self.model.metrics.failed.inc();
                 if error.is_lost() {
-                    // No request of this engine succeeds any more: `/health` says so from now on.
+                    // No later request of this engine can succeed, so `/health` reports the failure
+                    // from now on.
                     self.health.fail(error.to_string());
                 }
                 failed(error)
@@ -291,14 +345,17 @@ impl BatchWorker {
     /// Publishes the load without a request, and sends its last event.
     fn end(&mut self, request: &EngineRequest, last: Event) {
         self.publish();
-        self.model.metrics.request_time.observe(request.received.elapsed().as_secs_f64());
+        self.model
+            .metrics
+            .request_time
+            .observe(request.received.elapsed().as_secs_f64());
         let _ = request.events.send(last);
     }
     /// Queues a request again for its next prompt, or finishes it.
     fn prompt_finished(&mut self, mut request: EngineRequest) {
         request.answered += 1;
         if request.answered < request.prompts.len() {
-            self.model.queue.push_again(request);
+            self.model.queue.requeue(request);
             return;
         }
         log_finished(&request);
@@ -306,36 +363,51 @@ impl BatchWorker {
     }
     /// Runs a step, and chooses the next token of every sequence that has logits.
     fn step(&mut self) {
-        // A prefill chunk takes longer than text may be held back.
+        // Text may not be held back for as long as a prefill chunk takes.
         if self.requests.values().any(|running| !running.prefilled) {
-            self.sequences.values_mut().for_each(|(_, sequence)| sequence.flush());
+            self.sequences
+                .values_mut()
+                .for_each(|(_, sequence)| sequence.flush());
         }
-        let BatchWorker { batcher, sequences, .. } = self;
+        let BatchWorker {
+            batcher, sequences, ..
+        } = self;
         let vocabulary = batcher.engine().model().vocabulary();
         let sequences = RefCell::new(sequences);
         let mut asking = |id, history: &[u32]| {
             let mut sequences = sequences.borrow_mut();
             let (_, sequence) = sequences.get_mut(&id)?;
-            // A panic comes again where its token is chosen.
-            catch_unwind(AssertUnwindSafe(|| sequence.ask(history, vocabulary))).ok().flatten()
+            // A panic recurs in `take`, which reports it.
+            catch_unwind(AssertUnwindSafe(|| {
+                sequence.row_params(history, vocabulary)
+            }))
+            .ok()
+            .flatten()
         };
-        let mut drawing = |id| sequences.borrow().get(&id)?.1.draws();
-        let stepped = catch_unwind(AssertUnwindSafe(|| batcher.step_with(&mut asking, &mut drawing)));
+        let mut drawing = |id| sequences.borrow().get(&id)?.1.sampling();
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            batcher.step_with(&mut asking, &mut drawing)
+        }));
         match stepped {
             Ok(Ok(stepped)) => {
                 self.report_prefill();
                 stepped.into_iter().for_each(|of| self.choose(of));
             }
-            Ok(Err(Failed { error, sequences })) => self.step_failed(&error, &sequences),
+            Ok(Err(FailedStep { error, sequences })) => self.step_failed(&error, &sequences),
             Err(_) => {
                 self.batcher.reset();
                 let all: Vec<RequestNumber> = self.requests.keys().copied().collect();
-                let requests: Vec<_> = all.into_iter().filter_map(|number| self.take_out(number, |_, _| ())).collect();
-                requests.iter().for_each(|request| self.fail_by_panic(request));
+                let requests: Vec<_> = all
+                    .into_iter()
+                    .filter_map(|number| self.remove_request(number, |_, _| ()))
+                    .collect();
+                requests
+                    .iter()
+                    .for_each(|request| self.fail_by_panic(request));
             }
         }
     }
-    /// Ends the requests whose sequences ended with a failed step.
+    /// Ends the requests that had sequences in a failed step.
     fn step_failed(&mut self, error: &sched::Error, sequences: &[SequenceId]) {
         if error.is_lost() {
             self.health.fail(error.to_string());
@@ -343,7 +415,9 @@ impl BatchWorker {
         let request_of = |id| self.sequences.get(id).map(|(number, _)| *number);
         let hit: BTreeSet<RequestNumber> = sequences.iter().filter_map(request_of).collect();
         for number in hit {
-            let Some(request) = self.take_out(number, Batcher::remove) else { continue };
+            let Some(request) = self.remove_request(number, Batcher::remove) else {
+                continue;
+            };
             self.model.metrics.failed.inc();
             self.end(&request, Event::Failed(failed_step(error)));
         }
@@ -351,20 +425,28 @@ impl BatchWorker {
     /// Reports the prefill of long prompts to their clients.
     fn report_prefill(&mut self) {
         let scheduler = self.batcher.scheduler();
-        for running in self.requests.values_mut().filter(|running| !running.prefilled) {
-            let Some(&first) = running.sequences.first() else { continue };
-            let found = scheduler.found(first).unwrap_or(0);
+        for running in self
+            .requests
+            .values_mut()
+            .filter(|running| !running.prefilled)
+        {
+            let Some(&first) = running.sequences.first() else {
+                continue;
+            };
+            let found = scheduler.reused_tokens(first).unwrap_or(0);
             let done = scheduler.computed(first).saturating_sub(found);
             let total = running.request.prompt().len() - found;
-            if done > running.reported && done < total && total > LONG {
+            if done > running.reported && done < total && total > PREFILL_CHUNK {
                 running.reported = done;
                 let _ = running.request.events.send(Event::Reading(done, total));
             }
         }
     }
     /// Chooses the next token of a sequence.
-    fn choose(&mut self, of: Stepped) {
-        let Some(&(number, _)) = self.sequences.get(&of.sequence) else { return };
+    fn choose(&mut self, of: ReadySequence) {
+        let Some(&(number, _)) = self.sequences.get(&of.sequence) else {
+            return;
+        };
         if let Err(aborted) = self.prefilled(number) {
             return self.abort(number, aborted);
         }
@@ -372,24 +454,46 @@ impl BatchWorker {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => self.sequence_finished(of.sequence, number),
             Ok(Err(error)) => {
-                self.batcher.spoil(of.sequence);
+                self.batcher.discard(of.sequence);
                 self.abort(number, Aborted::Failed(error));
             }
             Err(_) => {
-                if let Some(request) = self.take_out(number, Batcher::spoil) {
+                if let Some(request) = self.remove_request(number, Batcher::discard) {
                     self.fail_by_panic(&request);
                 }
             }
         }
     }
-    /// Reports the usage of a prompt with its first logits, and adds the sequences of its other choices.
+    /// Reports the usage of a prompt with its first logits and adds the sequences of its other
+    /// choices.
     fn prefilled(&mut self, number: RequestNumber) -> Result<(), Aborted> {
-        let Some(running) = self.requests.get_mut(&number).filter(|running| !running.prefilled) else { return Ok(()) };
-        let RunningRequest { request, params, usage, begun, prefilled, sequences, .. } = running;
+        let Some(running) = self
+            .requests
+            .get_mut(&number)
+            .filter(|running| !running.prefilled)
+        else {
+            return Ok(());
+        };
+        let RunningRequest {
+            request,
+            params,
+            usage,
+            begun,
+            prefilled,
+            sequences,
+            ..
+        } = running;
         *prefilled = true;
-        let found = sequences.first().and_then(|&first| self.batcher.scheduler().found(first)).unwrap_or(0);
+        let found = sequences
+            .first()
+            .and_then(|&first| self.batcher.scheduler().reused_tokens(first))
+            .unwrap_or(0);
         // A prompt that was scored has been run whole.
-        let cached = if params.prompt_logprobs.is_some() { 0 } else { found };
+        let cached = if params.prompt_logprobs.is_some() {
+            0
+        } else {
+            found
+        };
         usage.cached = cached;
         usage.prompt_time = begun.elapsed();
         let metrics = &self.model.metrics;
@@ -405,10 +509,16 @@ impl BatchWorker {
         }
         Ok(())
     }
-    /// Chooses the next token of a sequence; true if it goes on.
-    fn take(&mut self, of: Stepped) -> Result<bool, sched::Error> {
-        let Some((number, sequence)) = self.sequences.get_mut(&of.sequence) else { return Ok(false) };
-        let (batcher, rows, keeps) = (&mut self.batcher, &self.model.metrics.logit_rows, sequence.tells_logprobs());
+    /// Chooses the next token of a sequence; returns whether it continues.
+    fn take(&mut self, of: ReadySequence) -> Result<bool, sched::Error> {
+        let Some((number, sequence)) = self.sequences.get_mut(&of.sequence) else {
+            return Ok(false);
+        };
+        let (batcher, rows, keeps) = (
+            &mut self.batcher,
+            &self.model.metrics.logit_rows,
+            sequence.reports_logprobs(),
+        );
         let mut logits = Vec::new();
         let step = batcher.choose(of, sequence.generation(), &mut |row| {
             rows.inc();
@@ -420,14 +530,20 @@ impl BatchWorker {
         if sequence.first_token.is_none() && sequence.tokens() > 0 {
             sequence.first_token = Some(Instant::now());
             // The client waits for its first choice; the others start later.
-            if let Some(running) = self.requests.get(number).filter(|running| running.request.answered == 0)
+            if let Some(running) = self
+                .requests
+                .get(number)
+                .filter(|running| running.request.answered == 0)
                 && sequence.nth == 0
             {
                 let time = running.request.received.elapsed();
-                self.model.metrics.first_token_time.observe(time.as_secs_f64());
+                self.model
+                    .metrics
+                    .first_token_time
+                    .observe(time.as_secs_f64());
             }
         }
-        match (finish, sequence.last()) {
+        match (finish, sequence.last_token()) {
             (None, Some(token)) => {
                 self.batcher.push(of.sequence, token);
                 Ok(true)
@@ -438,27 +554,43 @@ impl BatchWorker {
     /// Removes a finished sequence, and its request with its last one.
     fn sequence_finished(&mut self, id: SequenceId, number: RequestNumber) {
         self.batcher.remove(id);
-        let Some((_, sequence)) = self.sequences.remove(&id) else { return };
+        let Some((_, sequence)) = self.sequences.remove(&id) else {
+            return;
+        };
         self.count(&sequence);
-        let Some(running) = self.requests.get_mut(&number) else { return };
+        let Some(running) = self.requests.get_mut(&number) else {
+            return;
+        };
         running.sequences.retain(|&other| other != id);
         running.usage.answer += sequence.tokens();
-        // Choices run beside one another: their time is that of the last.
+        // Choices run concurrently: their time is that of the last.
         running.usage.answer_time = running.usage.answer_time.max(running.begun.elapsed());
         if running.sequences.is_empty()
-            && let Some(RunningRequest { mut request, usage, .. }) = self.requests.remove(&number)
+            && let Some(RunningRequest {
+                mut request, usage, ..
+            }) = self.requests.remove(&number)
         {
             request.usage.add(&usage);
             self.prompt_finished(request);
         }
     }
     /// Runs a whole prompt and reports the probabilities of its tokens.
-    fn score(&mut self, request: &EngineRequest, params: &GenerationParams, top: usize) -> Result<Usage, Aborted> {
+    fn score(
+        &mut self,
+        request: &EngineRequest,
+        params: &GenerationParams,
+        top: usize,
+    ) -> Result<Usage, Aborted> {
         let prompt = request.prompt();
         let vocabulary = self.batcher.engine().model().vocabulary();
-        let most = (LOGIT_BYTES / (size_of::<f32>() * vocabulary)).clamp(1, self.batcher.engine().chunk());
-        let mut tokens = vec![Chosen { token: prompt[0], logprob: None, top: Vec::new() }];
-        let usage = self.prefill_apart(request, most, &mut |engine, run| {
+        let most = (MAX_LOGIT_BYTES / (size_of::<f32>() * vocabulary))
+            .clamp(1, self.batcher.engine().chunk());
+        let mut tokens = vec![Chosen {
+            token: prompt[0],
+            logprob: None,
+            top: Vec::new(),
+        }];
+        let usage = self.prefill_uncached(request, most, &mut |engine, run| {
             let rows = engine.logits(run, Logits::All)?;
             for (row, &token) in rows.chunks(vocabulary).zip(&prompt[run.position + 1..]) {
                 tokens.push(probabilities(row, token, top));
@@ -467,32 +599,52 @@ impl BatchWorker {
         })?;
         for nth in 0..params.choices {
             let choice = request.answered * params.choices + nth;
-            let _ = request.events.send(Event::PromptLogprobs { choice, tokens: tokens.clone() });
+            let _ = request.events.send(Event::PromptLogprobs {
+                choice,
+                tokens: tokens.clone(),
+            });
         }
         Ok(usage)
     }
-    /// Reports the mean of a prompt's hidden rows behind the last layer.
+    /// Reports the mean of a prompt's hidden rows after the last layer.
     fn embed(&mut self, request: &EngineRequest) -> Result<Usage, Aborted> {
         let mut mean = MeanPooling::new(self.batcher.engine().model().width());
         let most = self.batcher.engine().chunk();
-        let mut rows = |engine: &mut Engine, run: Run| Ok(engine.hidden_rows(run, &mut |rows| mean.add(rows))?);
-        let usage = self.prefill_apart(request, most, &mut rows)?;
-        let _ = request.events.send(Event::Embedding { prompt: request.answered, values: mean.values() });
+        let mut rows = |engine: &mut Engine, run: TokenRun| {
+            Ok(engine.hidden_rows(run, &mut |rows| mean.add(rows))?)
+        };
+        let usage = self.prefill_uncached(request, most, &mut rows)?;
+        let _ = request.events.send(Event::Embedding {
+            prompt: request.answered,
+            values: mean.values(),
+        });
         self.model.metrics.prompt_tokens.inc_by(usage.prompt as u64);
         Ok(usage)
     }
-    /// Runs a prompt in pages of its own while no other step runs; running sequences have pages first.
-    fn prefill_apart(&mut self, request: &EngineRequest, most: usize, run: &mut RunPart) -> Result<Usage, Aborted> {
+    /// Runs a prompt in pages of its own while no other step runs; running sequences get pages
+    /// first.
+    fn prefill_uncached(
+        &mut self,
+        request: &EngineRequest,
+        most: usize,
+        run: &mut RunPart,
+    ) -> Result<Usage, Aborted> {
         let (prompt, model) = (request.prompt(), self.model.clone());
         loop {
             let begun = Instant::now();
-            let done = self.batcher.run_apart(prompt, most, &mut |engine, part| {
-                run(engine, part)?;
-                Ok(poll_cancelled(request, &model.queue))
-            })?;
+            let done = self
+                .batcher
+                .run_uncached(prompt, most, &mut |engine, part| {
+                    run(engine, part)?;
+                    Ok(poll_cancelled(request, &model.queue))
+                })?;
             match done {
                 Some(ControlFlow::Continue(())) => {
-                    return Ok(Usage { prompt: prompt.len(), prompt_time: begun.elapsed(), ..Usage::default() });
+                    return Ok(Usage {
+                        prompt: prompt.len(),
+                        prompt_time: begun.elapsed(),
+                        ..Usage::default()
+                    });
                 }
                 Some(ControlFlow::Break(())) => return Err(Aborted::Cancelled),
                 None => {

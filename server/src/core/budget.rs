@@ -1,38 +1,48 @@
-//! What an answer that is told at once may take of the memory: said before it begins, and counted while it grows.
+//! Memory budget of a response that is not streamed: checked before generation and counted while
+//! the response grows.
 
 use crate::core::error::RequestError;
 use crate::core::event::Chosen;
 use crate::core::model::Served;
 
-/// Bytes, as sizes are told.
+/// Bytes of a megabyte in error messages.
 const MB: usize = 1_000_000;
-/// Bytes of a token's text, about: four characters in most languages, and what JSON adds.
-const TEXT: usize = 8;
-/// Bytes of one token's probability in JSON besides its text: `{"token":"","logprob":-12.345678329467773,"bytes":[]},`.
-const ENTRY: usize = 56;
-/// Bytes for each byte of a token there: itself, and its number in `bytes`.
-const SPELT: usize = 5;
+/// Estimated bytes of a token's text in JSON: four characters in most languages, and escapes.
+const TOKEN_TEXT_BYTES: usize = 8;
+/// Bytes of one log-probability in JSON without its text:
+/// `{"token":"","logprob":-12.345678329467773,"bytes":[]},`.
+const LOGPROB_JSON_BYTES: usize = 56;
+/// JSON bytes for each byte of a token: the byte itself, and its number in `bytes`.
+const JSON_BYTES_PER_BYTE: usize = 5;
 
-/// What a request wants told at once.
-pub struct Wanted {
-    /// Tokens of the longest of its prompts.
+/// Size of a response that is not streamed.
+pub struct ReplySize {
+    /// Tokens of the longest prompt.
     pub prompt: usize,
-    /// Answers in all.
+    /// Answers to all prompts.
     pub choices: usize,
-    /// Most tokens of each, where somebody said.
+    /// Maximum tokens of each answer, if the request has a limit.
     pub limit: Option<usize>,
-    /// Alternatives whose probabilities were asked for.
+    /// Alternatives to each token, if log-probabilities are requested.
     pub logprobs: Option<usize>,
-    /// Likewise for each token of a prompt.
+    /// Alternatives to each prompt token, if their log-probabilities are requested.
     pub prompt_logprobs: Option<usize>,
 }
 
-/// Refuses a request for more tokens than may be told at once. Where nobody said how many, the answer ends where its room does ([`room`]).
+/// Refuses a request for a larger response than the budget. An answer without a token limit is
+/// instead cut off at [`reply_limit`].
 ///
 /// # Errors
-/// When more were asked for than may be told at once.
-pub fn check(wanted: &Wanted, served: &Served, most: usize, name: &str) -> Result<(), RequestError> {
-    let scores = wanted.prompt_logprobs.map_or(0, |top| wanted.prompt * token_bytes(Some(top)));
+/// When the requested tokens or log-probabilities may exceed the budget.
+pub fn check(
+    wanted: &ReplySize,
+    served: &Served,
+    most: usize,
+    name: &str,
+) -> Result<(), RequestError> {
+    let scores = wanted
+        .prompt_logprobs
+        .map_or(0, |top| wanted.prompt * token_bytes(Some(top)));
     if scores * wanted.choices > most {
         let message = format!(
             "the probabilities of the prompts' tokens may take {} MB, and an answer that is told at once has {}; fewer prompts or \
@@ -42,10 +52,12 @@ pub fn check(wanted: &Wanted, served: &Served, most: usize, name: &str) -> Resul
         );
         return Err(RequestError::parameter("logprobs", message).with_code("answer_too_large"));
     }
-    let Some(limit) = wanted.limit else { return Ok(()) };
+    let Some(limit) = wanted.limit else {
+        return Ok(());
+    };
     let each = token_bytes(wanted.logprobs);
     let fitting = ((most / wanted.choices).saturating_sub(scores) / each).max(1);
-    // No answer is longer than the context has room for.
+    // The context bounds the answer, too.
     let limit = limit.min(served.context.saturating_sub(wanted.prompt));
     if limit <= fitting {
         return Ok(());
@@ -61,17 +73,25 @@ pub fn check(wanted: &Wanted, served: &Served, most: usize, name: &str) -> Resul
     Err(RequestError::parameter(name, message).with_code("answer_too_large"))
 }
 
-/// Bytes that each of so many answers may have that are told at once, of `most` in all.
-pub fn room(choices: usize, most: usize) -> usize {
+/// Returns the bytes that each of `choices` answers may have, out of `most` for the whole response.
+pub fn reply_limit(choices: usize, most: usize) -> usize {
     most / choices.max(1)
 }
 
 fn token_bytes(top: Option<usize>) -> usize {
-    TEXT + top.map_or(0, |top| (top + 1) * (ENTRY + TEXT * SPELT))
+    TOKEN_TEXT_BYTES
+        + top.map_or(0, |top| {
+            (top + 1) * (LOGPROB_JSON_BYTES + TOKEN_TEXT_BYTES * JSON_BYTES_PER_BYTE)
+        })
 }
 
-/// Bytes that a token's probability takes in JSON, and those of its alternatives, about.
+/// Returns the approximate JSON bytes of a token's log-probability and of its alternatives.
 pub fn bytes(served: &Served, chosen: &Chosen) -> usize {
-    let entry = |token: u32| ENTRY + SPELT * served.bytes(token).len();
-    entry(chosen.token) + chosen.top.iter().map(|&(token, _)| entry(token)).sum::<usize>()
+    let entry = |token: u32| LOGPROB_JSON_BYTES + JSON_BYTES_PER_BYTE * served.bytes(token).len();
+    entry(chosen.token)
+        + chosen
+            .top
+            .iter()
+            .map(|&(token, _)| entry(token))
+            .sum::<usize>()
 }

@@ -1,23 +1,24 @@
-//! Whether the engine can answer at all.
+//! Health of the engine: whether it has failed for good.
 
 use std::sync::{Arc, OnceLock};
 
-/// What became of the engine. Copies tell of the same one.
+/// Failure of the engine, shared by all clones.
 ///
-/// A server whose engine is gone for good goes on: `/health` says why with status 503, and so does the answer to every request. Whoever
-/// watches it starts another.
+/// A server with a failed engine keeps running: `/health` and all requests get status 503 with the
+/// reason, so that a supervisor can replace it.
 #[derive(Clone, Debug, Default)]
 pub struct EngineHealth {
     failure: Arc<OnceLock<String>>,
 }
 
 impl EngineHealth {
-    /// The engine is gone for good (its device was lost, say), and why. The first reason stays.
+    /// Records that the engine failed for good, for example because its device was lost. The first
+    /// reason is kept.
     pub fn fail(&self, why: impl Into<String>) {
-        // What comes after the first is a consequence of it.
+        // Later failures are consequences of the first.
         let _ = self.failure.set(why.into());
     }
-    /// Why the engine is gone, if it is.
+    /// Returns why the engine failed, if it did.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }

@@ -4,7 +4,7 @@ use crate::core::channel::Sender;
 use crate::core::constraint::mask::Constraint;
 use crate::core::event::{Event, Usage};
 use crate::core::model::Served;
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use crate::core::queue::Waiting;
 use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::sched::SequenceOptions;
@@ -14,25 +14,26 @@ use std::time::Instant;
 
 /// A request that was checked and tokenised: queued, or running.
 pub struct EngineRequest {
-    /// The address of its client.
+    /// The client's address.
     pub client: IpAddr,
-    /// When it was received.
+    /// Time at which the request was received.
     pub received: Instant,
-    /// What each prompt is run for.
+    /// What each prompt is run for: generation, an embedding, or loading alone.
     pub task: Task,
-    /// How its model reads and writes, as its prompts were written.
+    /// Tokenizer, template and defaults of the model for which the prompts were tokenised.
     pub served: Arc<Served>,
-    /// What its sequences guarantee.
+    /// Guarantees of its sequences, such as batch invariance.
     pub options: SequenceOptions,
-    /// Its prompts; those of generation leave room for a token.
+    /// Token ids of each prompt; a prompt for generation leaves room for at least one token in the
+    /// context.
     pub prompts: Vec<Vec<u32>>,
-    /// How many of them are finished.
+    /// Number of finished prompts.
     pub answered: usize,
-    /// Usage of those.
+    /// Usage of the finished prompts.
     pub usage: Usage,
-    /// How long the model stays loaded after it, where the request says.
-    pub stay: Option<Stay>,
-    /// The channel to its client; closed once that is cancelled or too far behind.
+    /// Keep-alive that the request sets for the model; `None` leaves it unchanged.
+    pub stay: Option<KeepAlive>,
+    /// Channel to the client; closed once the client has disconnected or reads too slowly.
     pub events: Arc<Sender>,
 }
 
@@ -43,41 +44,42 @@ impl EngineRequest {
     }
 }
 
-/// What a prompt is run for.
+/// Computation that a request needs for each prompt.
 pub enum Task {
-    /// Generation.
+    /// Generates one or more choices.
     Generate(Arc<GenerationParams>),
-    /// The mean of its hidden rows.
+    /// Returns the mean of the prompt's hidden rows.
     Embed,
-    /// Nothing: the request only has the model loaded.
+    /// Computes nothing; the request only loads the model.
     Load,
 }
 
-/// How the choices of a prompt are generated.
+/// Parameters of generating the choices of a prompt.
 pub struct GenerationParams {
-    /// How tokens are chosen; each answer has the next seed.
+    /// Sampling parameters; choice `n` adds `n` to the seed.
     pub sampling: SamplingParams,
-    /// Added to the logits of these tokens.
+    /// Bias added to the logits of these tokens.
     pub bias: Vec<(u32, f32)>,
-    /// What every answer must look like.
+    /// Grammar constraint of each choice.
     pub constraint: Option<Constraint>,
-    /// How many.
+    /// Number of choices for each prompt.
     pub choices: usize,
-    /// Most tokens of each.
+    /// Maximum tokens of each choice.
     pub limit: usize,
-    /// Most bytes of each, about, with its probabilities as JSON; it ends where they are used up. None for any number.
+    /// Approximate maximum bytes of each choice, with its log-probabilities as JSON; the choice is
+    /// cut off there. `None` is unlimited.
     pub room: Option<usize>,
-    /// Texts that end an answer, and are not part of it.
+    /// Strings that end a choice and are removed from its text.
     pub stop: Vec<String>,
-    /// Go on where the model would end?
+    /// Whether generation continues past end-of-sequence tokens.
     pub ignore_eos: bool,
-    /// Show the special tokens that structure a reply?
+    /// Whether the text includes the special tokens that structure a reply.
     pub markers: bool,
-    /// Tell the probability of every token, and of so many others?
+    /// Number of alternatives reported with each token; `None` reports no log-probabilities.
     pub logprobs: Option<usize>,
-    /// Likewise of the prompt's?
+    /// The same for the tokens of the prompt.
     pub prompt_logprobs: Option<usize>,
-    /// Tell text as it comes, or only at the end?
+    /// Whether text is sent as it is generated, or at the end only.
     pub stream: bool,
 }
 
@@ -88,8 +90,8 @@ impl Waiting for EngineRequest {
     fn is_abandoned(&self) -> bool {
         self.events.is_closed()
     }
-    fn waits_behind(&self, others: usize) {
-        // Behind its first prompt a request is running for its client.
+    fn report_position(&self, others: usize) {
+        // After its first prompt a request is no longer waiting from the client's view.
         if self.answered == 0 {
             let _ = self.events.send(Event::Waiting(others));
         }

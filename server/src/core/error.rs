@@ -1,150 +1,186 @@
-//! Refusals and failures, whatever interface they are told in.
+//! Errors of requests, independent of the interface.
 
-/// Why a request gets no answer, or not the rest of one.
+/// Error that ends a request, before or during its response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestError {
-    /// Of which kind.
+    /// Kind of error, which determines the HTTP status.
     pub kind: ErrorKind,
-    /// Which one, for programs.
+    /// Machine-readable code of the interfaces, such as `queue_full`.
     pub code: Option<&'static str>,
-    /// The path of the field that it is about, as the request calls it.
+    /// Path of the field at fault, as the request calls it.
     pub field: Option<String>,
-    /// The cause, and the way out.
+    /// Cause of the error, and how to avoid it.
     pub message: String,
 }
 
-/// Kinds of errors. What a status or a type is to a client follows from it.
+/// Kinds of errors; each interface maps them to a status and an error type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorKind {
-    /// The request makes no sense, or asks for what is not possible here.
+    /// The request is malformed or not supported.
     Invalid,
-    /// Without the key.
+    /// The API key is missing or wrong.
     Unauthorized,
-    /// By a name, or from a page, that is not let in.
+    /// The `Host` or origin of the request is not allowed.
     Forbidden,
-    /// There is no such thing.
+    /// The path or model does not exist.
     NotFound,
-    /// The path takes another method.
+    /// The path does not support the HTTP method.
     Method,
-    /// It did not arrive in time.
+    /// The body did not arrive in time.
     Timeout,
-    /// It is too long.
+    /// The body exceeds the size limit.
     TooLarge,
-    /// It is not JSON.
+    /// The body has another content type than JSON.
     MediaType,
-    /// Too many wait.
+    /// The queue is full.
     Busy,
-    /// Not now, or not any more.
+    /// The server is loading, overloaded, draining, or its engine has failed.
     Unavailable,
-    /// A fault of ours.
+    /// The server itself is at fault.
     Internal,
 }
 
-/// Most characters of a message, which may repeat what a client has sent.
-const MOST: usize = 300;
+/// Maximum characters of a message, as it may repeat parts of the request.
+const MAX_MESSAGE_CHARS: usize = 300;
 
-fn short(mut message: String) -> String {
-    if let Some((end, _)) = message.char_indices().nth(MOST) {
+fn truncated(mut message: String) -> String {
+    if let Some((end, _)) = message.char_indices().nth(MAX_MESSAGE_CHARS) {
         message.truncate(end);
         message.push('…');
     }
     message
 }
 
-/// Names for a message, as many as fit into it.
+/// Lists the first names for a message, and the number of the others.
 fn listed(names: &[&str]) -> String {
-    const NAMES: usize = 8;
-    let mut text = names.iter().take(NAMES).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    if names.len() > NAMES {
-        text.push_str(&format!(" and {} more, which /v1/models lists", names.len() - NAMES));
+    const MAX_LISTED_NAMES: usize = 8;
+    let mut text = names
+        .iter()
+        .take(MAX_LISTED_NAMES)
+        .map(|name| format!("`{name}`"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    if names.len() > MAX_LISTED_NAMES {
+        text.push_str(&format!(
+            " and {} more, which /v1/models lists",
+            names.len() - MAX_LISTED_NAMES
+        ));
     }
     text
 }
 
 impl RequestError {
     fn new(kind: ErrorKind, message: impl Into<String>) -> RequestError {
-        RequestError { kind, code: None, field: None, message: short(message.into()) }
+        RequestError {
+            kind,
+            code: None,
+            field: None,
+            message: truncated(message.into()),
+        }
     }
     fn code(mut self, code: &'static str) -> RequestError {
         self.code = Some(code);
         self
     }
-    /// A parameter that cannot be honoured: which one, and why.
+    /// Error about a parameter that is invalid or not supported.
     pub fn parameter(name: impl Into<String>, message: impl Into<String>) -> RequestError {
         let field = Some(name.into());
-        RequestError { field, ..RequestError::new(ErrorKind::Invalid, message) }
+        RequestError {
+            field,
+            ..RequestError::new(ErrorKind::Invalid, message)
+        }
     }
-    /// The same with that code.
+    /// Returns the error with a machine-readable code.
     pub fn with_code(self, code: &'static str) -> RequestError {
         self.code(code)
     }
-    /// A parameter that must be there.
+    /// Error about a missing required parameter.
     pub fn missing(name: impl Into<String>) -> RequestError {
         let name = name.into();
         let message = format!("Missing required parameter: '{name}'.");
         RequestError::parameter(name, message).code("missing_required_parameter")
     }
-    /// Parameters that nobody knows here, in the words of OpenAI.
+    /// Error about unknown parameters, in OpenAI's wording.
     pub fn unknown(names: &[&str]) -> RequestError {
         let several = if names.len() > 1 { "s" } else { "" };
-        RequestError::body(format!("Unrecognized request argument{several} supplied: {}", names.join(", ")))
+        RequestError::body(format!(
+            "Unrecognized request argument{several} supplied: {}",
+            names.join(", ")
+        ))
     }
-    /// A body that is no request.
+    /// Error about a malformed request body.
     pub fn body(message: impl Into<String>) -> RequestError {
         RequestError::new(ErrorKind::Invalid, message)
     }
-    /// A body that is too long.
+    /// Error about a body longer than `limit` bytes.
     pub fn too_large(limit: usize) -> RequestError {
-        let message =
-            format!("the body is longer than {limit} bytes; shorten it, or start the server with a larger --max-body");
+        let message = format!(
+            "the body is longer than {limit} bytes; shorten it, or start the server with a larger --max-body"
+        );
         RequestError::new(ErrorKind::TooLarge, message).code("request_too_large")
     }
-    /// A body that did not arrive.
+    /// Error about a body that did not arrive in time.
     pub fn too_slow() -> RequestError {
         RequestError::new(ErrorKind::Timeout, "the body did not arrive in time")
     }
-    /// A body of another type.
+    /// Error about a body of another content type than JSON.
     pub fn media_type() -> RequestError {
         let message = "the body must be JSON, with the header Content-Type: application/json";
         RequestError::new(ErrorKind::MediaType, message)
     }
-    /// A prompt that does not fit, of that parameter.
+    /// Error about a prompt that exceeds the context; `name` is the parameter of the prompt.
     pub fn context(name: &str, prompt: usize, context: usize) -> RequestError {
         let message = format!(
             "the prompt takes at least {prompt} tokens, and the context has {context}, of which one must be left for the answer"
         );
         RequestError::parameter(name, message).code("context_length_exceeded")
     }
-    /// No key, or a wrong one.
+    /// Error about a missing or wrong API key.
     pub fn key() -> RequestError {
         let message = "a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY";
         RequestError::new(ErrorKind::Unauthorized, message).code("invalid_api_key")
     }
-    /// A name by which a server on loopback should not be reached: a page elsewhere may have it resolved to here.
+    /// Error about a `Host` that is not loopback's: DNS rebinding may let another site's page send
+    /// the request.
     pub fn host() -> RequestError {
         let message = "this server answers to localhost only; start it with --host, or with --allowed-host NAME behind a proxy, to be reached by other names";
         RequestError::new(ErrorKind::Forbidden, message).code("host_not_allowed")
     }
-    /// A model that is not served here: those that are, and the one that may have been meant.
+    /// Error about an unknown model, with the names of the served ones and the most similar name.
     pub fn model(asked: &str, names: &[&str], nearest: Option<&str>) -> RequestError {
         let asked: String = asked.chars().take(100).collect();
-        let nearest = nearest.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
-        let message = format!("the model `{asked}` does not exist here; {nearest}this server has {}", listed(names));
+        let nearest = nearest
+            .map(|name| format!("did you mean `{name}`? "))
+            .unwrap_or_default();
+        let message = format!(
+            "the model `{asked}` does not exist here; {nearest}this server has {}",
+            listed(names)
+        );
         let error = RequestError::new(ErrorKind::NotFound, message).code("model_not_found");
-        RequestError { field: Some("model".into()), ..error }
+        RequestError {
+            field: Some("model".into()),
+            ..error
+        }
     }
-    /// A name that several models have.
+    /// Error about a name that matches several models.
     pub fn ambiguous_model(asked: &str, names: &[&str]) -> RequestError {
         let asked: String = asked.chars().take(100).collect();
-        let message = format!("`{asked}` may be any of {}; give its whole name", listed(names));
+        let message = format!(
+            "`{asked}` may be any of {}; give its whole name",
+            listed(names)
+        );
         RequestError::parameter("model", message).code("model_ambiguous")
     }
-    /// No model was named, and there are several.
+    /// Error about a request that names no model although there are several.
     pub fn which_model(names: &[&str]) -> RequestError {
-        let message = format!("this server has several models: say which in 'model', of {}", listed(names));
+        let message = format!(
+            "this server has several models: say which in 'model', of {}",
+            listed(names)
+        );
         RequestError::parameter("model", message).code("missing_required_parameter")
     }
-    /// A model that cannot be loaded, and why. One that is larger than the memory is no smaller a moment later.
+    /// Error about a model that failed to load. A model larger than the memory is a permanent
+    /// error, other failures may be transient.
     pub fn not_loaded(name: &str, why: &str, too_large: bool) -> RequestError {
         let message = format!("the model `{name}` cannot be loaded: {why}");
         let (kind, code) = if too_large {
@@ -153,61 +189,66 @@ impl RequestError {
             (ErrorKind::Unavailable, "model_not_loaded")
         };
         let error = RequestError::new(kind, message).code(code);
-        RequestError { field: Some("model".into()), ..error }
+        RequestError {
+            field: Some("model".into()),
+            ..error
+        }
     }
-    /// A path that leads nowhere.
+    /// Error about an unknown path.
     pub fn path(path: &str) -> RequestError {
         let path: String = path.chars().take(100).collect();
-        RequestError::new(ErrorKind::NotFound, format!("there is nothing at {path}")).code("unknown_url")
+        RequestError::new(ErrorKind::NotFound, format!("there is nothing at {path}"))
+            .code("unknown_url")
     }
-    /// A path that takes another method.
+    /// Error about an HTTP method that the path does not support.
     pub fn method() -> RequestError {
-        RequestError::new(ErrorKind::Method, "this path takes another method").code("method_not_allowed")
+        RequestError::new(ErrorKind::Method, "this path takes another method")
+            .code("method_not_allowed")
     }
-    /// Too many wait already.
+    /// Error about a full queue.
     pub fn busy(waiting: usize) -> RequestError {
         let message = format!("{waiting} requests are waiting already; try again in a moment");
         RequestError::new(ErrorKind::Busy, message).code("queue_full")
     }
-    /// Too many are connected already.
+    /// Error about too many connections.
     pub fn crowded() -> RequestError {
         let message = "too many connections; try again in a moment";
         RequestError::new(ErrorKind::Unavailable, message).code("too_many_connections")
     }
-    /// An answer that was told faster than it was read.
+    /// Error about a client that reads the response too slowly.
     pub fn unread() -> RequestError {
         let message = "the answer was not read fast enough, and ends here";
         RequestError::new(ErrorKind::Unavailable, message).code("answer_unread")
     }
-    /// Bodies of others take all the memory there is for them.
+    /// Error about the memory limit of request bodies, when other requests hold all of it.
     pub fn bodies() -> RequestError {
         let message = "others are sending too much at the moment; try again soon";
         RequestError::new(ErrorKind::Unavailable, message).code("too_many_bodies")
     }
-    /// The engine is gone for good, and why.
+    /// Error about an engine that has failed for good.
     pub fn failed(why: &str) -> RequestError {
         let message = format!("the model cannot be run any more: {why}");
         RequestError::new(ErrorKind::Unavailable, message).code("engine_failed")
     }
-    /// A schema that turned out to be impossible to follow, or too expensive, while an answer was written.
+    /// Error about a schema that becomes unsatisfiable or too expensive during generation.
     pub fn constraint(why: impl std::fmt::Display) -> RequestError {
-        RequestError::body(format!("the schema cannot be followed any further: {why}")).code("schema_too_complex")
+        RequestError::body(format!("the schema cannot be followed any further: {why}"))
+            .code("schema_too_complex")
     }
-    /// A host that may mean two things to two readers.
+    /// Error about an ambiguous or malformed `Host`.
     pub fn host_header(message: &str) -> RequestError {
         RequestError::body(message).code("invalid_host")
     }
-    /// The server is about to end.
+    /// Error about a server that is shutting down.
     pub fn closing() -> RequestError {
         RequestError::new(ErrorKind::Unavailable, "the server is shutting down")
     }
-    /// The model is not there yet.
+    /// Error about a model that is still loading.
     pub fn loading() -> RequestError {
-        let message =
-            "the model is being loaded, and its kernels compiled where that is the first time; try again in a moment";
+        let message = "the model is being loaded, and its kernels compiled where that is the first time; try again in a moment";
         RequestError::new(ErrorKind::Unavailable, message).code("model_loading")
     }
-    /// Something of ours that should not have happened.
+    /// Error about an internal fault.
     pub fn internal(message: impl Into<String>) -> RequestError {
         RequestError::new(ErrorKind::Internal, message)
     }

@@ -1,103 +1,104 @@
-//! What the engine's thread tells.
+//! Events from the engine's thread to the response of a request.
 
 use crate::core::error::RequestError;
-use crate::core::loading::Step;
+use crate::core::loading::LoadStep;
 use std::time::Duration;
 
-/// One of it.
+/// An event of one request.
 #[derive(Debug)]
 pub enum Event {
-    /// The request waits behind so many others.
+    /// Number of queued requests before this one; sent when it may have changed.
     Waiting(usize),
-    /// The model is being loaded first: what is done of it at the moment.
-    Loading(Step),
-    /// So many tokens of a prompt have been run, of how many that have to be; between its pieces.
+    /// The model is being loaded first; the current step.
+    Loading(LoadStep),
+    /// Prefill progress: prompt tokens computed, of those that the prefix cache does not have.
     Reading(usize, usize),
-    /// A prompt has been run: what it took.
+    /// A prompt has been prefilled; its usage so far.
     Prompt(Usage),
-    /// The prompt's tokens and how probable they were, before the answer of that number; in pieces.
+    /// The prompt's tokens with their log-probabilities, before the text of the choice.
     PromptLogprobs {
-        /// Of which.
+        /// Index of the choice.
         choice: usize,
-        /// They.
+        /// All tokens of the prompt.
         tokens: Vec<Chosen>,
     },
-    /// More of an answer.
+    /// More text of a choice.
     Delta(Delta),
-    /// What the model makes of a prompt.
+    /// Embedding of a prompt.
     Embedding {
-        /// Of which.
+        /// Index of the prompt.
         prompt: usize,
-        /// A vector of length 1.
+        /// Vector of Euclidean length 1.
         values: Vec<f32>,
     },
-    /// The end of an answer.
+    /// The end of a choice.
     Finish {
-        /// Which.
+        /// Index of the choice.
         choice: usize,
-        /// Why.
+        /// Why the choice ended.
         reason: Finish,
     },
-    /// The end of all.
+    /// The end of the request, with its whole usage.
     End(Usage),
-    /// It cannot go on.
+    /// The request failed; no events follow.
     Failed(RequestError),
 }
 
-/// More of an answer.
+/// More text of a choice.
 #[derive(Debug, Default)]
 pub struct Delta {
-    /// Of which.
+    /// Index of the choice.
     pub choice: usize,
-    /// Text; whole characters.
+    /// Text of whole characters.
     pub text: String,
-    /// The tokens of that text, where their probabilities were asked for.
+    /// The tokens of the text, if log-probabilities are requested.
     pub tokens: Vec<Chosen>,
-    /// Tokens of the answer up to here.
+    /// Number of tokens of the choice so far.
     pub so_far: usize,
-    /// Time they took.
+    /// Generation time of those tokens.
     pub time: Duration,
 }
 
-/// A token, and how probable it was.
+/// A token with its log-probability.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
-    /// The token.
+    /// The token's id.
     pub token: u32,
-    /// The logarithm of its probability, by the model's logits alone; none of a token that nothing stands before.
+    /// Natural logarithm of the probability from the unmodified logits; `None` for the first token
+    /// of a prompt.
     pub logprob: Option<f32>,
-    /// The most probable ones with theirs, in descending order.
+    /// The most probable tokens with their log-probabilities, in descending order.
     pub top: Vec<(u32, f32)>,
 }
 
-/// Why an answer ended.
+/// Reason why an answer ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finish {
     /// The model or the grammar ended it.
     Stop,
-    /// This text, which was to end it.
+    /// It generated this stop string.
     StopText(String),
-    /// There was no room for more, or more was not asked for.
+    /// It reached the token limit or the end of the context.
     Length,
 }
 
-/// What a request took.
+/// Token counts and times of a request.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Usage {
-    /// Tokens of the prompt.
+    /// Tokens of the prompts.
     pub prompt: usize,
-    /// How many of them were found in the cache.
+    /// Prompt tokens found in the prefix cache.
     pub cached: usize,
-    /// Tokens of all answers.
+    /// Generated tokens of all choices.
     pub answer: usize,
-    /// Time of the prompt.
+    /// Time of the prefill.
     pub prompt_time: Duration,
-    /// Time of the answers.
+    /// Time of the decode steps.
     pub answer_time: Duration,
 }
 
 impl Usage {
-    /// Together with that of another prompt.
+    /// Adds the usage of another prompt.
     pub fn add(&mut self, more: &Usage) {
         self.prompt += more.prompt;
         self.cached += more.cached;

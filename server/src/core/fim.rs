@@ -4,7 +4,7 @@ use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 
 /// FIM tokens of a family of models: prefix, hole, suffix.
 const FIM_TOKENS: &[[&str; 3]] = &[
-    // DeepSeek.
+    // DeepSeek's models.
     ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
 ];
 
@@ -14,13 +14,20 @@ pub struct Fim {
 }
 
 impl Fim {
-    /// Returns those of a vocabulary, if it has any.
+    /// Returns the FIM tokens of a vocabulary, if it has any.
     pub fn new(tokenizer: &Tokenizer) -> Option<Fim> {
         let id = |text: &str| {
             let id = tokenizer.token_id(text)?;
-            tokenizer.token_kind(id).filter(|kind| *kind != TokenKind::Normal).map(|_| id)
+            tokenizer
+                .token_kind(id)
+                .filter(|kind| *kind != TokenKind::Normal)
+                .map(|_| id)
         };
-        FIM_TOKENS.iter().find_map(|[begin, hole, end]| Some(Fim { tokens: [id(begin)?, id(hole)?, id(end)?] }))
+        FIM_TOKENS.iter().find_map(|[begin, hole, end]| {
+            Some(Fim {
+                tokens: [id(begin)?, id(hole)?, id(end)?],
+            })
+        })
     }
     /// Returns the prompt for the text between two others.
     pub fn tokens(&self, tokenizer: &Tokenizer, before: &str, after: &str) -> Vec<u32> {

@@ -1,8 +1,8 @@
-//! Identifiers.
+//! Random identifiers of responses, messages and calls.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// An identifier that nothing else has.
+/// Returns a unique identifier with the given prefix and 96 random bits.
 pub fn fresh_id(prefix: &str) -> String {
     // Every RandomState has keys of its own.
     let part = || RandomState::new().build_hasher().finish();

@@ -1,21 +1,23 @@
-//! How much of everything there may be.
+//! Limits of requests and answers.
 
-/// What bounds requests and answers.
+/// Configurable limits of requests and answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most bytes of an answer that is told at once, about: text, and probabilities as JSON. It ends where they are used up.
+    /// Approximate maximum bytes of a response that is not streamed: text, and log-probabilities as
+    /// JSON. At the limit the answer ends.
     pub answer: usize,
-    /// Most bytes of an answer that were not read yet, about; then it is ended.
+    /// Approximate maximum bytes of a stream that the client has not read; beyond it the request is
+    /// cancelled.
     pub unread: usize,
-    /// Most answers to one prompt.
+    /// Maximum answers to one prompt.
     pub choices: usize,
 }
 
-/// Most prompts of one request.
-pub const PROMPTS: usize = 256;
-/// Most alternatives to a token whose probabilities are told.
-pub const TOP: u64 = 20;
-/// Most texts that end an answer, and most bytes of one.
-pub const STOPS: (usize, usize) = (16, 1024);
-/// Most tools of a request.
-pub const TOOLS: usize = 128;
+/// Maximum prompts of one request.
+pub const MAX_PROMPTS: usize = 256;
+/// Maximum alternatives returned with the log-probability of a token.
+pub const MAX_TOP_LOGPROBS: u64 = 20;
+/// Maximum number of stop strings, and maximum bytes of each.
+pub const MAX_STOPS: (usize, usize) = (16, 1024);
+/// Maximum tools of a request.
+pub const MAX_TOOLS: usize = 128;

@@ -1,44 +1,51 @@
-//! How far the model is, before there is one.
+//! Model loading progress.
 
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How far it is. Copies tell of the same one.
+/// Progress of loading a model, shared by all clones.
 #[derive(Clone, Debug, Default)]
 pub struct Loading {
-    now: Arc<Mutex<Option<Step>>>,
+    now: Arc<Mutex<Option<LoadStep>>>,
 }
 
-/// What is done at the moment.
+/// The current step of loading.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Step {
-    /// What, in lower case.
+pub struct LoadStep {
+    /// Description in lower case.
     pub what: String,
-    /// How much of it is done.
+    /// Amount of the step that is done.
     pub done: u64,
-    /// Of how much; 0 where that cannot be said.
+    /// Total amount of the step; 0 if it is unknown.
     pub total: u64,
 }
 
 impl Loading {
-    /// So much is done of that much, of what there is to do at the moment.
+    /// Sets the current step, its progress and its total amount.
     pub fn set(&self, what: &str, done: u64, total: u64) {
-        let step = Step { what: what.to_owned(), done, total };
+        let step = LoadStep {
+            what: what.to_owned(),
+            done,
+            total,
+        };
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Some(step);
     }
-    /// What is done at the moment, where that was said.
-    pub(crate) fn step(&self) -> Option<Step> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns the current step, if there is one.
+    pub(crate) fn step(&self) -> Option<LoadStep> {
+        self.now
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
-    /// Nothing is being loaded any more, or not yet again.
+    /// Clears the current step.
     pub(crate) fn clear(&self) {
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
-    /// For whoever watches.
+    /// Returns the status and progress as JSON, for `/health`.
     pub(crate) fn to_json(&self) -> Value {
         match self.step() {
             None => json!({ "status": "loading" }),
-            Some(Step { what, done, total }) => {
+            Some(LoadStep { what, done, total }) => {
                 json!({ "status": "loading", "message": what, "done": done, "total": total })
             }
         }

@@ -1,4 +1,5 @@
-//! What the server counts, for Prometheus: under names of its own, and what routers choose a server by under vLLM's, which they all read.
+//! Prometheus metrics: under names of this server, and, for the load that routers balance by, under
+//! vLLM's names, which all routers read.
 
 use crate::core::load::Load;
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -10,22 +11,22 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
 
-/// Type of the response that carries them.
+/// Content type of `/metrics`.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Whose number it is.
+/// Label of this server's metrics.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct Label {
     model: String,
 }
 
-/// The same in vLLM's words.
+/// Label of the metrics under vLLM's names.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct ModelName {
     model_name: String,
 }
 
-/// What routers choose a server by: Kubernetes' gateway API, llm-d and others ask for these names.
+/// Load metrics under vLLM's names, which the Kubernetes Gateway API, llm-d and other routers read.
 struct RouterMetrics {
     registry: Registry,
     running: Family<ModelName, Gauge>,
@@ -37,98 +38,114 @@ impl Default for RouterMetrics {
     fn default() -> RouterMetrics {
         let mut registry = Registry::default();
         let (running, waiting, usage) = (Family::default(), Family::default(), Family::default());
-        registry.register("vllm:num_requests_running", "Requests being answered", running.clone());
-        registry.register("vllm:num_requests_waiting", "Requests in the queue", waiting.clone());
+        registry.register(
+            "vllm:num_requests_running",
+            "Requests being answered",
+            running.clone(),
+        );
+        registry.register(
+            "vllm:num_requests_waiting",
+            "Requests in the queue",
+            waiting.clone(),
+        );
         let help = "Part of the cache used by requests that are not over; 1 is all of it";
         registry.register("vllm:kv_cache_usage_perc", help, usage.clone());
-        RouterMetrics { registry, running, waiting, usage }
+        RouterMetrics {
+            registry,
+            running,
+            waiting,
+            usage,
+        }
     }
 }
 
 impl RouterMetrics {
     fn set(&self, name: &str, load: &Load) {
-        let label = ModelName { model_name: name.to_owned() };
+        let label = ModelName {
+            model_name: name.to_owned(),
+        };
         self.running.get_or_create(&label).set(load.running as i64);
         self.waiting.get_or_create(&label).set(load.waiting as i64);
         self.usage.get_or_create(&label).set(load.usage());
     }
 }
 
-/// What all models have counted. Cheap to use from any thread.
+/// Metrics of the server and of all models; cheap to update from any thread.
 pub struct Metrics {
     registry: Registry,
-    /// Connections, now.
+    /// Open connections at present.
     pub connections: Gauge,
-    /// 1 once the engine is gone for good.
+    /// 1 once the engine has failed for good.
     pub engine_failed: Gauge,
     models: Families,
     routers: RouterMetrics,
 }
 
-/// The counters of one model.
+/// Metrics of one model.
 #[derive(Clone)]
 pub struct ModelMetrics {
-    /// Requests that were taken in.
+    /// Requests that were accepted.
     pub requests: Counter,
-    /// Requests that were refused for lack of room.
+    /// Requests that were refused because the queue was full.
     pub refused: Counter,
-    /// Requests that were broken off while they were answered: nobody waited any more, or the server was closing.
+    /// Running requests that were cancelled: the client disconnected, or the server was closing.
     pub abandoned: Counter,
-    /// Answers that failed.
+    /// Requests that ended with an error.
     pub failed: Counter,
-    /// Tokens of prompts that were run.
+    /// Prompt tokens that were computed.
     pub prompt_tokens: Counter,
-    /// Tokens of prompts that were found in the cache.
+    /// Prompt tokens found in the prefix cache.
     pub cached_tokens: Counter,
-    /// Tokens of answers.
+    /// Tokens that were generated.
     pub answer_tokens: Counter,
-    /// Those of them for which all logits came to the host.
+    /// Generated tokens for which all logits were copied to the host.
     pub logit_rows: Counter,
-    /// Steps of the model for several answers: all of them, those with a piece of a prompt as well, and those that were started before the one before was read.
+    /// Steps of the batch: all steps, mixed steps with a prefill chunk, and steps that were started
+    /// asynchronously, before the previous step's tokens were read.
     pub steps: [Counter; 3],
-    /// How often it was loaded.
+    /// Times that the model was loaded.
     pub loads: Counter,
-    /// How often it could not be.
+    /// Times that loading failed.
     pub load_failures: Counter,
-    /// Requests that wait, now.
+    /// Requests in the queue at present.
     pub waiting: Gauge,
-    /// Requests that are being answered, now.
+    /// Requests that run at present.
     pub running: Gauge,
-    /// 1 while it is loaded.
+    /// 1 while the model is loaded.
     pub loaded: Gauge,
-    /// Bytes that it takes, now, without prefixes.
+    /// Bytes of memory at present, without cached prefixes.
     pub bytes: Gauge,
-    /// Bytes of prefixes that are kept, now.
+    /// Bytes of cached prefixes at present.
     pub kept_bytes: Gauge,
-    /// Most concurrent sequences, while it is loaded.
+    /// Maximum concurrent sequences while the model is loaded.
     pub slots: Gauge,
-    /// Pages of the cache that sequences have, now.
+    /// KV cache pages that sequences hold at present.
     pub pages: Gauge,
-    /// Pages of its KV cache, while it is loaded.
+    /// KV cache pages while the model is loaded.
     pub pages_total: Gauge,
-    /// Pages that were held when last nobody was being answered: none, or they are lost.
+    /// Pages that were held when the model was last idle; more than zero is a leak.
     pub pages_leaked: Gauge,
-    /// Pages of earlier prompts that lie in the host's memory, now.
+    /// Pages of earlier prompts in the host KV cache at present.
     pub pages_away: Gauge,
-    /// How many have come back from there.
-    pub brought_back: Counter,
-    /// How often a sequence had to give its pages up for others.
+    /// Pages swapped in from the host KV cache.
+    pub pages_swapped_in: Counter,
+    /// Times that a sequence was preempted.
     pub preempted: Counter,
-    /// Tokens in the cache of requests that are not over, now.
+    /// KV cache tokens of running requests at present.
     pub used_tokens: Gauge,
-    /// Tokens that the cache has room for.
+    /// KV cache capacity in tokens.
     pub room_tokens: Gauge,
-    /// Seconds in the queue.
+    /// Seconds that requests spent in the queue.
     pub queue_time: Histogram,
-    /// Seconds from a request to its first token.
+    /// Seconds from the arrival of a request to its first token.
     pub first_token_time: Histogram,
-    /// Seconds of a token after the first.
+    /// Seconds of each token after the first.
     pub token_time: Histogram,
-    /// Seconds of a request in all.
+    /// Seconds from the arrival of a request to its end.
     pub request_time: Histogram,
 }
 
-/// The same of all of them.
+/// The metrics of [`ModelMetrics`] for all models.
 struct Families {
     requests: Family<Label, Counter>,
     refused: Family<Label, Counter>,
@@ -151,7 +168,7 @@ struct Families {
     pages_total: Family<Label, Gauge>,
     pages_leaked: Family<Label, Gauge>,
     pages_away: Family<Label, Gauge>,
-    brought_back: Family<Label, Counter>,
+    pages_swapped_in: Family<Label, Counter>,
     preempted: Family<Label, Counter>,
     used_tokens: Family<Label, Gauge>,
     room_tokens: Family<Label, Gauge>,
@@ -161,26 +178,37 @@ struct Families {
     request_time: Histograms,
 }
 
-/// Histograms by model.
+/// Histograms with a label for each model.
 type Histograms = Family<Label, Histogram, fn() -> Histogram>;
 
-/// Seconds from a thousandth, by twos, over four decades.
+/// Histogram of seconds with 15 buckets, from 1 ms to 16 s by factors of two.
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
 
-/// Likewise from a ten-thousandth.
+/// Histogram of seconds with 15 buckets, from 0.1 ms to 1.6 s by factors of two.
 fn short() -> Histogram {
     Histogram::new(exponential_buckets(0.0001, 2.0, 15))
 }
 
-/// Registers families, in the order in which `/metrics` tells them.
+/// Registers families in the order in which `/metrics` lists them.
 struct Register<'r>(&'r mut Registry);
 
 impl Register<'_> {
     fn counter(&mut self, name: &str, help: &str) -> Family<Label, Counter> {
         let counter = Family::default();
         self.0.register(name, help, Family::clone(&counter));
+        counter
+    }
+    /// Registers a counter under its name and, for one release, under the name that it had before.
+    fn counter_with_alias(
+        &mut self,
+        name: &str,
+        alias: &str,
+        help: &str,
+    ) -> Family<Label, Counter> {
+        let counter = self.counter(name, help);
+        self.0.register(alias, help, Family::clone(&counter));
         counter
     }
     fn gauge(&mut self, name: &str, help: &str) -> Family<Label, Gauge> {
@@ -190,7 +218,8 @@ impl Register<'_> {
     }
     fn histogram(&mut self, name: &str, help: &str, make: fn() -> Histogram) -> Histograms {
         let histogram = Histograms::new_with_constructor(make);
-        self.0.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        self.0
+            .register_with_unit(name, help, Unit::Seconds, histogram.clone());
         histogram
     }
 }
@@ -199,50 +228,90 @@ impl Families {
     fn registered(r: &mut Register) -> Families {
         Families {
             requests: r.counter("requests", "Requests taken in"),
-            refused: r.counter("requests_refused", "Requests refused because the queue was full"),
-            abandoned: r.counter("requests_abandoned", "Requests broken off while they were answered"),
+            refused: r.counter(
+                "requests_refused",
+                "Requests refused because the queue was full",
+            ),
+            abandoned: r.counter(
+                "requests_abandoned",
+                "Requests broken off while they were answered",
+            ),
             failed: r.counter("requests_failed", "Requests that failed"),
             prompt_tokens: r.counter("prompt_tokens", "Tokens of prompts that were run"),
-            cached_tokens: r.counter("prompt_tokens_cached", "Tokens of prompts found in the cache"),
+            cached_tokens: r.counter(
+                "prompt_tokens_cached",
+                "Tokens of prompts found in the cache",
+            ),
             answer_tokens: r.counter("generated_tokens", "Tokens generated"),
             logit_rows: r.counter("logit_rows_read", OF_LOGIT_ROWS),
             loads: r.counter("model_loads", "Times that the model was loaded"),
             steps: STEPS.map(|(name, help)| r.counter(name, help)),
-            brought_back: r.counter("cache_pages_brought_back", OF_PAGES_BROUGHT_BACK),
+            pages_swapped_in: r.counter_with_alias(
+                "kv_pages_swapped_in",
+                "cache_pages_brought_back",
+                OF_PAGES_SWAPPED_IN,
+            ),
             preempted: r.counter("requests_preempted", OF_PREEMPTED),
-            load_failures: r.counter("model_load_failures", "Times that the model could not be loaded"),
+            load_failures: r.counter(
+                "model_load_failures",
+                "Times that the model could not be loaded",
+            ),
             waiting: r.gauge("requests_waiting", "Requests in the queue"),
             running: r.gauge("requests_running", "Requests being answered"),
             loaded: r.gauge("model_loaded", "1 while the model is loaded"),
             bytes: r.gauge("model_bytes", OF_MODEL_BYTES),
             kept_bytes: r.gauge("prefix_cache_bytes", "Bytes of prefixes that are kept"),
             slots: r.gauge("requests_running_most", OF_SLOTS),
-            pages: r.gauge("cache_pages_used", "Pages of the cache that sequences under way have"),
-            pages_total: r.gauge("cache_pages", "Pages of the KV cache; 0 while the model is not loaded"),
+            pages: r.gauge(
+                "cache_pages_used",
+                "Pages of the cache that sequences under way have",
+            ),
+            pages_total: r.gauge(
+                "cache_pages",
+                "Pages of the KV cache; 0 while the model is not loaded",
+            ),
             pages_leaked: r.gauge("cache_pages_leaked", OF_PAGES_LEAKED),
-            pages_away: r.gauge("cache_pages_host", "Pages of earlier prompts that lie in the host's memory"),
-            used_tokens: r.gauge("cache_tokens", "Tokens in the cache of requests that are not over"),
+            pages_away: r.gauge(
+                "cache_pages_host",
+                "Pages of earlier prompts that lie in the host's memory",
+            ),
+            used_tokens: r.gauge(
+                "cache_tokens",
+                "Tokens in the cache of requests that are not over",
+            ),
             room_tokens: r.gauge("cache_tokens_room", "Tokens that the cache has room for"),
             queue_time: r.histogram("queue", "Time in the queue", seconds),
-            first_token_time: r.histogram("first_token", "Time from a request to its first token", seconds),
+            first_token_time: r.histogram(
+                "first_token",
+                "Time from a request to its first token",
+                seconds,
+            ),
             token_time: r.histogram("token", "Time of a token after the first", short),
             request_time: r.histogram("request", "Time from a request to its end", seconds),
         }
     }
 }
 
-/// Counters of steps of the model for several answers.
+/// Counters of batched steps.
 const STEPS: [(&str, &str); 3] = [
     ("steps", "Steps of the model for several answers"),
-    ("steps_mixed", "Those of them that ran a piece of a prompt as well"),
-    ("steps_ahead", "Those of them that were started before the one before was read"),
+    (
+        "steps_mixed",
+        "Those of them that ran a piece of a prompt as well",
+    ),
+    (
+        "steps_ahead",
+        "Those of them that were started before the one before was read",
+    ),
 ];
 
-// Help that does not fit its line.
-const OF_LOGIT_ROWS: &str = "Tokens of answers made together that were chosen from all logits, read by the host";
-const OF_PAGES_BROUGHT_BACK: &str = "Pages of the cache that came back from the host's memory";
+// Help texts that do not fit on one line with their metric.
+const OF_LOGIT_ROWS: &str =
+    "Tokens of answers made together that were chosen from all logits, read by the host";
+const OF_PAGES_SWAPPED_IN: &str = "Pages of the cache that came back from the host's memory";
 const OF_PREEMPTED: &str = "Times that a sequence gave its pages up and was computed again later";
-const OF_MODEL_BYTES: &str = "Bytes of weights, cache and activations of the model while it is loaded";
+const OF_MODEL_BYTES: &str =
+    "Bytes of weights, cache and activations of the model while it is loaded";
 const OF_SLOTS: &str = "Most concurrent sequences; 0 while the model is not loaded";
 const OF_PAGES_LEAKED: &str = "Pages of the cache, of its windows and of the host's memory that were held when last nobody was being answered; any is a fault";
 
@@ -251,17 +320,36 @@ impl Default for Metrics {
         let mut registry = Registry::with_prefix("gristmill");
         let (connections, engine_failed) = (Gauge::default(), Gauge::default());
         registry.register("connections", "Open connections", connections.clone());
-        registry.register("engine_failed", "1 once the engine is gone for good", engine_failed.clone());
-        registry.register("build", "Which program this is", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        registry.register(
+            "engine_failed",
+            "1 once the engine is gone for good",
+            engine_failed.clone(),
+        );
+        registry.register(
+            "build",
+            "Which program this is",
+            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
         let models = Families::registered(&mut Register(&mut registry));
-        Metrics { registry, connections, engine_failed, models, routers: RouterMetrics::default() }
+        Metrics {
+            registry,
+            connections,
+            engine_failed,
+            models,
+            routers: RouterMetrics::default(),
+        }
     }
 }
 
 impl Metrics {
-    /// Those of the model of that name, which are there from now on.
+    /// Returns the metrics of a model, which `/metrics` lists from now on.
     pub fn model(&self, name: &str) -> ModelMetrics {
-        let (label, all) = (Label { model: name.to_owned() }, &self.models);
+        let (label, all) = (
+            Label {
+                model: name.to_owned(),
+            },
+            &self.models,
+        );
         ModelMetrics {
             requests: all.requests.get_or_create_owned(&label),
             refused: all.refused.get_or_create_owned(&label),
@@ -271,7 +359,10 @@ impl Metrics {
             cached_tokens: all.cached_tokens.get_or_create_owned(&label),
             answer_tokens: all.answer_tokens.get_or_create_owned(&label),
             logit_rows: all.logit_rows.get_or_create_owned(&label),
-            steps: all.steps.each_ref().map(|steps| steps.get_or_create_owned(&label)),
+            steps: all
+                .steps
+                .each_ref()
+                .map(|steps| steps.get_or_create_owned(&label)),
             loads: all.loads.get_or_create_owned(&label),
             load_failures: all.load_failures.get_or_create_owned(&label),
             waiting: all.waiting.get_or_create_owned(&label),
@@ -284,7 +375,7 @@ impl Metrics {
             pages_total: all.pages_total.get_or_create_owned(&label),
             pages_leaked: all.pages_leaked.get_or_create_owned(&label),
             pages_away: all.pages_away.get_or_create_owned(&label),
-            brought_back: all.brought_back.get_or_create_owned(&label),
+            pages_swapped_in: all.pages_swapped_in.get_or_create_owned(&label),
             preempted: all.preempted.get_or_create_owned(&label),
             used_tokens: all.used_tokens.get_or_create_owned(&label),
             room_tokens: all.room_tokens.get_or_create_owned(&label),
@@ -294,14 +385,14 @@ impl Metrics {
             request_time: all.request_time.get_or_create_owned(&label),
         }
     }
-    /// How busy the model of that name is.
+    /// Sets the load gauges of a model.
     pub fn set_load(&self, name: &str, of: &ModelMetrics, load: &Load) {
         of.waiting.set(load.waiting as i64);
         of.used_tokens.set(load.used as i64);
         of.room_tokens.set(load.room as i64);
         self.routers.set(name, load);
     }
-    /// All of them, as text.
+    /// Returns all metrics in OpenMetrics' text format.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
         // Writing to a String does not fail.

@@ -1,5 +1,6 @@
-//! The path of a request, whatever interface it came by: preprocessed ([`preprocess`]), queued ([`queue`]), run ([`batch_worker`]) and streamed
-//! as events ([`output`]). Nothing in here knows HTTP or an interface's JSON.
+//! The path of a request, independent of its interface: preprocessed ([`preprocess`]), queued
+//! ([`queue`]), run ([`batch_worker`]) and streamed as events ([`output`]). Nothing in this module
+//! depends on HTTP or on an interface's JSON.
 
 pub mod admission;
 pub mod batch_worker;
@@ -11,6 +12,7 @@ pub mod engine_health;
 pub mod engine_request;
 pub mod error;
 pub mod event;
+pub mod field_names;
 pub mod fim;
 pub mod id;
 pub mod limits;
@@ -20,7 +22,6 @@ pub mod mean_pooling;
 pub mod metrics;
 pub mod model;
 pub mod models;
-pub mod names;
 pub mod output;
 pub mod preprocess;
 pub mod probabilities;

@@ -1,4 +1,4 @@
-//! The model that is served, as far as text goes: its name, its tokens, its template, its grammars.
+//! Text side of a served model: name, tokenizer, chat template and grammars.
 
 use crate::core::constraint::mask::Grammars;
 use crate::core::fim::Fim;
@@ -9,67 +9,78 @@ use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a server needs to know of a model besides how to run it.
-pub struct Text {
-    /// What clients call it.
+/// Text side of a model: what a server needs besides the engine.
+pub struct ModelText {
+    /// Name of the model for clients.
     pub name: String,
-    /// Its tokens.
+    /// Tokenizer with the model's vocabulary.
     pub tokenizer: Tokenizer,
-    /// How conversations are written.
+    /// Chat template that renders conversations.
     pub template: ChatTemplate,
-    /// How tokens are chosen unless a request says.
+    /// Default sampling parameters, which requests override.
     pub sampling: SamplingParams,
 }
 
-/// What is known of a model besides its text.
+/// Metadata of a model that does not concern its text.
 #[derive(Clone, Debug)]
-pub struct About {
-    /// `general.architecture`.
+pub struct ModelFacts {
+    /// `general.architecture` of the GGUF file.
     pub architecture: String,
-    /// Logits of a token.
+    /// Number of logits of each position.
     pub vocabulary: usize,
-    /// Numbers of a hidden row.
+    /// Entries of a hidden row.
     pub width: usize,
-    /// Bytes of its weights.
+    /// Total size of the weights in bytes.
     pub weight_bytes: u64,
 }
 
-/// The same, prepared.
+/// A model's text side and metadata, prepared for requests.
 pub struct Served {
-    /// What clients call it.
+    /// Name of the model for clients.
     pub name: String,
-    /// Its tokens.
+    /// Tokenizer with the model's vocabulary.
     pub tokenizer: Tokenizer,
-    /// How conversations are written.
+    /// Chat template that renders conversations.
     pub template: ChatTemplate,
-    /// How its replies are marked up.
+    /// Markup of its replies: reasoning, calls, message headers.
     pub markup: &'static Markup,
-    /// How tokens are chosen unless a request says.
+    /// Default sampling parameters, which requests override.
     pub sampling: SamplingParams,
-    /// Tokens of context.
+    /// Context length in tokens.
     pub context: usize,
-    /// Facts for whoever asks.
-    pub about: About,
-    /// How grammars become masks.
+    /// Metadata of the model.
+    pub about: ModelFacts,
+    /// Compiler of grammars into token masks.
     pub grammars: Grammars,
-    /// Its fill-in-the-middle tokens, where it has any.
+    /// Its fill-in-the-middle tokens, if it has any.
     pub fim: Option<Fim>,
-    /// Since when it is served: seconds since 1970.
+    /// Time since which it is served, in seconds since the Unix epoch.
     pub created: u64,
     /// Special tokens that structure a reply.
     markers: HashSet<u32>,
-    /// Most bytes of a token.
+    /// Length of the longest token in bytes.
     longest: usize,
 }
 
 impl Served {
-    /// A model with so much context.
-    pub fn new(text: Text, about: About, context: usize) -> Served {
-        let Text { name, tokenizer, template, sampling } = text;
-        let lengths = (0..tokenizer.n_tokens() as u32).filter_map(|id| tokenizer.token_bytes(id)).map(<[u8]>::len);
+    /// Prepares a model with a context of `context` tokens.
+    pub fn new(text: ModelText, about: ModelFacts, context: usize) -> Served {
+        let ModelText {
+            name,
+            tokenizer,
+            template,
+            sampling,
+        } = text;
+        let lengths = (0..tokenizer.n_tokens() as u32)
+            .filter_map(|id| tokenizer.token_bytes(id))
+            .map(<[u8]>::len);
         let longest = lengths.max().unwrap_or(1).max(1);
         let markup = template.markup();
-        let markers = markup.markers().into_iter().filter_map(|marker| tokenizer.token_id(marker)).collect();
+        let markers = markup
+            .markers()
+            .into_iter()
+            .filter_map(|marker| tokenizer.token_id(marker))
+            .collect();
         let grammars = Grammars::new(&tokenizer, about.vocabulary);
         let fim = Fim::new(&tokenizer);
         Served {
@@ -87,7 +98,8 @@ impl Served {
             longest,
         }
     }
-    /// The bytes that a token adds to an answer; with `markers`, those of special tokens that structure a reply too.
+    /// Returns the bytes that a token adds to an answer. Special tokens add none, except that
+    /// `markers` includes those that structure a reply.
     pub fn shown(&self, token: u32, markers: bool) -> &[u8] {
         let show = match self.tokenizer.token_kind(token) {
             Some(TokenKind::Normal | TokenKind::UserDefined) => true,
@@ -95,31 +107,45 @@ impl Served {
         };
         if show { self.bytes(token) } else { &[] }
     }
-    /// The fewest tokens that a text of so many bytes can have.
+    /// Returns a lower bound of the tokens of a text of `bytes` bytes.
     pub fn least_tokens(&self, bytes: usize) -> usize {
         bytes / self.longest
     }
-    /// The bytes of a token, special or not.
+    /// Returns the bytes of a token, special or not.
     pub fn bytes(&self, token: u32) -> &[u8] {
         self.tokenizer.token_bytes(token).unwrap_or_default()
     }
 }
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since the Unix epoch.
 pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
-/// The demo model, whose template knows no tools.
+/// Returns the demo model. Its template does not support tools.
 #[cfg(test)]
 pub fn demo() -> Served {
     use gristmill_llm::chat::Isolation;
     use gristmill_llm::{file::ModelFile, language};
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf");
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf");
     let file = ModelFile::open(&path).unwrap();
     let tokenizer = language::tokenizer(file.metadata()).unwrap();
-    let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess).unwrap();
-    let text = Text { name: "demo".into(), tokenizer, template, sampling: SamplingParams::default() };
-    let about = About { architecture: "deepseek2".into(), vocabulary: 2048, width: 64, weight_bytes: 0 };
+    let (template, _) =
+        language::template(file.metadata(), &tokenizer, &Isolation::InProcess).unwrap();
+    let text = ModelText {
+        name: "demo".into(),
+        tokenizer,
+        template,
+        sampling: SamplingParams::default(),
+    };
+    let about = ModelFacts {
+        architecture: "deepseek2".into(),
+        vocabulary: 2048,
+        width: 64,
+        weight_bytes: 0,
+    };
     Served::new(text, about, 2048)
 }

@@ -1,76 +1,83 @@
-//! What becomes of a request, told as it happens: what an interface's encoder is given.
+//! Output of a request as a stream of items, the input of an interface's encoder.
 
 use crate::core::channel::Receiver;
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Finish, Usage};
-use crate::core::loading::Step;
-use gristmill_llm::chat::reply::{Part, Reply};
+use crate::core::loading::LoadStep;
+use gristmill_llm::chat::reply::{Reply, ReplyPart};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// One of it.
+/// An item of the output stream.
 #[derive(Debug)]
 pub enum StreamItem {
-    /// The request waits behind so many others.
+    /// The number of queued requests before this one.
     Waiting(usize),
     /// The model is being loaded first.
-    Loading(Step),
-    /// So many tokens of the prompt have been run, of how many.
+    Loading(LoadStep),
+    /// Prefill progress: tokens computed, and tokens to compute.
     Reading(usize, usize),
-    /// The prompt of the answers that follow has been run.
+    /// The prompt of the following choices has been prefilled.
     Prompt(Usage),
-    /// The vector of that prompt.
+    /// Index of a prompt, and its embedding.
     Embedding(usize, Vec<f32>),
-    /// Of that answer.
+    /// Index of a choice, and more of its output.
     Output(usize, OutputEvent),
-    /// All that one telling brought: what belongs together has come.
+    /// All items of one engine event have been sent.
     Together,
-    /// The end of all.
+    /// The end of the request, with its usage.
     End(Usage),
-    /// It cannot go on.
+    /// The request failed; no items follow.
     Failed(RequestError),
 }
 
-/// More of an answer.
+/// More output of a choice.
 #[derive(Clone, PartialEq, Debug)]
 pub enum OutputEvent {
-    /// Tokens of the answer up to here, and the time they took: before what they made.
+    /// Tokens of the choice so far and their generation time; sent before their text.
     Progress(usize, Duration),
-    /// The prompt's tokens and how probable they were.
+    /// The prompt's tokens with their log-probabilities.
     PromptLogprobs(Vec<Chosen>),
-    /// The tokens of what follows, and how probable they were.
+    /// The tokens of the text that follows, with their log-probabilities.
     Logprobs(Vec<Chosen>),
-    /// Reasoning.
+    /// Text of the reasoning.
     Reasoning(String),
-    /// Text.
+    /// Text of the answer.
     Text(String),
-    /// A call of that tool begins.
+    /// A call of the named tool begins.
     ToolCall(String),
-    /// More of the arguments of that call, JSON.
+    /// More of the arguments of the current call, as JSON text.
     ToolArguments(String),
-    /// The end of the answer.
+    /// The end of the choice.
     Finished(Finish),
 }
 
-/// What comes, as events.
+/// Stream of a request's outputs, parsed from the engine's events.
 pub struct Outputs {
     events: Receiver,
-    /// Of each answer, what takes it apart; none where text is told as it is.
+    /// Parser of each choice's text; `None` for text that is passed on as it is.
     replies: Vec<Option<Reply>>,
-    /// May an answer have several calls? What follows the first is left out otherwise.
+    /// Whether a choice may have several calls; otherwise calls after the first are dropped.
     several: bool,
-    /// Calls of each answer.
+    /// Number of calls of each choice.
     calls: Vec<usize>,
     ready: VecDeque<StreamItem>,
 }
 
 impl Outputs {
-    /// Of a channel, with what takes each answer apart; `several` calls of each are told, or one.
+    /// Outputs of a channel with a parser for each choice; unless `several`, each choice has at
+    /// most one call.
     pub fn new(events: Receiver, replies: Vec<Option<Reply>>, several: bool) -> Outputs {
         let calls = vec![0; replies.len()];
-        Outputs { events, replies, several, calls, ready: VecDeque::new() }
+        Outputs {
+            events,
+            replies,
+            several,
+            calls,
+            ready: VecDeque::new(),
+        }
     }
-    /// The next event; none behind the last one.
+    /// Returns the next item; `None` once the channel is closed.
     pub async fn next(&mut self) -> Option<StreamItem> {
         loop {
             if let Some(told) = self.ready.pop_front() {
@@ -85,10 +92,15 @@ impl Outputs {
             Event::Waiting(ahead) => self.ready.push_back(StreamItem::Waiting(ahead)),
             Event::Loading(step) => self.ready.push_back(StreamItem::Loading(step)),
             Event::Reading(done, total) => self.ready.push_back(StreamItem::Reading(done, total)),
-            Event::Embedding { prompt, values } => self.ready.push_back(StreamItem::Embedding(prompt, values)),
+            Event::Embedding { prompt, values } => {
+                self.ready.push_back(StreamItem::Embedding(prompt, values))
+            }
             Event::Prompt(usage) => self.ready.push_back(StreamItem::Prompt(usage)),
             Event::PromptLogprobs { choice, tokens } => {
-                self.ready.push_back(StreamItem::Output(choice, OutputEvent::PromptLogprobs(tokens)));
+                self.ready.push_back(StreamItem::Output(
+                    choice,
+                    OutputEvent::PromptLogprobs(tokens),
+                ));
             }
             Event::Delta(delta) => {
                 let choice = delta.choice;
@@ -99,15 +111,22 @@ impl Outputs {
                 let parts = match &mut self.replies[choice] {
                     Some(reply) => reply.push(&delta.text),
                     None if delta.text.is_empty() => Vec::new(),
-                    None => vec![Part::Content(delta.text)],
+                    None => vec![ReplyPart::Content(delta.text)],
                 };
-                parts.into_iter().for_each(|part| self.push(choice, part.into()));
+                parts
+                    .into_iter()
+                    .for_each(|part| self.push(choice, part.into()));
                 self.ready.push_back(StreamItem::Together);
             }
             Event::Finish { choice, reason } => {
                 let cut = reason == Finish::Length;
-                let parts = self.replies[choice].as_mut().map(|reply| reply.finish(cut)).unwrap_or_default();
-                parts.into_iter().for_each(|part| self.push(choice, part.into()));
+                let parts = self.replies[choice]
+                    .as_mut()
+                    .map(|reply| reply.finish(cut))
+                    .unwrap_or_default();
+                parts
+                    .into_iter()
+                    .for_each(|part| self.push(choice, part.into()));
                 self.push(choice, OutputEvent::Finished(reason));
                 self.ready.push_back(StreamItem::Together);
             }
@@ -118,18 +137,25 @@ impl Outputs {
     fn push(&mut self, choice: usize, event: OutputEvent) {
         let calls = &mut self.calls[choice];
         *calls += usize::from(matches!(event, OutputEvent::ToolCall(_)));
-        let of_call = matches!(event, OutputEvent::ToolCall(_) | OutputEvent::ToolArguments(_));
+        let of_call = matches!(
+            event,
+            OutputEvent::ToolCall(_) | OutputEvent::ToolArguments(_)
+        );
         if of_call && *calls > 1 && !self.several {
             return;
         }
         self.ready.push_back(StreamItem::Output(choice, event));
     }
-    /// Waits for all of it.
+    /// Collects all choices and the usage.
     ///
     /// # Errors
-    /// When it fails.
-    pub async fn collect(mut self) -> Result<(Vec<Answer>, Usage), RequestError> {
-        let mut answers: Vec<Answer> = self.replies.iter().map(|_| Answer::default()).collect();
+    /// When the request fails.
+    pub async fn collect(mut self) -> Result<(Vec<FinishedReply>, Usage), RequestError> {
+        let mut answers: Vec<FinishedReply> = self
+            .replies
+            .iter()
+            .map(|_| FinishedReply::default())
+            .collect();
         loop {
             match self.next().await {
                 Some(StreamItem::Output(choice, event)) => answers[choice].take(event),
@@ -149,11 +175,14 @@ impl Outputs {
     }
 }
 
-/// Waits for the vectors of so many prompts.
+/// Collects the embeddings of `prompts` prompts and the usage.
 ///
 /// # Errors
-/// When it fails.
-pub async fn embeddings(mut outputs: Outputs, prompts: usize) -> Result<(Vec<Vec<f32>>, Usage), RequestError> {
+/// When the request fails.
+pub async fn embeddings(
+    mut outputs: Outputs,
+    prompts: usize,
+) -> Result<(Vec<Vec<f32>>, Usage), RequestError> {
     let mut vectors = vec![Vec::new(); prompts];
     loop {
         match outputs.next().await {
@@ -166,44 +195,44 @@ pub async fn embeddings(mut outputs: Outputs, prompts: usize) -> Result<(Vec<Vec
     }
 }
 
-impl From<Part> for OutputEvent {
-    fn from(part: Part) -> OutputEvent {
+impl From<ReplyPart> for OutputEvent {
+    fn from(part: ReplyPart) -> OutputEvent {
         match part {
-            Part::Reasoning(text) => OutputEvent::Reasoning(text),
-            Part::Content(text) => OutputEvent::Text(text),
-            Part::Call(name) => OutputEvent::ToolCall(name),
-            Part::Arguments(text) => OutputEvent::ToolArguments(text),
+            ReplyPart::Reasoning(text) => OutputEvent::Reasoning(text),
+            ReplyPart::Content(text) => OutputEvent::Text(text),
+            ReplyPart::Call(name) => OutputEvent::ToolCall(name),
+            ReplyPart::Arguments(text) => OutputEvent::ToolArguments(text),
         }
     }
 }
 
-/// An answer, whole.
+/// A complete choice with all of its output.
 #[derive(Clone, Debug, Default)]
-pub struct Answer {
-    /// What was thought.
+pub struct FinishedReply {
+    /// Text of the reasoning.
     pub reasoning: String,
-    /// What was said.
+    /// Text of the answer.
     pub text: String,
-    /// What was called.
-    pub calls: Vec<Call>,
-    /// The prompt's tokens, where their probabilities were asked for.
+    /// Tool calls in order.
+    pub calls: Vec<ToolCall>,
+    /// The prompt's tokens, if their log-probabilities are requested.
     pub prompt: Vec<Chosen>,
-    /// Its own, likewise.
+    /// The generated tokens, if their log-probabilities are requested.
     pub tokens: Vec<Chosen>,
-    /// Why it ended.
+    /// Reason why the choice ended.
     pub finish: Option<Finish>,
 }
 
-/// A call of a tool.
+/// Call of a tool.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Call {
-    /// The tool's name.
+pub struct ToolCall {
+    /// Name of the tool.
     pub name: String,
-    /// JSON.
+    /// JSON text, incomplete if the answer was cut off.
     pub arguments: String,
 }
 
-impl Answer {
+impl FinishedReply {
     fn take(&mut self, event: OutputEvent) {
         match event {
             OutputEvent::Progress(..) => {}
@@ -211,7 +240,10 @@ impl Answer {
             OutputEvent::Logprobs(tokens) => self.tokens.extend(tokens),
             OutputEvent::Reasoning(text) => self.reasoning += &text,
             OutputEvent::Text(text) => self.text += &text,
-            OutputEvent::ToolCall(name) => self.calls.push(Call { name, arguments: String::new() }),
+            OutputEvent::ToolCall(name) => self.calls.push(ToolCall {
+                name,
+                arguments: String::new(),
+            }),
             OutputEvent::ToolArguments(text) => {
                 if let Some(call) = self.calls.last_mut() {
                     call.arguments += &text;

@@ -1,22 +1,22 @@
 //! Preprocessing: from a request as an interface parsed it to the queue of its model.
 
-use crate::core::budget::{self, Wanted};
+use crate::core::budget::{self, ReplySize};
 use crate::core::channel::channel;
 use crate::core::client::Origin;
 use crate::core::constraint::bounds::refers;
-use crate::core::constraint::grammar::{Form, OutputConstraint, grammar};
+use crate::core::constraint::grammar::{OutputConstraint, OutputFormat, grammar};
 use crate::core::constraint::mask::Constraint;
 use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
 use crate::core::error::RequestError;
 use crate::core::event::{Event, Usage};
-use crate::core::limits::{Limits, PROMPTS, STOPS, TOP};
+use crate::core::field_names::FieldNames;
+use crate::core::limits::{Limits, MAX_PROMPTS, MAX_STOPS, MAX_TOP_LOGPROBS};
 use crate::core::model::Served;
-use crate::core::models::entry::Model;
+use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Models;
-use crate::core::names::FieldNames;
 use crate::core::output::Outputs;
 use crate::core::prompt::{self, Prompt};
-use crate::core::queue::Refused;
+use crate::core::queue::QueueError;
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use crate::core::sampling::whole;
 use crate::core::tools::ToolSet;
@@ -27,18 +27,19 @@ use std::sync::Arc;
 /// Preprocesses the requests of one model.
 pub struct Preprocessor {
     models: Arc<Models>,
-    /// The model.
-    pub model: Arc<Model>,
-    /// How it reads and writes.
+    /// The model that the request names.
+    pub model: Arc<ModelEntry>,
+    /// Text side of the model.
     pub served: Arc<Served>,
 }
 
-/// How the choices of a request are parsed.
+/// Parsing of a request's choices.
 #[derive(Default)]
 struct Replies {
     /// Choices of all prompts.
     count: usize,
-    /// How replies of a conversation begin; none where text is streamed as it is.
+    /// State in which the replies of a conversation begin; `None` for text that is streamed as it
+    /// is.
     conversation: Option<Conversation>,
 }
 
@@ -50,14 +51,24 @@ struct Conversation {
 }
 
 impl Preprocessor {
-    /// Creates the preprocessor of the model of that name; it may read the model's tokenizer and template, which takes a while.
+    /// Creates the preprocessor of the named model; it may have to read the model's tokenizer and
+    /// template, which takes a while.
     ///
     /// # Errors
     /// When there is no such model, or it cannot be read.
-    pub fn for_model(models: &Arc<Models>, name: Option<&str>) -> Result<Preprocessor, RequestError> {
+    pub fn for_model(
+        models: &Arc<Models>,
+        name: Option<&str>,
+    ) -> Result<Preprocessor, RequestError> {
         let model = models.find(name)?;
-        let served = model.served().map_err(|error| error.told(model.name()))?;
-        Ok(Preprocessor { models: models.clone(), model: model.clone(), served })
+        let served = model
+            .served()
+            .map_err(|error| error.to_request_error(model.name()))?;
+        Ok(Preprocessor {
+            models: models.clone(),
+            model: model.clone(),
+            served,
+        })
     }
     fn limits(&self) -> &Limits {
         &self.models.shared.limits
@@ -65,48 +76,95 @@ impl Preprocessor {
     /// Checks a request, tokenises its prompts and compiles its grammar.
     ///
     /// # Errors
-    /// The first thing that cannot be honoured.
-    pub fn prepare(&self, origin: Origin, request: GenerateRequest) -> Result<(EngineRequest, Outputs), RequestError> {
+    /// The first parameter that is invalid or not supported.
+    pub fn prepare(
+        &self,
+        origin: Origin,
+        request: GenerateRequest,
+    ) -> Result<(EngineRequest, Outputs), RequestError> {
         let served = &self.served;
         let names = request.names;
-        let choices = whole(names.choices, request.choices, 1, self.limits().choices as u64)? as usize;
+        let choices = whole(
+            names.choices,
+            request.choices,
+            1,
+            self.limits().choices as u64,
+        )? as usize;
         let sampling = request.sampling.resolve(&served.sampling)?;
         let bias = request.sampling.bias(served.tokenizer.n_tokens())?;
         let stop = stops(request.stop, names.stop)?;
-        for top in [request.logprobs, request.prompt_logprobs].into_iter().flatten() {
-            whole("logprobs", top as u64, 0, TOP)?;
+        for top in [request.logprobs, request.prompt_logprobs]
+            .into_iter()
+            .flatten()
+        {
+            whole("logprobs", top as u64, 0, MAX_TOP_LOGPROBS)?;
         }
-        let tools = ToolSet::new(&request.tools, &request.tool_choice, request.several_calls, names)?;
+        let tools = ToolSet::new(
+            &request.tools,
+            &request.tool_choice,
+            request.several_calls,
+            names,
+        )?;
         let is_conversation = matches!(request.input, Input::Conversation { .. });
         let prompts = self.prompts(request.input, &tools, names)?;
-        // A conversation has one prompt, and what has several begins with anything.
+        // A conversation has one prompt; requests of several prompts always begin open.
         let begins = prompts.first().map_or(Begins::Open, |prompt| prompt.begins);
         let count = choices * prompts.len();
-        let limit = request.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let limit = request
+            .limit
+            .map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         if !request.stream {
-            let prompt = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
+            let prompt = prompts
+                .iter()
+                .map(|prompt| prompt.tokens.len())
+                .max()
+                .unwrap_or(0);
             let (logprobs, prompt_logprobs) = (request.logprobs, request.prompt_logprobs);
-            let wanted = Wanted { prompt, choices: count, limit, logprobs, prompt_logprobs };
+            let wanted = ReplySize {
+                prompt,
+                choices: count,
+                limit,
+                logprobs,
+                prompt_logprobs,
+            };
             budget::check(&wanted, served, self.limits().answer, names.limit)?;
         }
-        let constraint = tools.constraint(request.form.as_ref(), names).map(|(constraint, field)| {
-            let compiled = self.compile(&constraint, begins);
-            let what = if request.form.as_ref().is_none_or(|(_, form)| is_schema(form)) { "schema" } else { "grammar" };
-            compiled.map_err(|why| RequestError::parameter(field, format!("this {what} is not possible: {why}")))
-        });
+        let constraint =
+            tools
+                .constraint(request.form.as_ref(), names)
+                .map(|(constraint, field)| {
+                    let compiled = self.compile(&constraint, begins);
+                    let what = if request
+                        .form
+                        .as_ref()
+                        .is_none_or(|(_, form)| is_schema(form))
+                    {
+                        "schema"
+                    } else {
+                        "grammar"
+                    };
+                    compiled.map_err(|why| {
+                        RequestError::parameter(
+                            field,
+                            format!("this {what} is not possible: {why}"),
+                        )
+                    })
+                });
         let conversation = is_conversation.then(|| Conversation {
             begins,
             schemas: tools.schemas(),
             forced: tools.is_forced(),
             several: request.several_calls,
         });
-        let options = request.sampling.sequence_options(self.models.shared.batch_invariant);
+        let options = request
+            .sampling
+            .sequence_options(self.models.shared.batch_invariant);
         let params = GenerationParams {
             bias,
             constraint: constraint.transpose()?,
             choices,
             limit: limit.unwrap_or(usize::MAX),
-            room: (!request.stream).then(|| budget::room(count, self.limits().answer)),
+            room: (!request.stream).then(|| budget::reply_limit(count, self.limits().answer)),
             stop,
             ignore_eos: request.ignore_eos,
             markers: is_conversation,
@@ -115,7 +173,13 @@ impl Preprocessor {
             stream: request.stream,
             sampling,
         };
-        let (task, replies) = (Task::Generate(Arc::new(params)), Replies { count, conversation });
+        let (task, replies) = (
+            Task::Generate(Arc::new(params)),
+            Replies {
+                count,
+                conversation,
+            },
+        );
         Ok(self.engine_request(origin, task, prompts, options, replies))
     }
     /// Creates a tokenised request and the outputs that its events become.
@@ -142,11 +206,27 @@ impl Preprocessor {
             events: Arc::new(events),
         };
         let reply = |_| {
-            let Conversation { begins, schemas, forced, .. } = replies.conversation.as_ref()?;
-            Some(Reply::new(self.served.markup, *begins, schemas.clone(), *forced))
+            let Conversation {
+                begins,
+                schemas,
+                forced,
+                ..
+            } = replies.conversation.as_ref()?;
+            Some(Reply::new(
+                self.served.markup,
+                *begins,
+                schemas.clone(),
+                *forced,
+            ))
         };
-        let several = replies.conversation.as_ref().is_none_or(|conversation| conversation.several);
-        (request, Outputs::new(receiver, (0..replies.count).map(reply).collect(), several))
+        let several = replies
+            .conversation
+            .as_ref()
+            .is_none_or(|conversation| conversation.several);
+        (
+            request,
+            Outputs::new(receiver, (0..replies.count).map(reply).collect(), several),
+        )
     }
     /// Tokenises texts to embed.
     ///
@@ -161,21 +241,33 @@ impl Preprocessor {
         let (prompts, options) = (self.texts(texts, name)?, SequenceOptions::default());
         Ok(self.engine_request(origin, Task::Embed, prompts, options, Replies::default()))
     }
-    /// The tokens of what an answer follows.
+    /// Renders and tokenises the prompts.
     ///
     /// # Errors
-    /// When it makes no sense or does not fit.
-    pub fn prompts(&self, input: Input, tools: &ToolSet, names: &FieldNames) -> Result<Vec<Prompt>, RequestError> {
+    /// When a prompt is invalid or does not fit into the context.
+    pub fn prompts(
+        &self,
+        input: Input,
+        tools: &ToolSet,
+        names: &FieldNames,
+    ) -> Result<Vec<Prompt>, RequestError> {
         match input {
-            Input::Conversation { messages, thinking } => {
-                Ok(vec![prompt::chat(&self.served, messages, &tools.to_json(), thinking, names)?])
-            }
+            Input::Conversation { messages, thinking } => Ok(vec![prompt::chat(
+                &self.served,
+                messages,
+                &tools.to_json(),
+                thinking,
+                names,
+            )?]),
             Input::Prompts(texts) => self.texts(texts, names.input),
         }
     }
     fn texts(&self, texts: Vec<PromptText>, name: &str) -> Result<Vec<Prompt>, RequestError> {
-        if texts.is_empty() || texts.len() > PROMPTS {
-            let message = format!("there are {} prompts; there must be 1 to {PROMPTS}", texts.len());
+        if texts.is_empty() || texts.len() > MAX_PROMPTS {
+            let message = format!(
+                "there are {} prompts; there must be 1 to {MAX_PROMPTS}",
+                texts.len()
+            );
             return Err(RequestError::parameter(name, message));
         }
         let prompt = |text| match text {
@@ -184,7 +276,7 @@ impl Preprocessor {
         };
         texts.into_iter().map(prompt).collect()
     }
-    /// What an answer must be, compiled.
+    /// Compiles the grammar of a constraint.
     fn compile(&self, constraint: &OutputConstraint, begins: Begins) -> Result<Constraint, String> {
         let served = &self.served;
         let compile = |constraint: &OutputConstraint, begins: Begins| {
@@ -193,16 +285,34 @@ impl Preprocessor {
             served.grammars.compile(grammar, thinking)
         };
         let compiled = compile(constraint, begins)?;
-        // Whether anything can follow is seen where a schema begins, and arguments begin in the middle of a call.
-        for parameters in constraint.calls.iter().filter_map(|call| call.parameters).filter(|it| refers(it)) {
-            let form = Form::Schema(parameters.clone());
-            compile(&OutputConstraint { form: Some(&form), ..OutputConstraint::default() }, Begins::Answer)?;
+        // An unsatisfiable schema is only detected at a grammar's beginning, and arguments begin in
+        // the middle of a call.
+        for parameters in constraint
+            .calls
+            .iter()
+            .filter_map(|call| call.parameters)
+            .filter(|it| refers(it))
+        {
+            let form = OutputFormat::Schema(parameters.clone());
+            compile(
+                &OutputConstraint {
+                    form: Some(&form),
+                    ..OutputConstraint::default()
+                },
+                Begins::Answer,
+            )?;
         }
         Ok(compiled)
     }
-    /// Creates a request that only has the model loaded.
+    /// Creates a request that only loads the model.
     pub fn prepare_load(&self, origin: Origin) -> (EngineRequest, Outputs) {
-        self.engine_request(origin, Task::Load, Vec::new(), SequenceOptions::default(), Replies::default())
+        self.engine_request(
+            origin,
+            Task::Load,
+            Vec::new(),
+            SequenceOptions::default(),
+            Replies::default(),
+        )
     }
     /// Queues a request.
     ///
@@ -221,24 +331,24 @@ impl Preprocessor {
         match self.model.queue.push(request) {
             Ok(()) => {
                 self.model.metrics.requests.inc();
-                self.models.want(&self.model);
+                self.models.request_load(&self.model);
                 Ok(())
             }
-            Err(Refused::Full(waiting)) => {
+            Err(QueueError::Full(waiting)) => {
                 self.model.metrics.refused.inc();
                 Err(RequestError::busy(waiting))
             }
-            Err(Refused::Closed) => Err(RequestError::closing()),
+            Err(QueueError::Closed) => Err(RequestError::closing()),
         }
     }
 }
 
-fn is_schema(form: &Form) -> bool {
-    matches!(form, Form::Schema(_))
+fn is_schema(form: &OutputFormat) -> bool {
+    matches!(form, OutputFormat::Schema(_))
 }
 
 fn stops(texts: Vec<String>, name: &str) -> Result<Vec<String>, RequestError> {
-    let (many, long) = STOPS;
+    let (many, long) = MAX_STOPS;
     if texts.len() > many || texts.iter().any(|text| text.len() > long) {
         let message = format!("{name} may have at most {many} texts of at most {long} bytes");
         return Err(RequestError::parameter(name, message));

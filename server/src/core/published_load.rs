@@ -1,41 +1,63 @@
-//! The load of a batcher as metrics publish it: now and then, as it costs as much as a step of a small model.
+//! Publication of a batcher's load as metrics, at intervals, as it costs as much as a step of a
+//! small model.
 
-use crate::core::models::entry::Model;
-use gristmill_llm::sched::{Batcher, Steps};
+use crate::core::models::entry::ModelEntry;
+use gristmill_llm::sched::{Batcher, StepCounts};
 use std::time::{Duration, Instant};
 
-/// Time between two publications while requests run: routers and Prometheus read seconds apart.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum time between two publications while requests run: routers and Prometheus poll seconds
+/// apart.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What was published last.
+/// Counts at the last publication.
 #[derive(Default)]
 pub struct PublishedLoad {
     at: Option<Instant>,
     preempted: u64,
-    steps: Steps,
+    steps: StepCounts,
 }
 
 impl PublishedLoad {
-    /// Tells whether the last publication is older than the interval.
+    /// Returns whether the last publication is older than the interval.
     pub fn is_due(&self) -> bool {
-        self.at.is_none_or(|at| at.elapsed() >= INTERVAL)
+        self.at.is_none_or(|at| at.elapsed() >= PUBLISH_INTERVAL)
     }
-    /// Sets the gauges of a model and adds what its counters lack.
-    pub fn publish(&mut self, batcher: &Batcher, model: &Model) {
+    /// Sets the gauges of a model and increments its counters by the change since the last
+    /// publication.
+    pub fn publish(&mut self, batcher: &Batcher, model: &ModelEntry) {
         self.at = Some(Instant::now());
         let (load, metrics) = (batcher.load(), &model.metrics);
-        metrics.kept_bytes.set(batcher.kept_bytes() as i64);
+        metrics.kept_bytes.set(batcher.cached_bytes() as i64);
         metrics.pages.set(load.pages as i64);
         metrics.pages_total.set(load.total_pages as i64);
-        load.leaked.into_iter().for_each(|pages| _ = metrics.pages_leaked.set(pages as i64));
+        load.leaked
+            .into_iter()
+            .for_each(|pages| _ = metrics.pages_leaked.set(pages as i64));
         metrics.slots.set(batcher.engine().max_sequences() as i64);
-        // A reset of the batcher begins the scheduler's count anew.
-        metrics.preempted.inc_by(load.preempted.checked_sub(self.preempted).unwrap_or(load.preempted));
+        // A reset of the batcher restarts the scheduler's count.
+        metrics.preempted.inc_by(
+            load.preempted
+                .checked_sub(self.preempted)
+                .unwrap_or(load.preempted),
+        );
         self.preempted = load.preempted;
-        let (steps, before) = (batcher.steps(), std::mem::replace(&mut self.steps, batcher.steps()));
-        metrics.pages_away.set(load.away_pages as i64);
-        metrics.brought_back.inc_by(steps.brought_back - before.brought_back);
-        let counted = [steps.all - before.all, steps.mixed - before.mixed, steps.ahead - before.ahead];
-        metrics.steps.iter().zip(counted).for_each(|(counter, n)| _ = counter.inc_by(n));
+        let (steps, before) = (
+            batcher.steps(),
+            std::mem::replace(&mut self.steps, batcher.steps()),
+        );
+        metrics.pages_away.set(load.host_pages as i64);
+        metrics
+            .pages_swapped_in
+            .inc_by(steps.kv_pages_swapped_in - before.kv_pages_swapped_in);
+        let counted = [
+            steps.all - before.all,
+            steps.mixed - before.mixed,
+            steps.asynchronous - before.asynchronous,
+        ];
+        metrics
+            .steps
+            .iter()
+            .zip(counted)
+            .for_each(|(counter, n)| _ = counter.inc_by(n));
     }
 }

@@ -1,86 +1,100 @@
-//! Who is next: a line for each client, and the lines take turns.
+//! Bounded request queue, fair per client.
 
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Something that waits for its turn.
+/// An entry of the queue.
 pub trait Waiting {
-    /// Whose it is.
+    /// Address of the client that sent it.
     fn client(&self) -> IpAddr;
-    /// Has whoever asked gone away?
+    /// Returns whether the client has disconnected.
     fn is_abandoned(&self) -> bool;
-    /// Is told behind how many others it waits, when it begins to and whenever that changes.
-    fn waits_behind(&self, others: usize);
+    /// Receives the number of entries before this one, when it is queued and whenever that may have
+    /// changed.
+    fn report_position(&self, others: usize);
 }
 
-/// Why something may not wait.
+/// Reason why an entry was not queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
-    /// So many wait already.
+pub enum QueueError {
+    /// The queue is full, with this number of entries.
     Full(usize),
-    /// Nobody will be served any more.
+    /// The queue is closed for good.
     Closed,
 }
 
-/// A bounded queue. Within one client's line the first comes first; a client with many requests does not keep another waiting for
-/// more than one of them.
+/// Bounded queue with round robin per client: FIFO for the entries of one client, and between two
+/// entries of the same client every other client has a turn.
 pub struct Queue<T> {
-    lines: Mutex<Lines<T>>,
+    lines: Mutex<ClientQueues<T>>,
     changed: Condvar,
     most: usize,
 }
 
-struct Lines<T> {
-    /// None is empty; the first is next.
+struct ClientQueues<T> {
+    /// The entries of each client; no list is empty, and the first is next.
     lines: VecDeque<(IpAddr, VecDeque<T>)>,
     closed: bool,
-    /// Was one handed out, and the next one not asked for yet?
+    /// Whether an entry was taken and the next one has not been requested yet.
     busy: bool,
-    /// How many more are handed out before whoever takes them is told to leave; none for any number.
+    /// Entries that are still handed out before the consumer has to stop; `None` without an
+    /// eviction.
     turns: Option<usize>,
-    /// When whoever takes them leaves unless somebody asks before; none where it waits for as long as that takes, or is answering.
+    /// When the keep-alive of the idle consumer ends; `None` without a keep-alive or while it is
+    /// busy.
     leaves: Option<Instant>,
 }
 
 impl<T: Waiting> Queue<T> {
-    /// One in which at most so many wait.
+    /// Creates a queue of at most `most` entries.
     pub fn new(most: usize) -> Queue<T> {
-        let lines = Lines { lines: VecDeque::new(), closed: false, busy: false, turns: None, leaves: None };
-        Queue { lines: Mutex::new(lines), changed: Condvar::new(), most }
+        let lines = ClientQueues {
+            lines: VecDeque::new(),
+            closed: false,
+            busy: false,
+            turns: None,
+            leaves: None,
+        };
+        Queue {
+            lines: Mutex::new(lines),
+            changed: Condvar::new(),
+            most,
+        }
     }
-    fn lock(&self) -> MutexGuard<'_, Lines<T>> {
+    fn lock(&self) -> MutexGuard<'_, ClientQueues<T>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// Waits in line.
+    /// Queues an entry.
     ///
     /// # Errors
-    /// When it may not.
-    pub fn push(&self, entry: T) -> Result<(), Refused> {
+    /// When the queue is full or closed.
+    pub fn push(&self, entry: T) -> Result<(), QueueError> {
         let mut lines = self.lock();
         if lines.closed {
-            return Err(Refused::Closed);
+            return Err(QueueError::Closed);
         }
         if lines.len() >= self.most {
             lines.forget_abandoned();
         }
         let waiting = lines.len();
         if waiting >= self.most {
-            return Err(Refused::Full(waiting));
+            return Err(QueueError::Full(waiting));
         }
         let client = entry.client();
         match lines.lines.iter_mut().find(|(owner, _)| *owner == client) {
             Some((_, line)) => line.push_back(entry),
             None => lines.lines.push_back((client, VecDeque::from([entry]))),
         }
-        lines.tell_places();
+        lines.report_positions();
         self.changed.notify_one();
         Ok(())
     }
-    /// Waits for another turn, before what else its client wants, whether or not there is room; lets go of it once the queue is closed.
-    pub fn push_again(&self, entry: T) {
+    /// Queues an entry again, before others of its client and even if the queue is full; drops it
+    /// if the queue is closed.
+    pub fn requeue(&self, entry: T) {
         let mut lines = self.lock();
         if lines.closed {
             return;
@@ -92,9 +106,9 @@ impl<T: Waiting> Queue<T> {
         }
         self.changed.notify_one();
     }
-    /// Waits for the next one whose asker is still there; none once the queue is closed, whoever takes from it was told to leave, or nobody has come for
-    /// as long as it stays.
-    pub fn next(&self, stay: Stay) -> Option<T> {
+    /// Waits for the next entry of a connected client. `None` once the queue is closed, the
+    /// consumer is evicted, or the keep-alive `stay` has ended.
+    pub fn next(&self, stay: KeepAlive) -> Option<T> {
         let mut lines = self.lock();
         lines.busy = false;
         let idle = Instant::now();
@@ -105,92 +119,106 @@ impl<T: Waiting> Queue<T> {
             if let Some(entry) = lines.take() {
                 return Some(entry);
             }
-            // Who was still to be answered has gone.
+            // The remaining entries before the eviction were abandoned.
             if lines.turns.take().is_some() {
                 lines.turns = Some(0);
                 continue;
             }
-            let left = stay.left(idle.elapsed());
+            let left = stay.remaining(idle.elapsed());
             if left == Some(Duration::ZERO) {
                 lines.leaves = None;
                 return None;
             }
             lines.leaves = left.and_then(|left| Instant::now().checked_add(left));
-            // More than a timer can hold is no end.
+            // A time beyond the range of `Instant` is no limit.
             lines = match left.filter(|_| lines.leaves.is_some()) {
-                Some(left) => self.changed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.changed.wait(lines).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    self.changed
+                        .wait_timeout(lines, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
+                }
+                None => self
+                    .changed
+                    .wait(lines)
+                    .unwrap_or_else(PoisonError::into_inner),
             };
         }
     }
-    /// The next one that waits now, for whoever has others to answer meanwhile; none also once it was told to leave.
-    pub fn next_now(&self) -> Option<T> {
+    /// Takes the next entry without waiting, for a consumer that is busy. `None` also once the
+    /// consumer is evicted.
+    pub fn try_next(&self) -> Option<T> {
         let mut lines = self.lock();
         if lines.closed || lines.turns == Some(0) {
             return None;
         }
         lines.take()
     }
-    /// When whoever takes from it leaves unless somebody asks before; none where that is not known.
+    /// Returns when the consumer's keep-alive ends, if that is known.
     pub fn leaves(&self) -> Option<Instant> {
         self.lock().leaves
     }
-    /// Tells whoever takes from it to leave when those that wait now have had their turn. Who comes later waits for somebody else.
+    /// Evicts the consumer once the entries queued now have been taken. Later entries wait for
+    /// another consumer.
     pub fn leave(&self) {
         let mut lines = self.lock();
         lines.forget_abandoned();
         lines.turns = Some(lines.len());
         self.changed.notify_all();
     }
-    /// Somebody is about to take from it who was not told to leave.
+    /// Ends an eviction: a new consumer is about to start.
     pub fn stay(&self) {
         self.lock().turns = None;
     }
-    /// Is one being answered, or waits to be?
+    /// Returns whether an entry is being processed or queued.
     pub fn is_busy(&self) -> bool {
         let mut lines = self.lock();
         lines.forget_abandoned();
         lines.busy || lines.len() > 0
     }
-    /// Shows everyone who waits to `tell`.
-    pub fn each(&self, tell: impl Fn(&T)) {
-        self.lock().lines.iter().flat_map(|(_, line)| line).for_each(tell);
+    /// Calls `tell` with every queued entry.
+    pub fn for_each(&self, tell: impl Fn(&T)) {
+        self.lock()
+            .lines
+            .iter()
+            .flat_map(|(_, line)| line)
+            .for_each(tell);
     }
-    /// Lets go of everyone who waits, by way of `tell`.
+    /// Removes every queued entry and passes it to `tell`.
     pub fn dismiss(&self, mut tell: impl FnMut(T)) {
         let mut lines = self.lock();
         while let Some(entry) = lines.pop() {
             tell(entry);
         }
     }
-    /// How many wait.
+    /// Returns the number of queued entries.
     pub fn len(&self) -> usize {
         let mut lines = self.lock();
         lines.forget_abandoned();
         lines.len()
     }
-    /// Serves nobody any more; who waits is let go.
+    /// Closes the queue and drops the queued entries.
     pub fn close(&self) {
         let mut lines = self.lock();
         lines.closed = true;
         lines.lines.clear();
         self.changed.notify_all();
     }
-    /// Was it closed?
+    /// Returns whether the queue is closed.
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
 }
 
-impl<T: Waiting> Lines<T> {
-    /// Hands out the next one whose asker is still there.
+impl<T: Waiting> ClientQueues<T> {
+    /// Takes the next entry of a connected client.
     fn take(&mut self) -> Option<T> {
         while let Some(entry) = self.pop() {
             if !entry.is_abandoned() {
                 self.busy = true;
                 self.leaves = None;
                 self.turns = self.turns.map(|turns| turns - 1);
-                self.tell_places();
+                self.report_positions();
                 return Some(entry);
             }
         }
@@ -200,15 +228,26 @@ impl<T: Waiting> Lines<T> {
         self.lines.iter().map(|(_, line)| line.len()).sum()
     }
     fn forget_abandoned(&mut self) {
-        self.lines.iter_mut().for_each(|(_, line)| line.retain(|entry| !entry.is_abandoned()));
+        self.lines
+            .iter_mut()
+            .for_each(|(_, line)| line.retain(|entry| !entry.is_abandoned()));
         self.lines.retain(|(_, line)| !line.is_empty());
     }
-    /// Tells every entry how many come before it: in each round the next of every line.
-    fn tell_places(&self) {
-        let longest = self.lines.iter().map(|(_, line)| line.len()).max().unwrap_or(0);
-        let rounds = (0..longest).flat_map(|round| self.lines.iter().filter_map(move |(_, line)| line.get(round)));
+    /// Reports to each entry how many are before it: each round has the next entry of every client.
+    fn report_positions(&self) {
+        let longest = self
+            .lines
+            .iter()
+            .map(|(_, line)| line.len())
+            .max()
+            .unwrap_or(0);
+        let rounds = (0..longest).flat_map(|round| {
+            self.lines
+                .iter()
+                .filter_map(move |(_, line)| line.get(round))
+        });
         for (others, entry) in rounds.enumerate() {
-            entry.waits_behind(others);
+            entry.report_position(others);
         }
     }
     fn pop(&mut self) -> Option<T> {
@@ -238,13 +277,13 @@ mod tests {
         fn is_abandoned(&self) -> bool {
             self.2
         }
-        fn waits_behind(&self, others: usize) {
+        fn report_position(&self, others: usize) {
             PLACES.with_borrow_mut(|places| places.push((self.1, others)));
         }
     }
 
     thread_local! {
-        /// What entries were told.
+        /// Positions that entries received.
         static PLACES: RefCell<Vec<(u32, usize)>> = const { RefCell::new(Vec::new()) };
     }
 
@@ -257,23 +296,31 @@ mod tests {
         assert_eq!(told(), [(0, 0), (0, 0), (1, 1)]);
         queue.push(Entry(2, 2, false)).unwrap();
         assert_eq!(told(), [(0, 0), (2, 1), (1, 2)], "clients take turns");
-        assert_eq!(queue.next(Stay::UntilNeeded), Some(Entry(1, 0, false)));
+        assert_eq!(queue.next(KeepAlive::UntilNeeded), Some(Entry(1, 0, false)));
         assert_eq!(told(), [(2, 0), (1, 1)]);
-        // Whoever needs another turn has it before the rest of its own line.
-        queue.push_again(Entry(1, 0, false));
-        let order: Vec<u32> = (0..3).map(|_| queue.next(Stay::UntilNeeded).unwrap().1).collect();
+        // A requeued entry comes before the others of its client.
+        queue.requeue(Entry(1, 0, false));
+        let order: Vec<u32> = (0..3)
+            .map(|_| queue.next(KeepAlive::UntilNeeded).unwrap().1)
+            .collect();
         assert_eq!(order, [2, 0, 1]);
     }
 
     #[test]
     fn clients_take_turns() {
         let queue = Queue::new(10);
-        for entry in
-            [Entry(1, 0, false), Entry(1, 1, false), Entry(1, 2, false), Entry(2, 3, false), Entry(3, 4, false)]
-        {
+        for entry in [
+            Entry(1, 0, false),
+            Entry(1, 1, false),
+            Entry(1, 2, false),
+            Entry(2, 3, false),
+            Entry(3, 4, false),
+        ] {
             queue.push(entry).unwrap();
         }
-        let order: Vec<u32> = (0..5).map(|_| queue.next(Stay::UntilNeeded).unwrap().1).collect();
+        let order: Vec<u32> = (0..5)
+            .map(|_| queue.next(KeepAlive::UntilNeeded).unwrap().1)
+            .collect();
         assert_eq!(order, [0, 3, 4, 1, 2]);
     }
 
@@ -283,9 +330,15 @@ mod tests {
         queue.push(Entry(1, 0, true)).unwrap();
         queue.push(Entry(1, 1, false)).unwrap();
         queue.push(Entry(2, 2, false)).unwrap();
-        assert_eq!(queue.push(Entry(3, 3, false)), Err(Refused::Full(2)));
+        assert_eq!(queue.push(Entry(3, 3, false)), Err(QueueError::Full(2)));
         assert_eq!(queue.len(), 2);
-        assert_eq!((queue.next(Stay::UntilNeeded).unwrap().1, queue.next(Stay::UntilNeeded).unwrap().1), (1, 2));
+        assert_eq!(
+            (
+                queue.next(KeepAlive::UntilNeeded).unwrap().1,
+                queue.next(KeepAlive::UntilNeeded).unwrap().1
+            ),
+            (1, 2)
+        );
     }
 
     #[test]
@@ -295,19 +348,38 @@ mod tests {
         for n in 0..3 {
             queue.push(Entry(n as u8, n, false)).unwrap();
         }
-        assert_eq!((queue.is_busy(), queue.next(Stay::UntilNeeded).unwrap().1), (true, 0));
+        assert_eq!(
+            (
+                queue.is_busy(),
+                queue.next(KeepAlive::UntilNeeded).unwrap().1
+            ),
+            (true, 0)
+        );
         queue.leave();
         queue.push(Entry(1, 3, false)).unwrap();
-        assert_eq!([queue.next(Stay::UntilNeeded).unwrap().1, queue.next(Stay::UntilNeeded).unwrap().1], [1, 2]);
-        assert_eq!(queue.next(Stay::UntilNeeded), None, "the one that came later waits for another");
+        assert_eq!(
+            [
+                queue.next(KeepAlive::UntilNeeded).unwrap().1,
+                queue.next(KeepAlive::UntilNeeded).unwrap().1
+            ],
+            [1, 2]
+        );
+        assert_eq!(
+            queue.next(KeepAlive::UntilNeeded),
+            None,
+            "the one that came later waits for another"
+        );
         assert!(queue.is_busy());
         queue.stay();
-        assert_eq!(queue.next(Stay::UntilNeeded).unwrap().1, 3);
+        assert_eq!(queue.next(KeepAlive::UntilNeeded).unwrap().1, 3);
         queue.push(Entry(1, 4, true)).unwrap();
         queue.push(Entry(1, 5, false)).unwrap();
         queue.leave();
         assert_eq!(
-            (queue.next(Stay::UntilNeeded).unwrap().1, queue.next(Stay::UntilNeeded)),
+            (
+                queue.next(KeepAlive::UntilNeeded).unwrap().1,
+                queue.next(KeepAlive::UntilNeeded)
+            ),
             (5, None),
             "who has gone is nobody's turn"
         );
@@ -323,18 +395,27 @@ mod tests {
         let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1));
         let time = Duration::from_millis(30);
         let begun = Instant::now();
-        assert_eq!((queue.next(Stay::For(time)), queue.leaves()), (None, None));
+        assert_eq!(
+            (queue.next(KeepAlive::For(time)), queue.leaves()),
+            (None, None)
+        );
         assert!(begun.elapsed() >= time);
-        // Who waits is answered first, whatever time there is.
+        // A queued entry is taken even if the keep-alive has ended.
         queue.push(Entry(1, 0, false)).unwrap();
-        assert_eq!(queue.next(Stay::For(Duration::ZERO)).unwrap().1, 0);
-        assert_eq!((queue.leaves(), queue.next(Stay::For(Duration::ZERO))), (None, None));
-        // Somebody who comes in time is no reason to leave.
+        assert_eq!(queue.next(KeepAlive::For(Duration::ZERO)).unwrap().1, 0);
+        assert_eq!(
+            (queue.leaves(), queue.next(KeepAlive::For(Duration::ZERO))),
+            (None, None)
+        );
+        // An entry that arrives in time resets the keep-alive.
         let worker = {
             let queue = queue.clone();
-            std::thread::spawn(move || queue.next(Stay::For(Duration::from_secs(3600))))
+            std::thread::spawn(move || queue.next(KeepAlive::For(Duration::from_secs(3600))))
         };
-        while queue.leaves().is_none_or(|at| at < begun + Duration::from_secs(3600)) {
+        while queue
+            .leaves()
+            .is_none_or(|at| at < begun + Duration::from_secs(3600))
+        {
             std::thread::yield_now();
         }
         queue.push(Entry(1, 1, false)).unwrap();
@@ -346,10 +427,10 @@ mod tests {
         let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1));
         let worker = {
             let queue = queue.clone();
-            std::thread::spawn(move || queue.next(Stay::UntilNeeded))
+            std::thread::spawn(move || queue.next(KeepAlive::UntilNeeded))
         };
         queue.close();
         assert_eq!(worker.join().unwrap(), None);
-        assert_eq!(queue.push(Entry(1, 0, false)), Err(Refused::Closed));
+        assert_eq!(queue.push(Entry(1, 0, false)), Err(QueueError::Closed));
     }
 }

@@ -1,69 +1,70 @@
-//! A request as the core takes it, made by an interface of its JSON.
+//! Generation request of the core, which an interface builds from its JSON.
 
-use crate::core::constraint::grammar::Form;
-use crate::core::names::FieldNames;
+use crate::core::constraint::grammar::OutputFormat;
+use crate::core::field_names::FieldNames;
 use crate::core::sampling::SamplingOptions;
 use crate::core::tools::{Tool, ToolChoice};
 use gristmill_llm::chat::Message;
 
-/// What is asked.
+/// Parameters of a generation request.
 #[derive(Debug)]
 pub struct GenerateRequest {
-    /// What the interface calls it all.
+    /// Field names of the interface, for error messages.
     pub names: &'static FieldNames,
-    /// What the answer follows.
+    /// Conversation or prompts that the answers continue.
     pub input: Input,
-    /// What may be called.
+    /// Tools that the model may call.
     pub tools: Vec<Tool>,
-    /// Whether anything may or must.
+    /// Whether tools may or must be called.
     pub tool_choice: ToolChoice,
-    /// Several calls in one answer?
+    /// Whether one answer may have several calls.
     pub several_calls: bool,
-    /// What the text of the answer must be, and the field that asks for it.
-    pub form: Option<(&'static str, Form)>,
-    /// How tokens are chosen.
+    /// Format that constrains the answer, with the name of its field.
+    pub form: Option<(&'static str, OutputFormat)>,
+    /// Sampling parameters of the request.
     pub sampling: SamplingOptions,
-    /// Answers to each prompt.
+    /// Number of answers to each prompt.
     pub choices: u64,
-    /// Most tokens of each; none for as many as there is room for.
+    /// Maximum tokens of each answer; `None` is bounded by the context only.
     pub limit: Option<u64>,
-    /// What ends them.
+    /// Strings that end an answer.
     pub stop: Vec<String>,
-    /// Go on where the model would end?
+    /// Whether generation continues past end-of-sequence tokens.
     pub ignore_eos: bool,
-    /// Tell text as it comes?
+    /// Whether the response is streamed.
     pub stream: bool,
-    /// Tell the probability of every token, and of so many others?
+    /// Number of alternatives returned with each token; `None` returns no log-probabilities.
     pub logprobs: Option<usize>,
-    /// Likewise of the prompt's tokens?
+    /// The same for the tokens of the prompts.
     pub prompt_logprobs: Option<usize>,
 }
 
-/// What an answer follows.
+/// Input of a generation request.
 #[derive(Debug)]
 pub enum Input {
-    /// A conversation. One that ends with a text of the assistant's is gone on with.
+    /// A conversation. If its last message is a text of the assistant, generation continues it.
     Conversation {
-        /// Its messages.
+        /// Messages in their order.
         messages: Vec<Message>,
-        /// How much the model is to reason.
+        /// Control of the model's reasoning.
         thinking: Thinking,
     },
-    /// Prompts, each of which has its answers.
+    /// Prompts, each with its own answers.
     Prompts(Vec<PromptText>),
 }
 
-/// How much a model is to reason, where it can be told.
+/// Control of a model's reasoning, if the model supports it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Thinking {
-    /// Switched on or off.
+    /// Switches reasoning on or off; `None` leaves it to the template.
     pub switch: Option<bool>,
-    /// As templates name it: "low", "medium" or "high".
+    /// Effort for the template: "low", "medium" or "high".
     pub effort: Option<&'static str>,
 }
 
 impl Thinking {
-    /// What clients call an effort: "none" switches reasoning off; what goes beyond the three names counts as the nearest of them.
+    /// Converts a client's effort: "none" switches reasoning off; efforts beyond the three names
+    /// become the nearest one.
     pub fn of_effort(effort: Option<&str>) -> Thinking {
         let named = match effort {
             Some("minimal" | "low") => Some("low"),
@@ -71,27 +72,33 @@ impl Thinking {
             Some("high" | "xhigh") => Some("high"),
             _ => None,
         };
-        Thinking { switch: (effort == Some("none")).then_some(false), effort: named }
+        Thinking {
+            switch: (effort == Some("none")).then_some(false),
+            effort: named,
+        }
     }
 }
 
 impl From<Option<bool>> for Thinking {
     fn from(switch: Option<bool>) -> Thinking {
-        Thinking { switch, effort: None }
+        Thinking {
+            switch,
+            effort: None,
+        }
     }
 }
 
-/// A prompt.
+/// A prompt for text completion.
 #[derive(Clone, Debug)]
 pub enum PromptText {
-    /// A text, special tokens parsed.
+    /// A text; special tokens in it are parsed.
     Text(String),
-    /// Tokens.
+    /// Token ids of the vocabulary.
     Tokens(Vec<u32>),
 }
 
 impl GenerateRequest {
-    /// One with nothing besides.
+    /// Request with an input and default parameters.
     pub fn new(names: &'static FieldNames, input: Input) -> GenerateRequest {
         GenerateRequest {
             names,

@@ -1,4 +1,4 @@
-//! How a request wants tokens chosen.
+//! Sampling parameters of a request.
 
 use crate::core::error::RequestError;
 use gristmill_llm::sampling::SamplingParams;
@@ -6,45 +6,45 @@ use gristmill_llm::sched::{Reuse, SequenceOptions};
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// The parameters that a request may give, unchecked; what it leaves out is the model's. See [`SamplingParams`].
+/// Unchecked sampling parameters; the model's defaults replace absent ones. See [`SamplingParams`].
 #[derive(Clone, Debug, Default)]
 pub struct SamplingOptions {
-    /// Which random stream.
+    /// Seed of the sampler; random if absent.
     pub seed: Option<i64>,
-    /// 0 to 2.
+    /// From 0 to 2.
     pub temperature: Option<f64>,
-    /// 0 to 1.
+    /// From 0 to 1.
     pub top_p: Option<f64>,
-    /// 0 and −1 keep all.
+    /// 0 and −1 keep all tokens.
     pub top_k: Option<i64>,
-    /// 0 to 1.
+    /// From 0 to 1.
     pub min_p: Option<f64>,
-    /// −2 to 2.
+    /// From −2 to 2.
     pub frequency_penalty: Option<f64>,
-    /// −2 to 2.
+    /// From −2 to 2.
     pub presence_penalty: Option<f64>,
-    /// 0.01 to 100.
+    /// From 0.01 to 100.
     pub repetition_penalty: Option<f64>,
-    /// Tokens that penalties look back; −1 is all of the context.
+    /// Number of recent tokens that penalties apply to; −1 is all of the context.
     pub repeat_last_n: Option<i64>,
-    /// Added to the logits of tokens, by their ids.
+    /// Bias added to the logits of tokens, keyed by token id.
     pub logit_bias: Option<Map<String, Value>>,
-    /// Whether the text must not depend on other requests; the server's default unless given.
+    /// Whether the text must not depend on other requests; absent, the server's default applies.
     pub batch_invariant: Option<bool>,
 }
 
 impl SamplingOptions {
-    /// The parameters, where the model's are `base`.
+    /// Checks the parameters and fills absent ones from `base`.
     ///
     /// # Errors
-    /// The first that is out of bounds.
+    /// The first parameter that is out of range.
     pub fn resolve(&self, base: &SamplingParams) -> Result<SamplingParams, RequestError> {
         let mut p = base.clone();
         if let Some(temperature) = number("temperature", self.temperature, 0.0, 2.0)? {
             p.temperature = temperature;
         }
         if let Some(top_p) = number("top_p", self.top_p, 0.0, 1.0)? {
-            // 0 is the most probable token alone.
+            // 0 keeps the most probable token only.
             p.top_p = top_p.max(f32::MIN_POSITIVE);
         }
         if let Some(min_p) = number("min_p", self.min_p, 0.0, 1.0)? {
@@ -60,37 +60,57 @@ impl SamplingOptions {
             p.repeat_penalty = penalty;
         }
         match self.top_k {
-            Some(k) if k < -1 => return Err(RequestError::parameter("top_k", "top_k must be at least −1")),
+            Some(k) if k < -1 => {
+                return Err(RequestError::parameter(
+                    "top_k",
+                    "top_k must be at least −1",
+                ));
+            }
             Some(k) => p.top_k = usize::try_from(k).unwrap_or(0),
             None => {}
         }
         match self.repeat_last_n {
             Some(n) if n < -1 => {
-                return Err(RequestError::parameter("repeat_last_n", "repeat_last_n must be at least −1"));
+                return Err(RequestError::parameter(
+                    "repeat_last_n",
+                    "repeat_last_n must be at least −1",
+                ));
             }
             Some(n) => p.penalty_last_n = usize::try_from(n).unwrap_or(usize::MAX),
             None => {}
         }
         p.seed = self.seed.map_or_else(any_seed, |seed| seed as u64);
-        p.validate().map_err(|error| RequestError::body(error.to_string()))?;
+        p.validate()
+            .map_err(|error| RequestError::body(error.to_string()))?;
         Ok(p)
     }
-    /// Returns what its sequences guarantee: a seed repeats the text of the same request alone, batch invariance under any load.
+    /// Returns the guarantees of its sequences. A seed reproduces the text of the request when it
+    /// runs alone; batch invariance reproduces it under any load.
     pub fn sequence_options(&self, default_invariant: bool) -> SequenceOptions {
         let batch_invariant = self.batch_invariant.unwrap_or(default_invariant);
-        let reuse = if batch_invariant || self.seed.is_some() { Reuse::Exact } else { Reuse::Any };
-        SequenceOptions { reuse, batch_invariant }
+        let reuse = if batch_invariant || self.seed.is_some() {
+            Reuse::Exact
+        } else {
+            Reuse::Any
+        };
+        SequenceOptions {
+            reuse,
+            batch_invariant,
+        }
     }
-    /// What is added to which logits, of a vocabulary of so many tokens.
+    /// Returns the logit bias of each token, for a vocabulary of `tokens` tokens.
     ///
     /// # Errors
-    /// When it names no token, or a number out of bounds.
+    /// When a key is not a token id, or a value is out of range.
     pub fn bias(&self, tokens: usize) -> Result<Vec<(u32, f32)>, RequestError> {
         let entry = |(key, value): (&String, &Value)| {
-            // One key a token, so that there are no more of them than tokens: "7", and not "007" or "+7" besides.
+            // One spelling per token id, such as "7" but not "007" or "+7", bounds the number of
+            // entries.
             let plain = |token: &u32| (*token as usize) < tokens && token.to_string() == *key;
             let token = key.parse().ok().filter(plain);
-            let value = value.as_f64().filter(|value| (-100.0..=100.0).contains(value));
+            let value = value
+                .as_f64()
+                .filter(|value| (-100.0..=100.0).contains(value));
             token.zip(value).map(|(token, value)| (token, value as f32))
         };
         let checked: Option<Vec<_>> = self.logit_bias.iter().flatten().map(entry).collect();
@@ -105,28 +125,36 @@ fn any_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// A number within bounds.
-fn number(name: &str, value: Option<f64>, least: f64, most: f64) -> Result<Option<f32>, RequestError> {
+/// Checks the range of a number.
+fn number(
+    name: &str,
+    value: Option<f64>,
+    least: f64,
+    most: f64,
+) -> Result<Option<f32>, RequestError> {
     match value {
-        Some(value) if !(least..=most).contains(&value) => {
-            Err(RequestError::parameter(name, format!("{name} is {value}; it must be from {least} to {most}")))
-        }
+        Some(value) if !(least..=most).contains(&value) => Err(RequestError::parameter(
+            name,
+            format!("{name} is {value}; it must be from {least} to {most}"),
+        )),
         value => Ok(value.map(|value| value as f32)),
     }
 }
 
-/// A whole number within bounds.
+/// Checks the range of an integer.
 ///
 /// # Errors
-/// When it is not.
+/// When it is out of range.
 pub fn whole(name: &str, value: u64, least: u64, most: u64) -> Result<u64, RequestError> {
     match value {
-        value if value < least => {
-            Err(RequestError::parameter(name, format!("{name} is {value}; it must be at least {least}")))
-        }
-        value if value > most => {
-            Err(RequestError::parameter(name, format!("{name} is {value}; it may be at most {most}")))
-        }
+        value if value < least => Err(RequestError::parameter(
+            name,
+            format!("{name} is {value}; it must be at least {least}"),
+        )),
+        value if value > most => Err(RequestError::parameter(
+            name,
+            format!("{name} is {value}; it may be at most {most}"),
+        )),
         value => Ok(value),
     }
 }

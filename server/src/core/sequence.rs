@@ -1,4 +1,4 @@
-//! A running sequence: tokens from the core's [`generation`], text to the client.
+//! A running sequence: turns the tokens of a [`generation`] into text for the client.
 
 use crate::core::budget;
 use crate::core::channel::Sender;
@@ -9,21 +9,22 @@ use crate::core::event::{Delta, Event, Finish};
 use crate::core::model::Served;
 use crate::core::probabilities::probabilities;
 use gristmill_llm::generation::{self, Generation, TokenStep};
-use gristmill_llm::sampling::{Ask, Draws, Sampler, StopMatcher, TokenSet};
+use gristmill_llm::sampling::{RowParams, RowSampling, Sampler, StopMatcher, TokenSet};
 use gristmill_llm::sched::{self, ConstraintError};
 use gristmill_llm::tokenizer::Utf8Stream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Text is told no more often than this, but for the first: faster than eyes, and each telling wakes two programs that take the cores
-/// from the model. An answer slower than that is told token by token.
-const TELL: Duration = Duration::from_millis(20);
+/// Minimum time between two text events of a sequence, except for the first. Readers do not notice
+/// it, and every event wakes two threads that take cores from the model. A slower sequence sends
+/// each token at once.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// One choice of a running request.
 pub struct Sequence {
-    /// Which of its prompt's choices it is.
+    /// Index of the choice among those of its prompt.
     pub nth: usize,
-    /// When it had its first token.
+    /// Time of its first token.
     pub first_token: Option<Instant>,
     served: Arc<Served>,
     params: Arc<GenerationParams>,
@@ -31,9 +32,9 @@ pub struct Sequence {
     tokens: Generation<'static>,
     stop: StopMatcher,
     characters: Utf8Stream,
-    /// What was not told yet.
+    /// Text and tokens that have not been sent yet.
     pending: Delta,
-    /// Bytes of the answer so far, about, with its probabilities as JSON.
+    /// Approximate bytes of the answer so far, with its log-probabilities as JSON.
     bytes: usize,
     begun: Instant,
     told: Option<Instant>,
@@ -44,16 +45,28 @@ impl Sequence {
     ///
     /// # Errors
     /// When its sampling parameters are out of range.
-    pub fn new(request: &EngineRequest, params: &Arc<GenerationParams>, nth: usize) -> Result<Sequence, sched::Error> {
-        let (served, choice) = (request.served.clone(), request.answered * params.choices + nth);
+    pub fn new(
+        request: &EngineRequest,
+        params: &Arc<GenerationParams>,
+        nth: usize,
+    ) -> Result<Sequence, sched::Error> {
+        let (served, choice) = (
+            request.served.clone(),
+            request.answered * params.choices + nth,
+        );
         let mut sampling = params.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(nth as u64);
         let sampler = Sampler::new(sampling)?;
         let (text, ignore_eos) = (served.clone(), params.ignore_eos);
         let ends = move |token| text.tokenizer.is_eog(token) && !ignore_eos;
-        let mut tokens = Generation::new(sampler, params.limit, ends).with_bias(params.bias.clone());
+        let mut tokens =
+            Generation::new(sampler, params.limit, ends).with_bias(params.bias.clone());
         if let Some(constraint) = params.constraint.clone() {
-            let bound = Bound { constraint, served: served.clone(), markers: params.markers };
+            let bound = SequenceConstraint {
+                constraint,
+                served: served.clone(),
+                markers: params.markers,
+            };
             tokens = tokens.with_constraint(Box::new(bound));
         }
         if params.logprobs.is_some() {
@@ -68,41 +81,48 @@ impl Sequence {
             tokens,
             stop: StopMatcher::new(params.stop.iter().cloned()),
             characters: Utf8Stream::default(),
-            pending: Delta { choice, ..Delta::default() },
+            pending: Delta {
+                choice,
+                ..Delta::default()
+            },
             bytes: 0,
             begun: Instant::now(),
             told: None,
         })
     }
-    /// Tokens so far.
+    /// Returns the number of tokens so far.
     pub fn tokens(&self) -> usize {
         self.tokens.tokens()
     }
-    /// The last token, which the model has not run yet.
-    pub fn last(&self) -> Option<u32> {
-        self.tokens.last()
+    /// Returns the last token, which the model has not run yet.
+    pub fn last_token(&self) -> Option<u32> {
+        self.tokens.last_token()
     }
-    /// How a device may choose its tokens before the host has seen the one before, and how many may still come; none where it cannot.
-    pub fn draws(&self) -> Option<(Draws, usize)> {
-        self.tokens.draws()
+    /// Returns how the device may sample ahead of the host, with the maximum number of further
+    /// tokens; `None` if it cannot.
+    pub fn sampling(&self) -> Option<(RowSampling, usize)> {
+        self.tokens.sampling()
     }
-    /// What a device is to be asked about the logits over so many tokens after `history`; nothing where all of them are wanted, or the most probable token will do.
-    pub fn ask(&mut self, history: &[u32], vocabulary: usize) -> Option<Ask> {
-        self.tokens.ask(history, vocabulary)
+    /// Returns the parameters for device sampling over `vocabulary` logits after `history`. `None`
+    /// if the host needs all logits, or the most probable token suffices.
+    pub fn row_params(&mut self, history: &[u32], vocabulary: usize) -> Option<RowParams> {
+        self.tokens.row_params(history, vocabulary)
     }
-    /// The generation, to choose its next token.
+    /// Returns the generation, which chooses the next token.
     pub fn generation(&mut self) -> &mut Generation<'static> {
         &mut self.tokens
     }
-    /// Does the client get the probabilities of tokens?
-    pub fn tells_logprobs(&self) -> bool {
+    /// Returns whether the client gets log-probabilities.
+    pub fn reports_logprobs(&self) -> bool {
         self.params.logprobs.is_some()
     }
-    /// Sends the token of a step, chosen from these logits if the host has seen them. Returns why the
-    /// sequence ends, if it does.
+    /// Takes the token of a step and sends its text; `logits` are those it was chosen from, if
+    /// log-probabilities are requested. Returns why the sequence ends, if it does.
     pub fn take(&mut self, step: TokenStep, logits: &[f32]) -> Option<Finish> {
         let Some(token) = step.token else {
-            let Some(finish) = step.finish else { unreachable!("{step:?} has neither a token nor an end") };
+            let Some(finish) = step.finish else {
+                unreachable!("{step:?} has neither a token nor an end")
+            };
             return Some(self.end(finish.into()));
         };
         self.pending.so_far = self.tokens.tokens();
@@ -112,44 +132,62 @@ impl Sequence {
             self.pending.tokens.push(chosen);
         }
         let mut text = String::new();
-        self.characters.push(self.served.shown(token, self.params.markers), &mut text);
+        self.characters
+            .push(self.served.shown(token, self.params.markers), &mut text);
         self.bytes += text.len();
         self.pending.text += &self.stop.push(&text);
-        let stopped = self.stop.stopped().map(|text| Finish::StopText(text.to_owned()));
-        // What may be told at once is used up.
-        let full = self.params.room.is_some_and(|room| self.bytes >= room).then_some(Finish::Length);
+        let stopped = self
+            .stop
+            .stopped()
+            .map(|text| Finish::StopText(text.to_owned()));
+        // The byte budget of a response that is not streamed is used up.
+        let full = self
+            .params
+            .room
+            .is_some_and(|room| self.bytes >= room)
+            .then_some(Finish::Length);
         if let Some(finish) = stopped.or(step.finish.map(Finish::from)).or(full) {
             return Some(self.end(finish));
         }
-        self.tell_in_time();
+        self.flush_if_due();
         None
     }
-    /// Nothing follows: what was held back is told.
+    /// Ends the sequence and sends the remaining text.
     pub fn end(&mut self, reason: Finish) -> Finish {
         let mut text = String::new();
         self.characters.finish(&mut text);
         self.pending.text += &self.stop.push(&text);
         self.pending.text += &self.stop.finish();
-        self.tell();
-        // Nobody there is no failure: the thread sees that before the next token.
-        let _ = self.events.send(Event::Finish { choice: self.pending.choice, reason: reason.clone() });
+        self.send_delta();
+        // A disconnected client is no failure: the worker cancels the request before its next step.
+        let _ = self.events.send(Event::Finish {
+            choice: self.pending.choice,
+            reason: reason.clone(),
+        });
         reason
     }
-    /// Tells what was held back so far: before what takes longer than the time between two tellings.
+    /// Sends the pending text at once, before work that takes longer than [`FLUSH_INTERVAL`].
     pub fn flush(&mut self) {
         let something = !self.pending.text.is_empty() || !self.pending.tokens.is_empty();
         if self.params.stream && something {
-            self.tell();
+            self.send_delta();
         }
     }
-    fn tell_in_time(&mut self) {
-        if self.told.is_none_or(|told| told.elapsed() >= TELL) {
+    fn flush_if_due(&mut self) {
+        if self
+            .told
+            .is_none_or(|told| told.elapsed() >= FLUSH_INTERVAL)
+        {
             self.flush();
         }
     }
-    fn tell(&mut self) {
+    fn send_delta(&mut self) {
         let Delta { choice, so_far, .. } = self.pending;
-        let next = Delta { choice, so_far, ..Delta::default() };
+        let next = Delta {
+            choice,
+            so_far,
+            ..Delta::default()
+        };
         let mut delta = std::mem::replace(&mut self.pending, next);
         delta.time = self.begun.elapsed();
         let _ = self.events.send(Event::Delta(delta));
@@ -157,8 +195,8 @@ impl Sequence {
     }
 }
 
-/// What a client is told of a failure: a schema that cannot be followed is its own affair, all else is ours, and comes with what can be
-/// done about it.
+/// Converts a failure into an error for the client: an unsatisfiable schema is the client's fault,
+/// all else the server's.
 pub fn failed(error: sched::Error) -> RequestError {
     if let sched::Error::Constraint(why) = error {
         return RequestError::constraint(why);
@@ -166,13 +204,16 @@ pub fn failed(error: sched::Error) -> RequestError {
     failed_step(&error)
 }
 
-/// The same of a failure of a step, which several are told.
+/// Converts the failure of a step, which affects several requests, into an error for their clients.
 pub fn failed_step(error: &sched::Error) -> RequestError {
-    let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+    let hint = error
+        .hint()
+        .map(|hint| format!("; {hint}"))
+        .unwrap_or_default();
     RequestError::internal(format!("{error}{hint}"))
 }
 
-/// What clients are told of ends.
+/// Maps the end of a generation to the reason that clients get.
 impl From<generation::Finish> for Finish {
     fn from(finish: generation::Finish) -> Finish {
         use generation::Finish::{Complete, ContextFull, EndOfText, Limit, Stopped};
@@ -183,18 +224,20 @@ impl From<generation::Finish> for Finish {
     }
 }
 
-/// A grammar that binds an answer.
-struct Bound {
+/// Adapts a grammar constraint to the generation's interface.
+struct SequenceConstraint {
     constraint: Constraint,
     served: Arc<Served>,
     markers: bool,
 }
 
-impl generation::Constraint for Bound {
+impl generation::Constraint for SequenceConstraint {
     fn mask(&mut self, tokens: &mut TokenSet) -> Result<(), ConstraintError> {
         Ok(self.constraint.mask(tokens)?)
     }
     fn accept(&mut self, token: u32) -> Result<bool, ConstraintError> {
-        Ok(self.constraint.accept(token, self.served.shown(token, self.markers))?)
+        Ok(self
+            .constraint
+            .accept(token, self.served.shown(token, self.markers))?)
     }
 }

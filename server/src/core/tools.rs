@@ -1,62 +1,66 @@
-//! Tools that a request offers.
+//! Tools of a request.
 
-use crate::core::constraint::grammar::{Callable, Form, OutputConstraint};
+use crate::core::constraint::grammar::{Callable, OutputConstraint, OutputFormat};
 use crate::core::error::RequestError;
-use crate::core::limits::TOOLS;
-use crate::core::names::FieldNames;
+use crate::core::field_names::FieldNames;
+use crate::core::limits::MAX_TOOLS;
 use gristmill_llm::chat::reply::Schemas;
 use serde_json::{Value, json};
 
-/// A tool: a function that may be called.
+/// A tool: a function that the model may call.
 #[derive(Clone, Debug)]
 pub struct Tool {
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// What it does.
+    /// Description for the model.
     pub description: Option<String>,
-    /// The JSON schema of its parameters, an object.
+    /// JSON schema of the parameters, an object; `None` if the tool declares none.
     pub parameters: Option<Value>,
 }
 
-/// Which tools may, must or must not be called.
+/// Whether tools may, must or must not be called.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ToolChoice {
-    /// None.
+    /// No tool may be called.
     None,
-    /// As the model likes.
+    /// The model decides whether to call tools.
     Auto,
-    /// At least one.
+    /// At least one tool must be called.
     Required,
-    /// That one.
+    /// The named tool must be called.
     Named(String),
 }
 
-/// Tools and what is asked of them, checked.
+/// The checked tools and tool choice of a request.
 pub struct ToolSet<'r> {
-    /// The tools that may be called; empty for none.
+    /// Tools that are listed in the prompt; empty if no calls are allowed.
     tools: Vec<&'r Tool>,
-    /// One of these must be called.
+    /// Tools one of which must be called; empty without a forced call.
     forced: Vec<&'r Tool>,
     several: bool,
 }
 
 impl Tool {
-    /// What is wrong with it, and where in it, as `name` and `parameters`.
+    /// Checks the name and the schema.
     ///
     /// # Errors
-    /// A name or a schema that cannot be one.
+    /// The field at fault, and a message.
     pub fn check(&self) -> Result<(), (ToolField, String)> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(plain) {
-            let message = "a function's name is 1 to 64 letters, digits, underscores, hyphens and dots";
+            let message =
+                "a function's name is 1 to 64 letters, digits, underscores, hyphens and dots";
             Err((ToolField::Name, message.into()))
         } else if !self.parameters.as_ref().is_none_or(Value::is_object) {
-            Err((ToolField::Parameters, "a function's parameters are a JSON schema, an object".into()))
+            Err((
+                ToolField::Parameters,
+                "a function's parameters are a JSON schema, an object".into(),
+            ))
         } else {
             Ok(())
         }
     }
-    /// As templates take it.
+    /// Returns the tool in the form of chat templates.
     fn to_json(&self) -> Value {
         let mut function = json!({ "name": self.name });
         if let Some(description) = &self.description {
@@ -68,71 +72,113 @@ impl Tool {
     }
 }
 
-/// A part of a tool.
+/// A field of a tool, for error messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToolField {
-    /// Its name.
+    /// Name of the function.
     Name,
-    /// Its schema.
+    /// Schema of the parameters.
     Parameters,
 }
 
 impl<'r> ToolSet<'r> {
-    /// Checks them.
+    /// Checks the tools and the choice among them.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// When there are too many tools, or the choice names a tool that is not among them.
     pub fn new(
         tools: &'r [Tool],
         choice: &ToolChoice,
         several: bool,
         names: &FieldNames,
     ) -> Result<ToolSet<'r>, RequestError> {
-        if tools.len() > TOOLS {
-            return Err(RequestError::parameter(names.tools, format!("{} tools are more than {TOOLS}", tools.len())));
+        if tools.len() > MAX_TOOLS {
+            return Err(RequestError::parameter(
+                names.tools,
+                format!("{} tools are more than {MAX_TOOLS}", tools.len()),
+            ));
         }
         let all: Vec<&Tool> = tools.iter().collect();
         if all.is_empty() && matches!(choice, ToolChoice::Required | ToolChoice::Named(_)) {
-            return Err(RequestError::parameter(names.tool_choice, "there are no tools to choose from"));
+            return Err(RequestError::parameter(
+                names.tool_choice,
+                "there are no tools to choose from",
+            ));
         }
         let (tools, forced) = match choice {
             ToolChoice::Auto => (all, Vec::new()),
             ToolChoice::None => (Vec::new(), Vec::new()),
             ToolChoice::Required => (all.clone(), all),
             ToolChoice::Named(name) => {
-                let missing = || RequestError::parameter(names.tool_choice, format!("there is no tool named {name:?}"));
-                let named = all.iter().copied().find(|tool| tool.name == *name).ok_or_else(missing)?;
+                let missing = || {
+                    RequestError::parameter(
+                        names.tool_choice,
+                        format!("there is no tool named {name:?}"),
+                    )
+                };
+                let named = all
+                    .iter()
+                    .copied()
+                    .find(|tool| tool.name == *name)
+                    .ok_or_else(missing)?;
                 (all, vec![named])
             }
         };
-        Ok(ToolSet { tools, forced, several })
+        Ok(ToolSet {
+            tools,
+            forced,
+            several,
+        })
     }
-    /// The tools as templates take them.
+    /// Returns the tools in the form of chat templates.
     pub fn to_json(&self) -> Vec<Value> {
         self.tools.iter().map(|tool| tool.to_json()).collect()
     }
-    /// What a parser of calls needs; none where none can come.
+    /// Returns the schemas that the parser of calls needs; `None` without tools.
     pub fn schemas(&self) -> Option<Schemas> {
-        let tools = self.tools.iter().map(|tool| (tool.name.as_str(), tool.parameters.as_ref()));
+        let tools = self
+            .tools
+            .iter()
+            .map(|tool| (tool.name.as_str(), tool.parameters.as_ref()));
         (!self.tools.is_empty()).then(|| Schemas::new(tools))
     }
-    /// Must an answer consist of calls?
+    /// Returns whether an answer must consist of calls.
     pub fn is_forced(&self) -> bool {
         !self.forced.is_empty()
     }
-    /// What an answer must be, and which field asks for it; none where it may be anything.
+    /// Returns the constraint on the answer, with the field that requests it; `None` if the answer
+    /// is unconstrained.
     pub fn constraint(
         &self,
-        form: Option<&'r (&'static str, Form)>,
+        form: Option<&'r (&'static str, OutputFormat)>,
         names: &FieldNames,
     ) -> Option<(OutputConstraint<'r>, &'static str)> {
-        let callable = |tool: &'r Tool| Callable { name: &tool.name, parameters: tool.parameters.as_ref() };
+        let callable = |tool: &'r Tool| Callable {
+            name: &tool.name,
+            parameters: tool.parameters.as_ref(),
+        };
         let several = self.several;
         if self.is_forced() {
             let calls = self.forced.iter().copied().map(callable).collect();
-            return Some((OutputConstraint { form: None, calls, several }, names.tools));
+            return Some((
+                OutputConstraint {
+                    form: None,
+                    calls,
+                    several,
+                },
+                names.tools,
+            ));
         }
         let calls = self.tools.iter().copied().map(callable).collect();
-        form.map(|(name, form)| (OutputConstraint { form: Some(form), calls, several }, *name))
+        form.map(|(name, form)| {
+            (
+                OutputConstraint {
+                    form: Some(form),
+                    calls,
+                    several,
+                },
+                *name,
+            )
+        })
     }
 }

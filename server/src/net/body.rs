@@ -1,4 +1,4 @@
-//! Bodies of requests: read, parsed, and what is wrong with them said in the words of JSON.
+//! Request bodies: reading with limits, parsing, and errors in terms of JSON.
 
 use crate::app::App;
 use crate::config::Config;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Flattened into a struct, it takes the fields that the struct does not name; and serde reads that struct from objects alone, not from
-/// arrays too.
+/// Flattened into a struct, accepts the fields that the struct does not declare. It also makes
+/// serde deserialise that struct from objects only, not from arrays.
 #[derive(Clone, Copy, Debug)]
 pub struct IgnoredFields;
 
@@ -26,7 +26,7 @@ impl<'de> Deserialize<'de> for IgnoredFields {
     }
 }
 
-/// A request whose body was not read yet.
+/// A request with an unread body.
 pub struct UnreadRequest {
     client: IpAddr,
     when: Instant,
@@ -42,52 +42,83 @@ impl<S: Sync> FromRequest<S> for UnreadRequest {
         let client = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
         let (parts, body) = request.into_parts();
         let query = parts.uri.query().unwrap_or_default().to_owned();
-        Ok(UnreadRequest { client, when: Instant::now(), headers: parts.headers, query, body })
+        Ok(UnreadRequest {
+            client,
+            when: Instant::now(),
+            headers: parts.headers,
+            query,
+            body,
+        })
     }
 }
 
-/// A body that has arrived. It takes its part of the room for bodies until it is dropped.
+/// A complete body. It holds permits for its memory until it is dropped.
 pub struct ReadBody {
     bytes: Vec<u8>,
     room: Option<OwnedSemaphorePermit>,
 }
 
 impl UnreadRequest {
-    /// Who asks, of a request without a body; and the value of that name in its query, where there is one.
+    /// Returns the client of a request, and the value of a query parameter, if present.
     pub fn parameter(&self, name: &str) -> (IpAddr, Option<String>) {
-        let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
-        let value = pairs.find(|pair| pair.0 == name).map(|pair| pair.1.replace('+', " "));
-        (self.client, value.map(|value| percent_decode_str(&value).decode_utf8_lossy().into_owned()))
+        let mut pairs = self
+            .query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='));
+        let value = pairs
+            .find(|pair| pair.0 == name)
+            .map(|pair| pair.1.replace('+', " "));
+        (
+            self.client,
+            value.map(|value| percent_decode_str(&value).decode_utf8_lossy().into_owned()),
+        )
     }
-    /// The body; who asks, and since when.
+    /// Reads the body; returns it with the client's address and the time of arrival.
     ///
     /// # Errors
-    /// When it is not said to be JSON, too long, too slow, or others fill the room for bodies.
+    /// When the content type is not JSON, the body is too long or too slow, or other bodies hold
+    /// all the memory.
     pub async fn json(self, app: &App) -> Result<(ReadBody, IpAddr, Instant), RequestError> {
         if !is_json(&self.headers) {
             return Err(RequestError::media_type());
         }
         let read = read(self.body, app.config.body, &app.bodies);
-        let read = tokio::time::timeout(app.config.body_time, read).await.map_err(|_| RequestError::too_slow())??;
+        let read = tokio::time::timeout(app.config.body_time, read)
+            .await
+            .map_err(|_| RequestError::too_slow())??;
         Ok((read, self.client, self.when))
     }
 }
 
-/// Is a body with these headers JSON? Browsers send other pages' requests unasked if they are plain text, or of no type, but not if they are JSON. What says
-/// neither its type nor an origin comes from no browser, and some programs send that.
+/// Returns whether a body with these headers counts as JSON. Browsers send cross-origin requests
+/// without a preflight if their body is plain text or untyped, but not if it is JSON. A request
+/// with neither a content type nor an origin does not come from a browser; some programs send
+/// those.
 fn is_json(headers: &HeaderMap) -> bool {
-    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return !headers.contains_key(header::ORIGIN) };
-    let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else {
+        return !headers.contains_key(header::ORIGIN);
+    };
+    let kind = kind
+        .to_str()
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default();
     kind.trim().eq_ignore_ascii_case("application/json")
 }
 
-/// How many times what it may be a body is read nevertheless: who is still sending does not read the refusal.
-const DRAINED: usize = 16;
+/// A refused body is read up to this multiple of the size limit, as a client that is still sending
+/// does not read the response.
+const DRAIN_FACTOR: usize = 16;
 
-/// Reads a body of at most so many bytes; what is beyond [`Config::SMALL_BODY`] of it takes `room`.
+/// Reads a body of at most `most` bytes; the bytes beyond [`Config::SMALL_BODY`] take permits of
+/// `room`.
 async fn read(body: Body, most: usize, room: &Arc<Semaphore>) -> Result<ReadBody, RequestError> {
     let mut stream = body.into_data_stream();
-    let mut read = ReadBody { bytes: Vec::new(), room: None };
+    let mut read = ReadBody {
+        bytes: Vec::new(),
+        room: None,
+    };
     let (mut length, mut refusal) = (0, None);
     while let Some(piece) = stream.next().await {
         let piece = piece.map_err(|_| RequestError::body("the body was cut off"))?;
@@ -103,9 +134,12 @@ async fn read(body: Body, most: usize, room: &Arc<Semaphore>) -> Result<ReadBody
             }
         }
         if refusal.is_some() {
-            // It is read on, but not kept.
-            read = ReadBody { bytes: Vec::new(), room: None };
-            if length > most.saturating_mul(DRAINED) {
+            // The rest is read and discarded.
+            read = ReadBody {
+                bytes: Vec::new(),
+                room: None,
+            };
+            if length > most.saturating_mul(DRAIN_FACTOR) {
                 break;
             }
         }
@@ -113,8 +147,13 @@ async fn read(body: Body, most: usize, room: &Arc<Semaphore>) -> Result<ReadBody
     refusal.map_or(Ok(read), Err)
 }
 
-/// Room for what a body has grown by, as far as it needs any.
-fn room_for(before: usize, now: usize, room: &Arc<Semaphore>) -> Option<Option<OwnedSemaphorePermit>> {
+/// Acquires permits for a body that grew from `before` to `now` bytes. `None` if too few are left,
+/// `Some(None)` if none are needed.
+fn room_for(
+    before: usize,
+    now: usize,
+    room: &Arc<Semaphore>,
+) -> Option<Option<OwnedSemaphorePermit>> {
     let large = |length: usize| length.saturating_sub(Config::SMALL_BODY);
     match u32::try_from(large(now) - large(before)).ok()? {
         0 => Some(None),
@@ -132,30 +171,36 @@ impl ReadBody {
     }
 }
 
-/// Understands a body.
+/// Parses a body as JSON.
 ///
 /// # Errors
-/// When it is not JSON, or not such a request.
+/// When it is not JSON, or has another structure than `T`.
 pub fn parse<T: DeserializeOwned>(read: &ReadBody) -> Result<T, RequestError> {
     let mut json = serde_json::Deserializer::from_slice(&read.bytes);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         refusal(path.trim_start_matches('.'), error.inner())
     })?;
-    json.end().map_err(|error| RequestError::body(format!("the body is not JSON: {error}")))?;
+    json.end()
+        .map_err(|error| RequestError::body(format!("the body is not JSON: {error}")))?;
     Ok(parsed)
 }
 
-/// What is wrong with a body, at that path in it.
+/// Converts a parse error at a path of the body into a request error.
 fn refusal(path: &str, error: &serde_json::Error) -> RequestError {
     let text = error.to_string();
     if error.classify() != Category::Data {
         return RequestError::body(format!("the body is not JSON: {text}"));
     }
-    // The path says better where.
-    let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+    // The path locates the error better than the line.
+    let what = text
+        .rsplit_once(" at line ")
+        .map_or(text.as_str(), |(what, _)| what);
     let dot = if path.is_empty() { "" } else { "." };
-    if let Some(name) = what.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+    if let Some(name) = what
+        .strip_prefix("missing field `")
+        .and_then(|rest| rest.strip_suffix('`'))
+    {
         return RequestError::missing(format!("{path}{dot}{name}"));
     }
     match path {
@@ -164,8 +209,8 @@ fn refusal(path: &str, error: &serde_json::Error) -> RequestError {
     }
 }
 
-/// What serde calls what it expects, and what it is in JSON.
-const EXPECTED: &[(&str, &str)] = &[
+/// serde's names of expected types, and their names in JSON.
+const EXPECTED_TYPES: &[(&str, &str)] = &[
     ("f64", "a number"),
     ("i64", "a whole number"),
     ("u64", "a whole number, 0 or more"),
@@ -176,8 +221,8 @@ const EXPECTED: &[(&str, &str)] = &[
     ("string or map", "a string"),
 ];
 
-/// What it calls the beginning of what it finds, likewise.
-const FOUND: &[(&str, &str)] = &[
+/// serde's prefixes of found values, and their names in JSON.
+const FOUND_TYPES: &[(&str, &str)] = &[
     ("sequence", "an array"),
     ("map", "an object"),
     ("floating point", "the number"),
@@ -185,14 +230,19 @@ const FOUND: &[(&str, &str)] = &[
     ("string", "the string"),
 ];
 
-/// A mismatch of types as serde tells it, in the words of JSON.
+/// Translates a type mismatch from serde's terms into those of JSON.
 fn plainly(what: &str) -> String {
     let mismatch = ["invalid type: ", "invalid value: "]
         .iter()
         .find_map(|kind| what.strip_prefix(kind)?.rsplit_once(", expected "));
-    let Some((found, expected)) = mismatch else { return what.to_owned() };
-    let expected = EXPECTED.iter().find(|row| row.0 == expected).map_or(expected, |row| row.1);
-    let found = FOUND
+    let Some((found, expected)) = mismatch else {
+        return what.to_owned();
+    };
+    let expected = EXPECTED_TYPES
+        .iter()
+        .find(|row| row.0 == expected)
+        .map_or(expected, |row| row.1);
+    let found = FOUND_TYPES
         .iter()
         .find_map(|row| Some(format!("{}{}", row.1, found.strip_prefix(row.0)?)))
         .unwrap_or(found.to_owned());
@@ -206,15 +256,30 @@ mod tests {
     #[test]
     fn mismatches_are_told_in_the_words_of_json() {
         for (told, plain) in [
-            ("invalid type: string \"hot\", expected f64", "expected a number, found the string \"hot\""),
-            ("invalid value: integer `-5`, expected u64", "expected a whole number, 0 or more, found the number `-5`"),
-            ("invalid type: sequence, expected an object", "expected an object, found an array"),
-            ("invalid type: null, expected a sequence", "expected an array, found null"),
+            (
+                "invalid type: string \"hot\", expected f64",
+                "expected a number, found the string \"hot\"",
+            ),
+            (
+                "invalid value: integer `-5`, expected u64",
+                "expected a whole number, 0 or more, found the number `-5`",
+            ),
+            (
+                "invalid type: sequence, expected an object",
+                "expected an object, found an array",
+            ),
+            (
+                "invalid type: null, expected a sequence",
+                "expected an array, found null",
+            ),
             (
                 "invalid type: string \", expected f64\", expected a boolean",
                 "expected true or false, found the string \", expected f64\"",
             ),
-            ("unknown variant `king`, expected `user`", "unknown variant `king`, expected `user`"),
+            (
+                "unknown variant `king`, expected `user`",
+                "unknown variant `king`, expected `user`",
+            ),
         ] {
             assert_eq!(plainly(told), plain);
         }

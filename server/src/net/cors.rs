@@ -1,21 +1,27 @@
-//! Pages of other origins: none may ask from a browser, but those that were named.
+//! Cross-origin requests (CORS): pages of other origins are refused unless their origin is
+//! configured.
 
 use axum::http::HeaderValue;
 use std::time::Duration;
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
-/// How long a browser may remember what it may ask: most remember no longer than two hours.
-const REMEMBERED: Duration = Duration::from_secs(7200);
+/// Time for which browsers may cache a preflight response; most cap it at two hours.
+const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(7200);
 
-/// What tells browsers so; nothing where none was named.
+/// Returns the CORS layer for the allowed origins; `None` if there are none.
 pub fn layer(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
-    let layer = CorsLayer::new().allow_methods(Any).allow_headers(Any).max_age(REMEMBERED);
+    let layer = CorsLayer::new()
+        .allow_methods(Any)
+        .allow_headers(Any)
+        .max_age(PREFLIGHT_MAX_AGE);
     if origins.iter().any(|origin| origin == "*") {
         return Some(layer.allow_origin(Any));
     }
-    let origins = origins.iter().filter_map(|origin| HeaderValue::from_str(origin.trim_end_matches('/')).ok());
+    let origins = origins
+        .iter()
+        .filter_map(|origin| HeaderValue::from_str(origin.trim_end_matches('/')).ok());
     Some(layer.allow_origin(AllowOrigin::list(origins)))
 }

@@ -1,4 +1,4 @@
-//! Connections of a server that was asked to end.
+//! Closing of connections while the server drains.
 
 use crate::app::App;
 use axum::extract::{Request, State};
@@ -7,12 +7,15 @@ use axum::middleware::Next;
 use axum::response::Response;
 use std::sync::Arc;
 
-/// Has a connection end with its answer once nobody is let in any more. Whoever kept it for the next request opens another, which a router opens to another
-/// server; a connection that the server closes while a request is on its way loses that request.
+/// Closes the connection after the response while the server drains. Otherwise a client could send
+/// its next request on a connection that is just being closed, and lose it; a new connection is
+/// routed to another server.
 pub async fn close(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     if app.models.is_draining() {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }

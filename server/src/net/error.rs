@@ -1,4 +1,4 @@
-//! Errors as responses: their status, and a body in the shape that most clients read. An interface with another shape writes it over that.
+//! Error responses: HTTP status, and a body in OpenAI's format, which other interfaces replace.
 
 use crate::core::error::{ErrorKind, RequestError};
 use axum::Json;
@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// The status of a kind of error.
+/// Returns the HTTP status of a kind of error.
 pub fn status(kind: ErrorKind) -> StatusCode {
     match kind {
         ErrorKind::Invalid => StatusCode::BAD_REQUEST,
@@ -23,7 +23,7 @@ pub fn status(kind: ErrorKind) -> StatusCode {
     }
 }
 
-/// OpenAI's error object.
+/// Converts an error into OpenAI's error object.
 pub fn to_json(error: &RequestError) -> Value {
     let kind = match error.kind {
         ErrorKind::Busy => "rate_limit_error",
@@ -33,13 +33,13 @@ pub fn to_json(error: &RequestError) -> Value {
     json!({ "error": { "message": error.message, "type": kind, "param": error.field, "code": error.code } })
 }
 
-/// A response of that error with that body.
+/// Response of an error with the given body.
 pub fn respond(error: &RequestError, body: Value) -> Response {
     let status = status(error.kind);
     let mut response = (status, Json(body)).into_response();
     let headers = response.headers_mut();
     match status {
-        // Clients wait that long before they try again, if they do.
+        // Clients that retry wait for this time.
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -54,7 +54,7 @@ pub fn respond(error: &RequestError, body: Value) -> Response {
 impl IntoResponse for RequestError {
     fn into_response(self) -> Response {
         let mut response = respond(&self, to_json(&self));
-        // For an interface that tells it otherwise.
+        // Interfaces with another format encode the error anew.
         response.extensions_mut().insert(self);
         response
     }

@@ -1,4 +1,4 @@
-//! Which host a request asks for, and whether that is this one.
+//! Check of the `Host` that a request names.
 
 use crate::app::App;
 use crate::core::error::RequestError;
@@ -11,24 +11,31 @@ use axum::response::Response;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// On loopback, lets in who asks for loopback: the name of a web site may have been resolved to it (DNS rebinding).
-pub async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, RequestError> {
+/// On loopback, refuses requests for other hosts than loopback: a web site's name may resolve to it
+/// (DNS rebinding).
+pub async fn check(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, RequestError> {
     let named = asked(request.version(), request.uri(), request.headers())?;
-    // Who started it by another name meant that one.
+    // The configured host name and allowed hosts are accepted, too.
     let mut names = app.config.name.iter().chain(&app.config.allowed_hosts);
     let mut meant = |name: &str| names.any(|meant| meant.eq_ignore_ascii_case(name));
     match named {
-        Some(name) if app.config.host.is_loopback() && !is_local(&name) && !meant(&name) => Err(RequestError::host()),
+        Some(name) if app.config.host.is_loopback() && !is_local(&name) && !meant(&name) => {
+            Err(RequestError::host())
+        }
         _ => Ok(next.run(request).await),
     }
 }
 
-/// The name that a request asks for, without its port. None for a request of HTTP/1.0 that names nobody: a probe, say, or a script;
-/// browsers, whom the check is about, always say whom they ask.
+/// Returns the host that a request names, without its port. `None` for an HTTP/1.0 request without
+/// a host, which probes and scripts send; browsers, which the check is about, always send one.
 ///
 /// # Errors
-/// When it does not say, says it twice, or says what cannot be read (RFC 9112, section 3.2): one reader may take the one for it and
-/// another the other.
+/// When the host is missing, duplicated or malformed (RFC 9112, section 3.2), as two parsers may
+/// then disagree about it.
 fn asked(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<Option<String>, RequestError> {
     let mut values = headers.get_all(HOST).iter();
     let named = match (values.next(), values.next()) {
@@ -45,15 +52,27 @@ fn asked(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<Option<Stri
     match (uri.authority(), &named) {
         (Some(target), Some(named)) if target.as_str().eq_ignore_ascii_case(named.as_str()) => {}
         (None, _) => {}
-        (Some(_), _) => return Err(RequestError::host_header("the Host is not the one of the request's target")),
+        (Some(_), _) => {
+            return Err(RequestError::host_header(
+                "the Host is not the one of the request's target",
+            ));
+        }
     }
-    // An empty one is no name of ours.
-    Ok(Some(named.map(|named| named.host().to_owned()).unwrap_or_default()))
+    // An empty host matches none of the allowed names.
+    Ok(Some(
+        named
+            .map(|named| named.host().to_owned())
+            .unwrap_or_default(),
+    ))
 }
 
 fn is_local(name: &str) -> bool {
-    let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
-    name.eq_ignore_ascii_case("localhost") || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+    let address = name
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost")
+        || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 #[cfg(test)]
@@ -72,15 +91,28 @@ mod tests {
 
     #[test]
     fn one_host_that_can_be_read() {
-        let ask = |host: &str| named(Version::HTTP_11, "/", &[host.as_bytes()]).unwrap().unwrap();
+        let ask = |host: &str| {
+            named(Version::HTTP_11, "/", &[host.as_bytes()])
+                .unwrap()
+                .unwrap()
+        };
         assert_eq!(ask("localhost:8080"), "localhost");
         assert_eq!(ask("[::1]:80"), "[::1]");
         assert_eq!(ask("evil.example"), "evil.example");
         assert_eq!(ask(""), "");
-        let whole = named(Version::HTTP_11, "http://localhost:8080/health", &[b"LOCALHOST:8080"]);
+        let whole = named(
+            Version::HTTP_11,
+            "http://localhost:8080/health",
+            &[b"LOCALHOST:8080"],
+        );
         assert_eq!(whole.unwrap().unwrap(), "LOCALHOST");
         assert_eq!(named(Version::HTTP_10, "/", &[]), Ok(None));
-        assert_eq!(named(Version::HTTP_10, "http://evil.example/", &[]).unwrap().unwrap(), "evil.example");
+        assert_eq!(
+            named(Version::HTTP_10, "http://evil.example/", &[])
+                .unwrap()
+                .unwrap(),
+            "evil.example"
+        );
     }
 
     #[test]
@@ -99,7 +131,11 @@ mod tests {
             ("http://localhost/", &[b""]),
             ("http://localhost/", &[]),
         ] {
-            assert_eq!(named(Version::HTTP_11, uri, hosts).unwrap_err().kind, ErrorKind::Invalid, "{uri} {hosts:?}");
+            assert_eq!(
+                named(Version::HTTP_11, uri, hosts).unwrap_err().kind,
+                ErrorKind::Invalid,
+                "{uri} {hosts:?}"
+            );
         }
     }
 
@@ -108,7 +144,16 @@ mod tests {
         for name in ["localhost", "LocalHost", "127.0.0.1", "127.8.9.10", "[::1]"] {
             assert!(is_local(name), "{name}");
         }
-        for name in ["", "localhost.", "evil.example", "10.0.0.1", "[::2]", "[localhost]", "127.0.0.1]", "2130706433"] {
+        for name in [
+            "",
+            "localhost.",
+            "evil.example",
+            "10.0.0.1",
+            "[::2]",
+            "[localhost]",
+            "127.0.0.1]",
+            "2130706433",
+        ] {
             assert!(!is_local(name), "{name}");
         }
     }

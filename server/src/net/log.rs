@@ -1,4 +1,5 @@
-//! Requests by their identifiers: told to clients, and a line of the log for each. Nothing of what was said.
+//! Request identifiers and the request log, which has one line for each request and none of its
+//! content.
 
 use crate::core::id::fresh_id;
 use axum::body::{Body, Bytes, HttpBody};
@@ -12,38 +13,56 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-/// Most characters of a path.
-const PATH: usize = 200;
-/// Most characters of an identifier that somebody else gave: those of routers and of traces have 16 to 64.
-const ID: usize = 128;
-/// The header that carries it, in both directions.
+/// Maximum characters of a path in the log.
+const MAX_PATH_CHARS: usize = 200;
+/// Maximum characters of a client's identifier: those of routers and traces have 16 to 64.
+const MAX_ID_CHARS: usize = 128;
+/// Header of the identifier in requests and responses.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Gives every request an identifier, which its answer carries, unless whoever asks has given it one, and writes a line once it was answered, or nobody wanted
-/// the rest of the answer.
+/// Assigns an identifier to each request, unless it has one, and returns it with the response. Logs
+/// a line once the response was sent or dropped.
 pub async fn requests(request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let id = given(request.headers()).unwrap_or_else(|| fresh_id("req_"));
-    let client = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
+    let client = request
+        .extensions()
+        .get::<ConnectInfo<SocketAddr>>()
+        .map(|peer| peer.0.ip());
     let method = request.method().clone();
-    let path: String = request.uri().path().chars().take(PATH).collect();
+    let path: String = request.uri().path().chars().take(MAX_PATH_CHARS).collect();
     let mut response = next.run(request).await;
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
     let (status, head) = (response.status().as_u16(), begun.elapsed());
-    let line = Line { id, client, method, path, status, begun, head, bytes: 0 };
-    response.map(|body| Body::new(Logged { body, line, ended: false }))
+    let line = Line {
+        id,
+        client,
+        method,
+        path,
+        status,
+        begun,
+        head,
+        bytes: 0,
+    };
+    response.map(|body| {
+        Body::new(Logged {
+            body,
+            line,
+            ended: false,
+        })
+    })
 }
 
-/// The identifier that a request came with, if it is one: it goes into headers and logs.
+/// Returns the identifier of a request, if it is safe in headers and logs.
 fn given(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(&byte);
-    ((1..=ID).contains(&id.len()) && id.bytes().all(plain)).then(|| id.to_owned())
+    ((1..=MAX_ID_CHARS).contains(&id.len()) && id.bytes().all(plain)).then(|| id.to_owned())
 }
 
-/// What is known of a request.
+/// Fields of a log line.
 struct Line {
     id: String,
     client: Option<IpAddr>,
@@ -51,13 +70,13 @@ struct Line {
     path: String,
     status: u16,
     begun: Instant,
-    /// Time to the head of the answer.
+    /// Time until the head of the response.
     head: Duration,
-    /// Bytes of the answer.
+    /// Bytes of the response.
     bytes: u64,
 }
 
-/// The body of an answer, which writes the line when it is dropped.
+/// Response body that logs the line when it is dropped.
 struct Logged {
     body: Body,
     line: Line,
@@ -67,10 +86,15 @@ struct Logged {
 impl HttpBody for Logged {
     type Data = Bytes;
     type Error = axum::Error;
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         match &frame {
-            Some(Ok(frame)) => self.line.bytes += frame.data_ref().map_or(0, |data| data.len() as u64),
+            Some(Ok(frame)) => {
+                self.line.bytes += frame.data_ref().map_or(0, |data| data.len() as u64)
+            }
             Some(Err(_)) => {}
             None => self.ended = true,
         }
@@ -86,9 +110,18 @@ impl HttpBody for Logged {
 
 impl Drop for Logged {
     fn drop(&mut self) {
-        // What has a length is not asked for more than that.
+        // A body of known length is not polled after its end.
         let whole = self.ended || self.body.is_end_stream();
-        let Line { id, client, method, path, status, begun, head, bytes } = &self.line;
+        let Line {
+            id,
+            client,
+            method,
+            path,
+            status,
+            begun,
+            head,
+            bytes,
+        } = &self.line;
         let milliseconds = |time: Duration| time.as_millis() as u64;
         let (head_ms, total_ms) = (milliseconds(*head), milliseconds(begun.elapsed()));
         let client = client.map(tracing::field::display);
@@ -103,13 +136,26 @@ mod tests {
     #[test]
     fn an_identifier_is_taken_if_it_can_stand_in_a_log() {
         let given = |id: &[u8]| {
-            let headers = HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(id).unwrap())]);
+            let headers =
+                HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(id).unwrap())]);
             given(&headers)
         };
-        for id in ["chatcmpl-8WcVBOZ2r2Q3bsY93JagdY6S", "0af7651916cd43dd8448eb211c80319c", "a/b:c=", &"x".repeat(ID)] {
+        for id in [
+            "chatcmpl-8WcVBOZ2r2Q3bsY93JagdY6S",
+            "0af7651916cd43dd8448eb211c80319c",
+            "a/b:c=",
+            &"x".repeat(MAX_ID_CHARS),
+        ] {
             assert_eq!(given(id.as_bytes()).as_deref(), Some(id));
         }
-        for id in [&b""[..], b"two words", b"a\"b", b"caf\xe9", b"a\tb", "x".repeat(ID + 1).as_bytes()] {
+        for id in [
+            &b""[..],
+            b"two words",
+            b"a\"b",
+            b"caf\xe9",
+            b"a\tb",
+            "x".repeat(MAX_ID_CHARS + 1).as_bytes(),
+        ] {
             assert_eq!(given(id), None, "{}", id.escape_ascii());
         }
         assert_eq!(super::given(&HeaderMap::new()), None);

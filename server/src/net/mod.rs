@@ -1,4 +1,4 @@
-//! HTTP: sockets, bodies, what is let in, and how answers and errors are written.
+//! HTTP: sockets, request bodies, access control, streams and error responses.
 
 pub mod body;
 pub mod connections;

@@ -1,18 +1,18 @@
-//! A client that does what it is told, the wrong things included.
+//! Test client that can also send malformed requests.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Where a server is, and the key to it.
+/// Address and API key of a server.
 #[derive(Clone)]
 pub struct Client {
     pub address: SocketAddr,
     pub key: Option<String>,
 }
 
-/// A response.
+/// A response as it was received.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -25,43 +25,64 @@ impl Response {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
-    /// The body of a success.
+    /// Returns the body of a successful response.
     #[track_caller]
     pub fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{self:?}");
         self.json()
     }
-    /// The error object of a refusal.
+    /// Returns the error object of a refusal.
     #[track_caller]
     pub fn refused(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{self:?}");
         let error = self.json()["error"].take();
-        assert!(error["message"].as_str().is_some_and(|m| !m.is_empty()), "{self:?}");
-        assert!(error["type"].is_string() && error.get("param").is_some() && error.get("code").is_some(), "{self:?}");
+        assert!(
+            error["message"].as_str().is_some_and(|m| !m.is_empty()),
+            "{self:?}"
+        );
+        assert!(
+            error["type"].is_string()
+                && error.get("param").is_some()
+                && error.get("code").is_some(),
+            "{self:?}"
+        );
         error
     }
-    /// The data of all events, the last one left out.
+    /// Returns the data of all events except the last one, `[DONE]`.
     #[track_caller]
     pub fn events(&self) -> Vec<Value> {
         assert!(self.head.contains("text/event-stream"), "{self:?}");
-        let mut data: Vec<&str> = self.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        let mut data: Vec<&str> = self
+            .body
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .collect();
         assert_eq!(data.pop(), Some("[DONE]"), "{self:?}");
-        data.iter().map(|data| serde_json::from_str(data).expect("JSON")).collect()
+        data.iter()
+            .map(|data| serde_json::from_str(data).expect("JSON"))
+            .collect()
     }
 }
 
 impl Client {
-    /// Sends bytes as they are; the connection, to be read. HTTP/1.0, so that a body ends with its connection.
+    /// Sends bytes unchanged and returns the connection. Requests use HTTP/1.0, so that a body ends
+    /// with its connection.
     pub fn send(&self, bytes: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).expect("a connection");
-        stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a timeout");
-        // It may be refused before all is sent.
+        stream
+            .set_read_timeout(Some(Duration::from_secs(120)))
+            .expect("a timeout");
+        // The server may refuse it before all is sent.
         let _ = stream.write_all(bytes);
         stream
     }
-    /// A request, as it is sent.
+    /// Returns the bytes of a request.
     pub fn request(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Vec<u8> {
-        let key = self.key.as_ref().map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
+        let key = self
+            .key
+            .as_ref()
+            .map(|key| format!("Authorization: Bearer {key}\r\n"))
+            .unwrap_or_default();
         let head = format!(
             "{method} {path} HTTP/1.0\r\nHost: {}\r\n{key}Content-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
             self.address,
@@ -74,9 +95,19 @@ impl Client {
         let mut stream = self.send(bytes);
         stream.read_to_end(&mut answer).expect("an answer in time");
         let answer = String::from_utf8(answer).expect("UTF-8");
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {answer:?}"));
-        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("{head:?}"));
-        Response { status, head: head.to_lowercase(), body: body.to_owned() }
+        let (head, body) = answer
+            .split_once("\r\n\r\n")
+            .unwrap_or_else(|| panic!("no response: {answer:?}"));
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|s| s.parse().ok())
+            .unwrap_or_else(|| panic!("{head:?}"));
+        Response {
+            status,
+            head: head.to_lowercase(),
+            body: body.to_owned(),
+        }
     }
     pub fn get(&self, path: &str) -> Response {
         self.exchange(&self.request("GET", path, "text/plain", b""))
@@ -90,48 +121,62 @@ impl Client {
     pub fn chat(&self, body: Value) -> Response {
         self.post("/v1/chat/completions", &body)
     }
-    /// A question with these settings besides.
+    /// Asks a question with additional settings.
     pub fn ask(&self, question: &str, settings: Value) -> Response {
         self.chat(asking(question, settings))
     }
-    /// The text of an answer.
+    /// Returns the text of an answer.
     #[track_caller]
     pub fn answer(&self, question: &str, settings: Value) -> String {
         let answer = self.ask(question, settings).ok();
-        answer["choices"][0]["message"]["content"].as_str().expect("text").to_owned()
+        answer["choices"][0]["message"]["content"]
+            .as_str()
+            .expect("text")
+            .to_owned()
     }
-    /// Asks for a stream, reads so many lines of it, and hangs up.
+    /// Requests a stream, reads `lines` lines of it, and disconnects.
     pub fn hang_up(&self, body: &Value, lines: usize) {
         let bytes = body.to_string();
-        let stream = self.send(&self.request("POST", "/v1/chat/completions", "application/json", bytes.as_bytes()));
+        let stream = self.send(&self.request(
+            "POST",
+            "/v1/chat/completions",
+            "application/json",
+            bytes.as_bytes(),
+        ));
         BufReader::new(stream).lines().take(lines).for_each(drop);
     }
-    /// A number of /metrics: of the demo model, where it is one of a model.
+    /// Returns a value of `/metrics`, of the demo model if the metric has a model label.
     #[track_caller]
     pub fn metric(&self, name: &str) -> f64 {
         self.metric_of("demo", name)
     }
-    /// A number of /metrics, of that model where it is one of a model.
+    /// Returns a value of `/metrics`, of the given model if the metric has a model label.
     #[track_caller]
     pub fn metric_of(&self, model: &str, name: &str) -> f64 {
         let text = self.get("/metrics");
         let label = format!("{{model=\"{model}\"}}");
         let mut lines = text.body.lines().filter_map(|line| line.strip_prefix(name));
-        let line = lines.find_map(|rest| rest.strip_prefix(&label).unwrap_or(rest).strip_prefix(' '));
-        line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name}: {}", text.body))
+        let line =
+            lines.find_map(|rest| rest.strip_prefix(&label).unwrap_or(rest).strip_prefix(' '));
+        line.and_then(|value| value.parse().ok())
+            .unwrap_or_else(|| panic!("no {name}: {}", text.body))
     }
 }
 
-/// A request for an answer to `question`.
+/// Body of a chat request with the question and settings.
 pub fn asking(question: &str, settings: Value) -> Value {
-    let mut body = json!({ "model": "demo", "messages": [{ "role": "user", "content": question }] });
+    let mut body =
+        json!({ "model": "demo", "messages": [{ "role": "user", "content": question }] });
     for (key, value) in settings.as_object().into_iter().flatten() {
         body[key] = value.clone();
     }
     body
 }
 
-/// The text that a stream of chat chunks makes.
+/// Returns the text of a stream of chat chunks.
 pub fn joined(events: &[Value]) -> String {
-    events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect()
+    events
+        .iter()
+        .filter_map(|event| event["choices"][0]["delta"]["content"].as_str())
+        .collect()
 }

@@ -1,4 +1,4 @@
-//! The server as its clients have it: over sockets, on the demo model.
+//! Integration tests of the server over sockets, with the demo model.
 
 mod api;
 mod bad;
@@ -22,8 +22,14 @@ use gristmill_server::Config;
 use running::{Running, start};
 use std::sync::LazyLock;
 
-/// The server that most tests share. It is batch-invariant: they compare texts while other tests run.
+/// The server that most tests share. It is batch-invariant: they compare texts while other tests
+/// run.
 fn shared() -> &'static Client {
-    static SHARED: LazyLock<Running> = LazyLock::new(|| start(Config { batch_invariant: true, ..Config::default() }));
+    static SHARED: LazyLock<Running> = LazyLock::new(|| {
+        start(Config {
+            batch_invariant: true,
+            ..Config::default()
+        })
+    });
     &SHARED.client
 }

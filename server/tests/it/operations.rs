@@ -1,4 +1,4 @@
-//! What routers and operators ask of a server, and how it ends.
+//! Interfaces for routers and operators, and graceful shutdown.
 
 use super::client::{Client, Response, asking};
 use super::{Running, start};
@@ -9,20 +9,23 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 const STORY: &str = "Tell me a story.";
-/// What may take a moment on a busy machine.
+/// Time allowed for short operations on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An answer that is being told.
+/// A streamed answer in progress.
 struct Telling(BufReader<TcpStream>);
 
 impl Telling {
-    /// Asks for a stream and waits for the beginning of its text.
+    /// Requests a stream and waits for the beginning of its text.
     fn begin(client: &Client, settings: Value) -> Telling {
         let mut telling = Telling::ask(client, settings);
         let mut line = String::new();
         while !line.contains("\"content\":\"") || line.contains("\"content\":\"\"") {
             line.clear();
-            assert!(telling.0.read_line(&mut line).expect("an answer") > 0, "it ended");
+            assert!(
+                telling.0.read_line(&mut line).expect("an answer") > 0,
+                "it ended"
+            );
         }
         telling
     }
@@ -30,10 +33,15 @@ impl Telling {
         let mut body = asking(STORY, settings);
         body["stream"] = true.into();
         let body = body.to_string();
-        let request = client.request("POST", "/v1/chat/completions", "application/json", body.as_bytes());
+        let request = client.request(
+            "POST",
+            "/v1/chat/completions",
+            "application/json",
+            body.as_bytes(),
+        );
         Telling(BufReader::new(client.send(&request)))
     }
-    /// All that is still told.
+    /// Reads the rest of the stream.
     fn rest(mut self) -> String {
         let mut rest = String::new();
         self.0.read_to_string(&mut rest).expect("an answer in time");
@@ -50,12 +58,14 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A gauge of vLLM's name for the demo model.
+/// Returns a gauge of the demo model under vLLM's name.
 #[track_caller]
 fn vllm(client: &Client, name: &str) -> f64 {
     let metrics = client.get("/metrics").body;
     let start = format!("vllm:{name}{{model_name=\"demo\"}} ");
-    let value = metrics.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok());
+    let value = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(&start)?.parse().ok());
     value.unwrap_or_else(|| panic!("no {start}: {metrics}"))
 }
 
@@ -64,20 +74,26 @@ fn load(client: &Client) -> Value {
 }
 
 fn number(load: &Value, name: &str) -> u64 {
-    load[name].as_u64().unwrap_or_else(|| panic!("{name}: {load}"))
+    load[name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{name}: {load}"))
 }
 
-/// An answer that is told for a while, alone.
+/// Settings of a long answer.
 fn long(tokens: usize) -> Value {
     json!({ "ignore_eos": true, "max_tokens": tokens })
 }
 
-/// As many answers as are made at a time, and one that waits.
+/// Starts as many answers as run concurrently, and one more that is queued.
 fn all_busy(client: &Client, tokens: usize) -> Vec<Telling> {
     let slots = number(&load(client), "max_running_requests");
-    let mut asked: Vec<Telling> = (0..slots).map(|_| Telling::begin(client, long(tokens))).collect();
+    let mut asked: Vec<Telling> = (0..slots)
+        .map(|_| Telling::begin(client, long(tokens)))
+        .collect();
     asked.push(Telling::ask(client, long(tokens)));
-    wait_until("one waits", || number(&load(client), "num_waiting_reqs") == 1);
+    wait_until("one waits", || {
+        number(&load(client), "num_waiting_reqs") == 1
+    });
     asked
 }
 
@@ -85,92 +101,188 @@ fn all_busy(client: &Client, tokens: usize) -> Vec<Telling> {
 fn routers_see_how_busy_it_is() {
     let server = start(Config::default());
     let client = &server.client;
-    wait_until("somebody is there to answer", || client.metric("gristmill_model_loaded") == 1.0);
+    wait_until("somebody is there to answer", || {
+        client.metric("gristmill_model_loaded") == 1.0
+    });
     client.answer(STORY, json!({ "max_tokens": 1 }));
-    wait_until("nobody is answered", || number(&load(client), "num_total_reqs") == 0);
+    wait_until("nobody is answered", || {
+        number(&load(client), "num_total_reqs") == 0
+    });
     let idle = load(client);
-    let (slots, room) = (number(&idle, "max_running_requests"), number(&idle, "max_total_num_tokens"));
+    let (slots, room) = (
+        number(&idle, "max_running_requests"),
+        number(&idle, "max_total_num_tokens"),
+    );
     assert!(slots >= 1 && room >= 2048, "{idle}");
-    assert_eq!((&idle["num_used_tokens"], &idle["token_usage"], &idle["dp_rank"]), (&json!(0), &json!(0.0), &json!(0)));
+    assert_eq!(
+        (
+            &idle["num_used_tokens"],
+            &idle["token_usage"],
+            &idle["dp_rank"]
+        ),
+        (&json!(0), &json!(0.0), &json!(0))
+    );
 
     let asked = all_busy(client, 1900);
     let busy = load(client);
-    assert_eq!((number(&busy, "num_running_reqs"), number(&busy, "num_total_reqs")), (slots, slots + 1));
+    assert_eq!(
+        (
+            number(&busy, "num_running_reqs"),
+            number(&busy, "num_total_reqs")
+        ),
+        (slots, slots + 1)
+    );
     let used = number(&busy, "num_used_tokens");
     assert!((10 * slots..=room).contains(&used), "{busy}");
     assert_eq!(busy["token_usage"], used as f64 / room as f64);
-    assert_eq!([vllm(client, "num_requests_running"), vllm(client, "num_requests_waiting")], [slots as f64, 1.0]);
-    // It goes on meanwhile.
+    assert_eq!(
+        [
+            vllm(client, "num_requests_running"),
+            vllm(client, "num_requests_waiting")
+        ],
+        [slots as f64, 1.0]
+    );
+    // The load may have grown in between.
     assert!(vllm(client, "kv_cache_usage_perc") >= used as f64 / room as f64);
     assert!(client.metric("gristmill_cache_tokens") >= used as f64);
     assert_eq!(client.metric("gristmill_cache_tokens_room"), room as f64);
     let named = client.get("/v1/loads?model=demo").ok();
-    assert_eq!((&named["models"][0]["model"], &named["models"][0]["num_waiting_reqs"]), (&json!("demo"), &json!(1)));
-    assert_eq!(client.get("/v1/loads?model=none").refused(404)["code"], "model_not_found");
+    assert_eq!(
+        (
+            &named["models"][0]["model"],
+            &named["models"][0]["num_waiting_reqs"]
+        ),
+        (&json!("demo"), &json!(1))
+    );
+    assert_eq!(
+        client.get("/v1/loads?model=none").refused(404)["code"],
+        "model_not_found"
+    );
     drop(asked);
     wait_until("all is as it was", || load(client) == idle);
-    assert_eq!(["num_requests_running", "kv_cache_usage_perc"].map(|name| vllm(client, name)), [0.0, 0.0]);
+    assert_eq!(
+        ["num_requests_running", "kv_cache_usage_perc"].map(|name| vllm(client, name)),
+        [0.0, 0.0]
+    );
 }
 
 #[test]
 fn a_router_may_be_told_another_owner() {
-    let server = start(Config { owned_by: "vllm".into(), ..Config::default() });
+    let server = start(Config {
+        owned_by: "vllm".into(),
+        ..Config::default()
+    });
     let model = server.client.get("/v1/models").ok()["data"][0].take();
-    assert_eq!((&model["owned_by"], &model["max_model_len"]), (&json!("vllm"), &json!(2048)));
-    assert_eq!(super::shared().get("/v1/models/demo").ok()["owned_by"], "gristmill");
-    assert_eq!(super::shared().get("/version").status, 404, "routers take it for vLLM's");
-    let build = format!("gristmill_build_info{{version=\"{}\"}} 1\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(
+        (&model["owned_by"], &model["max_model_len"]),
+        (&json!("vllm"), &json!(2048))
+    );
+    assert_eq!(
+        super::shared().get("/v1/models/demo").ok()["owned_by"],
+        "gristmill"
+    );
+    assert_eq!(
+        super::shared().get("/version").status,
+        404,
+        "routers take it for vLLM's"
+    );
+    let build = format!(
+        "gristmill_build_info{{version=\"{}\"}} 1\n",
+        env!("CARGO_PKG_VERSION")
+    );
     assert!(super::shared().get("/metrics").body.contains(&build));
 }
 
-/// The identifier that the answer to such a request has.
+/// Returns the request identifier of a response.
 fn id_of(response: &Response) -> &str {
-    let mut ids = response.head.lines().filter_map(|line| line.strip_prefix("x-request-id: "));
-    ids.next().unwrap_or_else(|| panic!("no identifier: {}", response.head))
+    let mut ids = response
+        .head
+        .lines()
+        .filter_map(|line| line.strip_prefix("x-request-id: "));
+    ids.next()
+        .unwrap_or_else(|| panic!("no identifier: {}", response.head))
 }
 
 #[test]
 fn a_request_keeps_its_identifier() {
     let client = super::shared();
     let ask = |path: &str, id: &str| {
-        client.exchange(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\nX-Request-Id: {id}\r\n\r\n").as_bytes())
+        client.exchange(
+            format!("GET {path} HTTP/1.0\r\nHost: localhost\r\nX-Request-Id: {id}\r\n\r\n")
+                .as_bytes(),
+        )
     };
     for path in ["/health", "/v1/models", "/nowhere", "/v1/chat/completions"] {
-        assert_eq!(id_of(&ask(path, "chatcmpl-8wcv.1")), "chatcmpl-8wcv.1", "{path}");
+        assert_eq!(
+            id_of(&ask(path, "chatcmpl-8wcv.1")),
+            "chatcmpl-8wcv.1",
+            "{path}"
+        );
     }
     let (one, other) = (client.get("/health"), client.get("/health"));
-    assert!(id_of(&one).starts_with("req_") && id_of(&one) != id_of(&other), "{one:?}");
-    assert!(id_of(&ask("/health", "two words")).starts_with("req_"), "what could forge a line of the log is not taken");
+    assert!(
+        id_of(&one).starts_with("req_") && id_of(&one) != id_of(&other),
+        "{one:?}"
+    );
+    assert!(
+        id_of(&ask("/health", "two words")).starts_with("req_"),
+        "what could forge a line of the log is not taken"
+    );
 }
 
-/// Asked to end, with a connection that was kept open before.
+/// Begins a graceful shutdown with an idle connection open, and returns that connection.
 fn asked_to_end(server: &mut Running) -> TcpStream {
     let kept = server.client.send(b"");
     server.end();
-    wait_until("it says that it ends", || server.client.get("/health").status == 503);
+    wait_until("it says that it ends", || {
+        server.client.get("/health").status == 503
+    });
     kept
 }
 
 #[test]
 fn who_was_let_in_is_answered_before_the_end() {
     const TOKENS: usize = 600;
-    let mut server = start(Config { drain: Duration::from_secs(120), ..Config::default() });
+    let mut server = start(Config {
+        drain: Duration::from_secs(120),
+        ..Config::default()
+    });
     server.client.answer(STORY, json!({ "max_tokens": 1 }));
     let asked = all_busy(&server.client, TOKENS);
     let mut kept = asked_to_end(&mut server);
     let client = server.client.clone();
-    assert_eq!(client.get("/health").json(), json!({ "status": "draining" }));
+    assert_eq!(
+        client.get("/health").json(),
+        json!({ "status": "draining" })
+    );
     let refused = client.ask(STORY, json!({}));
-    assert!(refused.refused(503)["message"].as_str().unwrap().contains("shutting down"));
-    assert!(refused.head.contains("retry-after: 1") && refused.head.contains("connection: close"), "{}", refused.head);
-    // Whoever watches still sees how far it is.
+    assert!(
+        refused.refused(503)["message"]
+            .as_str()
+            .unwrap()
+            .contains("shutting down")
+    );
+    assert!(
+        refused.head.contains("retry-after: 1") && refused.head.contains("connection: close"),
+        "{}",
+        refused.head
+    );
+    // Monitoring endpoints still work.
     assert!(client.metric("gristmill_requests_running") >= 1.0);
-    kept.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is open");
+    kept.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .expect("it is open");
     let mut told = String::new();
-    kept.read_to_string(&mut told).expect("it ends with the answer");
-    assert!(told.starts_with("HTTP/1.1 503") && told.to_lowercase().contains("connection: close"), "{told}");
+    kept.read_to_string(&mut told)
+        .expect("it ends with the answer");
+    assert!(
+        told.starts_with("HTTP/1.1 503") && told.to_lowercase().contains("connection: close"),
+        "{told}"
+    );
     for answer in asked.into_iter().map(Telling::rest) {
-        assert!(answer.ends_with("data: [DONE]\n\n") && !answer.contains("\"error\""), "{answer}");
+        assert!(
+            answer.ends_with("data: [DONE]\n\n") && !answer.contains("\"error\""),
+            "{answer}"
+        );
         assert!(answer.contains("\"finish_reason\":\"length\""), "{answer}");
     }
     let begin = Instant::now();
@@ -182,8 +294,14 @@ fn who_was_let_in_is_answered_before_the_end() {
 #[test]
 fn who_takes_too_long_is_broken_off() {
     const DRAIN: Duration = Duration::from_secs(1);
-    let mut server = start(Config { drain: DRAIN, ..Config::default() });
-    let running = Telling::begin(&server.client, json!({ "ignore_eos": true, "n": 16, "max_tokens": 1900 }));
+    let mut server = start(Config {
+        drain: DRAIN,
+        ..Config::default()
+    });
+    let running = Telling::begin(
+        &server.client,
+        json!({ "ignore_eos": true, "n": 16, "max_tokens": 1900 }),
+    );
     let begin = Instant::now();
     drop(asked_to_end(&mut server));
     let rest = running.rest();

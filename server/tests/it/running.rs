@@ -1,8 +1,8 @@
-//! Servers in this process, on the demo model or several.
+//! Servers in this process, with the demo model or several models.
 
 use crate::client::Client;
 use gristmill_backend::Opened;
-use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK, dialect};
+use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
 use gristmill_llm::arch;
 use gristmill_llm::chat::Isolation;
 use gristmill_llm::engine::{Engine, MemoryEstimate, Progress, Settings};
@@ -10,7 +10,8 @@ use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_runtime::store::Store;
 use gristmill_server::{
-    About, Config, EngineHealth, LoadError, ModelPlan, ModelSource, ModelSpec, Notice, Offer, Server, Text,
+    Config, EngineHealth, LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText,
+    Notice, Offer, Server,
 };
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -25,15 +26,20 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Sequences that share a step, and tokens of context of each.
+/// Concurrent sequences of a model.
 pub const PARALLEL: usize = 4;
 const CONTEXT: usize = 2048;
 
 fn settings(context: usize, sequences: usize) -> Settings {
-    Settings { context: Some(context), parallel: sequences, contexts: sequences.max(4), ..Settings::default() }
+    Settings {
+        context: Some(context),
+        parallel: sequences,
+        contexts: sequences.max(4),
+        ..Settings::default()
+    }
 }
 
-/// A model of a file, on a device that models share.
+/// A model file on a device that several models share.
 pub struct File {
     name: String,
     path: PathBuf,
@@ -41,29 +47,51 @@ pub struct File {
     sequences: usize,
 }
 
-/// A processor with kernels that are compiled once, by whoever comes first, be it the program's tests, whose store it is; with a third of the time that `-O2` takes for them, as it
-/// is the server that is tested.
+/// CPU device. Kernels are compiled once, for these tests and those of the program, in a store that
+/// they share; with `-Og`, in a third of the time of `-O2`, as the tests concern the server.
 pub fn processor() -> Opened {
-    let store = Store::open(Path::new(env!("CARGO_TARGET_TMPDIR")).join("gristmill-cache"), 1 << 29).expect("a store");
+    let store = Store::open(
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("gristmill-cache"),
+        1 << 29,
+    )
+    .expect("a store");
     let isa = Isa::parse("auto").expect("an instruction set");
-    let processor =
-        CpuDevice::with(2, isa, Cc::find().expect("a C compiler").with_flag(QUICK), store).expect("a processor");
+    let processor = CpuDevice::with(
+        2,
+        isa,
+        Cc::find().expect("a C compiler").with_flag(QUICK_FLAG),
+        store,
+    )
+    .expect("a processor");
     Opened::new(Arc::new(processor), Some(&dialect::C))
 }
 
 impl File {
-    /// That of this path in the repository, under that name.
+    /// Model of the file at this path of the repository.
     pub fn spec(name: &str, path: &str, opened: Opened) -> ModelSpec {
         File::spec_for(name, path, opened, PARALLEL)
     }
-    /// Creates the same for that many concurrent sequences.
+    /// The same with a number of concurrent sequences.
     fn spec_for(name: &str, path: &str, opened: Opened, sequences: usize) -> ModelSpec {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
-        let file = File { name: name.into(), path, opened, sequences };
-        ModelSpec { name: name.into(), aliases: Vec::new(), plan: file.plan(), source: Arc::new(file) }
+        let file = File {
+            name: name.into(),
+            path,
+            opened,
+            sequences,
+        };
+        ModelSpec {
+            name: name.into(),
+            aliases: Vec::new(),
+            plan: file.plan(),
+            source: Arc::new(file),
+        }
     }
     fn open(&self) -> Result<ModelFile, LoadError> {
-        ModelFile::open(&self.path).map_err(|error| LoadError { message: error.to_string(), ..LoadError::default() })
+        ModelFile::open(&self.path).map_err(|error| LoadError {
+            message: error.to_string(),
+            ..LoadError::default()
+        })
     }
 }
 
@@ -71,44 +99,69 @@ impl ModelSource for File {
     fn plan(&self) -> Result<ModelPlan, LoadError> {
         let file = self.open()?;
         let model = arch::load(file.metadata(), &file).expect("a model");
-        // What is forecast is what is loaded.
+        // The forecast has the settings of the later load.
         let settings = settings(model.context().min(CONTEXT), self.sequences);
         let forecast = MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("a model");
-        let about = About {
+        let about = ModelFacts {
             architecture: model.architecture().to_owned(),
             vocabulary: model.vocabulary(),
             width: model.width(),
             weight_bytes: forecast.weights,
         };
         let (context, bytes) = (forecast.context, forecast.weights + forecast.beside);
-        Ok(ModelPlan { about, context, bytes })
+        Ok(ModelPlan {
+            about,
+            context,
+            bytes,
+        })
     }
-    fn text(&self) -> Result<Text, LoadError> {
+    fn text(&self) -> Result<ModelText, LoadError> {
         let file = self.open()?;
         let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
-        let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess).expect("a template");
+        let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess)
+            .expect("a template");
         let (sampling, _) = language::sampling(file.metadata());
-        Ok(Text { name: self.name.clone(), tokenizer, template, sampling })
+        Ok(ModelText {
+            name: self.name.clone(),
+            tokenizer,
+            template,
+            sampling,
+        })
     }
     fn load(&self, context: usize, progress: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
-        // Kernels are compiled once, by whoever comes first.
+        // Loads run one at a time, so that kernels are compiled once.
         static LOADING: Mutex<()> = Mutex::new(());
-        let _turn = LOADING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        Ok(Engine::load(&self.open()?, self.opened.clone(), settings(context, self.sequences), progress)
-            .expect("an engine"))
+        let _turn = LOADING
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        Ok(Engine::load(
+            &self.open()?,
+            self.opened.clone(),
+            settings(context, self.sequences),
+            progress,
+        )
+        .expect("an engine"))
     }
 }
 
-/// Starts one with the demo model.
+/// Starts a server with the demo model.
 pub fn start(config: Config) -> Running {
     start_on(config, |processor| processor)
 }
 
-/// Starts one with the demo model on the device that is made of this processor.
+/// Starts a server with the demo model, on a device that wraps the CPU device.
 pub fn start_on(config: Config, device: impl FnOnce(Opened) -> Opened + Send + 'static) -> Running {
     let offer = move || {
-        let models = vec![File::spec("demo", "assets/demo-glm-Q4_0.gguf", device(processor()))];
-        Offer { models, most_loaded: None, available: Box::new(|| None) }
+        let models = vec![File::spec(
+            "demo",
+            "assets/demo-glm-Q4_0.gguf",
+            device(processor()),
+        )];
+        Offer {
+            models,
+            most_loaded: None,
+            available: Box::new(|| None),
+        }
     };
     start_with(config, offer)
 }
@@ -116,16 +169,28 @@ pub fn start_on(config: Config, device: impl FnOnce(Opened) -> Opened + Send + '
 /// Starts a server of the demo model with one concurrent sequence.
 pub fn start_single(config: Config) -> Running {
     start_with(config, || {
-        let models = vec![File::spec_for("demo", "assets/demo-glm-Q4_0.gguf", processor(), 1)];
-        Offer { models, most_loaded: None, available: Box::new(|| None) }
+        let models = vec![File::spec_for(
+            "demo",
+            "assets/demo-glm-Q4_0.gguf",
+            processor(),
+            1,
+        )];
+        Offer {
+            models,
+            most_loaded: None,
+            available: Box::new(|| None),
+        }
     })
 }
 
-/// Starts one with these models.
+/// Starts a server with the given models.
 pub fn start_with(config: Config, offer: impl FnOnce() -> Offer + Send + 'static) -> Running {
     let key = config.api_key.clone();
     let server = Server::bind(Config { port: 0, ..config }).expect("a port");
-    let client = Client { address: server.address(), key };
+    let client = Client {
+        address: server.address(),
+        key,
+    };
     let engine_health = server.engine_health();
     let (end, ended) = oneshot::channel::<()>();
     let (is_ready, ready) = std::sync::mpsc::channel();
@@ -141,11 +206,16 @@ pub fn start_with(config: Config, offer: impl FnOnce() -> Offer + Send + 'static
         server.run_until(offer(), tell, ended).expect("it serves");
     });
     ready.recv().expect("it is ready");
-    Running { client, engine_health, end: Some(end), thread: Some(thread) }
+    Running {
+        client,
+        engine_health,
+        end: Some(end),
+        thread: Some(thread),
+    }
 }
 
 impl Running {
-    /// Tells it to end, and does not wait for that.
+    /// Begins the shutdown without waiting for it.
     pub fn end(&mut self) {
         drop(self.end.take());
     }

@@ -9,20 +9,21 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Slow clients of a test.
+/// Number of slow clients in a test.
 const SLOW: usize = 300;
-/// What `/health` may take beside them: two busy cores take a second for what is there in a millisecond alone.
+/// Maximum time of `/health` under load: two busy cores take a second for what otherwise takes a
+/// millisecond.
 const HEALTHY: Duration = Duration::from_secs(5);
 const STORY: &str = "Tell me a story.";
 
-/// What a slow client does.
+/// Behaviour of a slow client.
 #[derive(Clone, Copy)]
 enum Kind {
     /// Sends a head byte by byte.
     Head,
     /// Sends a body byte by byte.
     Body,
-    /// Asks for far more than it reads.
+    /// Requests far more than it reads.
     Deaf,
 }
 
@@ -37,24 +38,24 @@ impl Kind {
         };
         let stream = TcpStream::connect(client.address).expect("a connection");
         stream.set_nonblocking(true).expect("a socket");
-        // Of what nobody reads some does not fit.
+        // If the peer does not read, a write may be partial.
         let _ = (&stream).write(begin.as_bytes());
         stream
     }
 }
 
-/// Sends a byte to all of them now and then, until it is told to stop.
+/// Sends a byte to all streams at intervals, until `stop` is set.
 fn drip(streams: &[TcpStream], stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for mut stream in streams {
-            // It may be closed by now.
+            // The server may have closed it.
             let _ = stream.write(b"x");
         }
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Stops dripping, also where a test fails.
+/// Stops dripping when dropped, also if a test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -70,12 +71,16 @@ fn is_healthy(client: &Client) {
     assert!(begin.elapsed() < HEALTHY, "{:?}", begin.elapsed());
 }
 
-/// Waits until only whoever asks is connected.
+/// Waits until only the connection of this request is open.
 #[track_caller]
 fn are_gone(client: &Client) {
     let begin = Instant::now();
     while client.metric("gristmill_connections") > 1.0 {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{} are left", client.metric("gristmill_connections"));
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "{} are left",
+            client.metric("gristmill_connections")
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -83,9 +88,12 @@ fn are_gone(client: &Client) {
 fn beside(config: Config, kinds: &[Kind]) {
     let server = start(config);
     let client = &server.client;
-    let settings = json!({ "seed": 3, "temperature": 1, "max_tokens": 60, "batch_invariant": true });
+    let settings =
+        json!({ "seed": 3, "temperature": 1, "max_tokens": 60, "batch_invariant": true });
     let alone = client.answer(STORY, settings.clone());
-    let streams: Vec<TcpStream> = (0..SLOW).map(|i| kinds[i % kinds.len()].connect(client)).collect();
+    let streams: Vec<TcpStream> = (0..SLOW)
+        .map(|i| kinds[i % kinds.len()].connect(client))
+        .collect();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
@@ -94,7 +102,7 @@ fn beside(config: Config, kinds: &[Kind]) {
             is_healthy(client);
             assert_eq!(client.answer(STORY, settings.clone()), alone);
         }
-        // They go on sending, and are closed nevertheless.
+        // They keep sending, and are closed nevertheless.
         are_gone(client);
     });
     for mut stream in &streams {
@@ -105,13 +113,21 @@ fn beside(config: Config, kinds: &[Kind]) {
                 end => break end,
             }
         };
-        assert!(!matches!(end, Err(error) if error.kind() == ErrorKind::WouldBlock), "it is open");
+        assert!(
+            !matches!(end, Err(error) if error.kind() == ErrorKind::WouldBlock),
+            "it is open"
+        );
     }
 }
 
 fn quick() -> Config {
     let time = Duration::from_secs(2);
-    Config { head_time: time, body_time: time, write_time: time, ..Config::default() }
+    Config {
+        head_time: time,
+        body_time: time,
+        write_time: time,
+        ..Config::default()
+    }
 }
 
 #[test]
@@ -121,23 +137,34 @@ fn slow_clients_keep_nobody_from_an_answer() {
 
 #[test]
 fn where_there_is_no_room_the_slow_ones_go() {
-    // Their time is not up for long.
-    let server = start(Config { connections: 64, queue: 16, ..Config::default() });
+    // Their timeouts are far away.
+    let server = start(Config {
+        connections: 64,
+        queue: 16,
+        ..Config::default()
+    });
     let client = &server.client;
     for kind in [Kind::Head, Kind::Body, Kind::Deaf] {
         let _streams: Vec<TcpStream> = (0..SLOW).map(|_| kind.connect(client)).collect();
         is_healthy(client);
         client.answer(STORY, json!({ "seed": 3, "max_tokens": 5 }));
-        assert!(client.metric("gristmill_connections") <= 32.0, "an address has half of the room");
+        assert!(
+            client.metric("gristmill_connections") <= 32.0,
+            "an address has half of the room"
+        );
     }
 }
 
-/// Reads a streamed answer until some of its text has come.
+/// Reads a streamed answer until some of its text has arrived.
 #[track_caller]
 fn until_told(stream: &mut TcpStream) {
     const TEXT: &str = "\"content\":\"";
     let (mut told, mut piece) = (String::new(), [0; 4096]);
-    while !told.split(TEXT).skip(1).any(|text| !text.is_empty() && !text.starts_with('"')) {
+    while !told
+        .split(TEXT)
+        .skip(1)
+        .any(|text| !text.is_empty() && !text.starts_with('"'))
+    {
         let n = stream.read(&mut piece).expect("an answer");
         assert!(n > 0, "it ended: {told}");
         told += &String::from_utf8_lossy(&piece[..n]);
@@ -146,8 +173,16 @@ fn until_told(stream: &mut TcpStream) {
 
 #[test]
 fn who_waits_for_an_answer_is_not_sent_away_for_another() {
-    let server = start(Config { connections: 1, queue: 1, ..Config::default() });
-    let body = asking(STORY, json!({ "stream": true, "ignore_eos": true, "n": 16 })).to_string();
+    let server = start(Config {
+        connections: 1,
+        queue: 1,
+        ..Config::default()
+    });
+    let body = asking(
+        STORY,
+        json!({ "stream": true, "ignore_eos": true, "n": 16 }),
+    )
+    .to_string();
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
@@ -156,10 +191,15 @@ fn who_waits_for_an_answer_is_not_sent_away_for_another() {
         let mut stream = server.client.send(format!("{head}{body}").as_bytes());
         let mut status = [0; 12];
         stream.read_exact(&mut status).expect("a response");
-        assert!(status.ends_with(b"200"), "{}", String::from_utf8_lossy(&status));
+        assert!(
+            status.ends_with(b"200"),
+            "{}",
+            String::from_utf8_lossy(&status)
+        );
         stream
     };
-    // There is room for two of one address: one is being answered, one waits; who waits for a turn has the only place of the queue.
+    // One address may have two connections: one is being answered and one is queued, which fills
+    // the queue.
     let mut answered = begin(&server);
     until_told(&mut answered);
     let held = [answered, begin(&server)];
@@ -168,38 +208,64 @@ fn who_waits_for_an_answer_is_not_sent_away_for_another() {
     drop(held);
     let begin = Instant::now();
     while server.client.get("/health").status != 200 {
-        assert!(begin.elapsed() < Duration::from_secs(20), "there is room again");
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "there is room again"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
 fn a_connection_is_kept_for_the_next_request_and_not_for_ever() {
-    // Long enough for a busy machine to come back within it.
-    let server = start(Config { head_time: Duration::from_secs(5), ..quick() });
+    // Long enough for a busy machine to send the next request in time.
+    let server = start(Config {
+        head_time: Duration::from_secs(5),
+        ..quick()
+    });
     let mut stream = server.client.send(b"");
     for _ in 0..3 {
-        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is open");
+        stream
+            .write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .expect("it is open");
         let mut answer = [0; 512];
         let n = stream.read(&mut answer).expect("an answer");
-        assert!(answer[..n].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer[..n]));
+        assert!(
+            answer[..n].starts_with(b"HTTP/1.1 200"),
+            "{}",
+            String::from_utf8_lossy(&answer[..n])
+        );
     }
     let begin = Instant::now();
     assert_eq!(stream.read(&mut [0; 512]).expect("an end"), 0);
-    assert!(begin.elapsed() > Duration::from_secs(1), "a client may come back: {:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() > Duration::from_secs(1),
+        "a client may come back: {:?}",
+        begin.elapsed()
+    );
 }
 
 #[test]
 fn heads_have_bounds() {
     let server = start(Config::default());
-    let long = format!("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n", "x".repeat(1 << 20));
-    let many = format!("GET /health HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "X-Many: x\r\n".repeat(1000));
+    let long = format!(
+        "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n",
+        "x".repeat(1 << 20)
+    );
+    let many = format!(
+        "GET /health HTTP/1.1\r\nHost: localhost\r\n{}\r\n",
+        "X-Many: x\r\n".repeat(1000)
+    );
     for head in [long, many] {
         let mut stream = server.client.send(head.as_bytes());
         let mut answer = [0; 12];
-        // Whoever is still sending may not come to read the refusal.
+        // A client that is still sending may not get to read the refusal.
         if stream.read_exact(&mut answer).is_ok() {
-            assert!(answer.ends_with(b"431"), "{}", String::from_utf8_lossy(&answer));
+            assert!(
+                answer.ends_with(b"431"),
+                "{}",
+                String::from_utf8_lossy(&answer)
+            );
         }
     }
     is_healthy(&server.client);

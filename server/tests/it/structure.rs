@@ -1,4 +1,4 @@
-//! Answers of a form: JSON of a schema, calls of tools.
+//! Constrained decoding: JSON schemas, grammars and tool calls.
 
 use super::client::asking;
 use super::shared;
@@ -22,9 +22,16 @@ fn weather() -> Value {
 #[track_caller]
 fn check_call(call: &Value) {
     assert_eq!(call["function"]["name"], "get_weather");
-    let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
-    assert!(["Tokyo", "Paris"].contains(&arguments["city"].as_str().unwrap()), "{arguments}");
-    assert!((1..=7).contains(&arguments["days"].as_i64().unwrap()), "{arguments}");
+    let arguments: Value =
+        serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+    assert!(
+        ["Tokyo", "Paris"].contains(&arguments["city"].as_str().unwrap()),
+        "{arguments}"
+    );
+    assert!(
+        (1..=7).contains(&arguments["days"].as_i64().unwrap()),
+        "{arguments}"
+    );
     assert_eq!(arguments.as_object().unwrap().len(), 2);
 }
 
@@ -35,31 +42,54 @@ fn a_tool_that_must_be_called_is() {
         let settings = json!({
             "tools": weather(), "tool_choice": choice, "parallel_tool_calls": false, "seed": seed, "temperature": 1.5,
         });
-        let answer = shared().ask("What is the weather in Tokyo?", settings.clone()).ok();
+        let answer = shared()
+            .ask("What is the weather in Tokyo?", settings.clone())
+            .ok();
         let choice = &answer["choices"][0];
-        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("tool_calls"), &Value::Null));
+        assert_eq!(
+            (&choice["finish_reason"], &choice["message"]["content"]),
+            (&json!("tool_calls"), &Value::Null)
+        );
         let calls = choice["message"]["tool_calls"].as_array().unwrap();
         assert_eq!((calls.len(), &calls[0]["type"]), (1, &json!("function")));
         check_call(&calls[0]);
-        // The same in pieces.
+        // The same as a stream.
         let mut streaming = settings;
         streaming["stream"] = true.into();
-        let events = shared().ask("What is the weather in Tokyo?", streaming).events();
+        let events = shared()
+            .ask("What is the weather in Tokyo?", streaming)
+            .events();
         let mut call = json!({ "function": { "name": "", "arguments": "" } });
-        for delta in events.iter().filter_map(|event| event["choices"][0]["delta"]["tool_calls"].get(0)) {
+        for delta in events
+            .iter()
+            .filter_map(|event| event["choices"][0]["delta"]["tool_calls"].get(0))
+        {
             assert_eq!(delta["index"], 0);
             for key in ["name", "arguments"] {
                 let more = delta["function"][key].as_str().unwrap_or_default();
-                call["function"][key] = format!("{}{more}", call["function"][key].as_str().unwrap()).into();
+                call["function"][key] =
+                    format!("{}{more}", call["function"][key].as_str().unwrap()).into();
             }
         }
         check_call(&call);
-        assert_eq!(call["function"]["arguments"], calls[0]["function"]["arguments"]);
-        assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
+        assert_eq!(
+            call["function"]["arguments"],
+            calls[0]["function"]["arguments"]
+        );
+        assert_eq!(
+            events.last().unwrap()["choices"][0]["finish_reason"],
+            "tool_calls"
+        );
     }
-    let required = json!({ "tools": weather(), "tool_choice": "required", "seed": 1, "max_tokens": 100 });
+    let required =
+        json!({ "tools": weather(), "tool_choice": "required", "seed": 1, "max_tokens": 100 });
     let answer = shared().ask("The time?", required).ok();
-    assert!(!answer["choices"][0]["message"]["tool_calls"].as_array().unwrap().is_empty());
+    assert!(
+        !answer["choices"][0]["message"]["tool_calls"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[test]
@@ -72,7 +102,8 @@ fn calls_and_results_are_part_of_a_conversation() {
         { "role": "tool", "tool_call_id": "call_1", "content": "12:00" },
     ], "tools": weather(), "max_tokens": 5 });
     let usage = shared().chat(body.clone()).ok()["usage"].take();
-    // They are told to the model (how, `prompt.rs` tests): a completion of what it is told has as many tokens of prompt.
+    // The prompt describes the tools (`prompt.rs` tests how): a completion with the described text
+    // has as many prompt tokens.
     let mut without = body;
     without["tool_choice"] = "none".into();
     let fewer = shared().chat(without).ok()["usage"].take();
@@ -82,18 +113,31 @@ fn calls_and_results_are_part_of_a_conversation() {
              <tool_call>\n{{\"name\": \"now\", \"arguments\": {{}}}}\n</tool_call>\
              <|user|>\n<tool_response>12:00</tool_response><|assistant|>\n"
         );
-        let completion = shared().post("/v1/completions", &json!({ "prompt": text, "max_tokens": 1 })).ok();
+        let completion = shared()
+            .post(
+                "/v1/completions",
+                &json!({ "prompt": text, "max_tokens": 1 }),
+            )
+            .ok();
         completion["usage"]["prompt_tokens"].as_u64().unwrap()
     };
-    let list: Vec<String> = weather().as_array().unwrap().iter().map(|tool| tool["function"].to_string()).collect();
+    let list: Vec<String> = weather()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["function"].to_string())
+        .collect();
     let tools = format!(
         "\n\nYou can call these functions:\n{}\nTo call one, write this and wait:\n<tool_call>\n\
          {{\"name\": \"NAME\", \"arguments\": {{\"PARAMETER\": \"VALUE\"}}}}\n</tool_call>",
         list.join("\n")
     );
     assert_eq!(fewer["prompt_tokens"], told(""));
-    // The list of tools is told whole.
-    assert!(usage["prompt_tokens"].as_u64().unwrap() >= told(&tools), "{usage}");
+    // The whole list of tools is in the prompt.
+    assert!(
+        usage["prompt_tokens"].as_u64().unwrap() >= told(&tools),
+        "{usage}"
+    );
 }
 
 #[test]
@@ -108,8 +152,7 @@ fn json_follows_its_schema() {
         },
     });
     for stream in [false, true] {
-        let format =
-            json!({ "type": "json_schema", "json_schema": { "name": "city", "strict": true, "schema": schema } });
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "city", "strict": true, "schema": schema } });
         let body = asking(
             "The capital of Japan?",
             json!({ "response_format": format, "seed": 2, "temperature": 1.5, "stream": stream }),
@@ -120,16 +163,27 @@ fn json_follows_its_schema() {
             false => {
                 let answer = response.ok();
                 assert_eq!(answer["choices"][0]["finish_reason"], "stop");
-                answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+                answer["choices"][0]["message"]["content"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned()
             }
         };
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
-        assert!(["Tokyo", "Paris"].contains(&value["city"].as_str().unwrap()), "{value}");
+        assert!(
+            ["Tokyo", "Paris"].contains(&value["city"].as_str().unwrap()),
+            "{value}"
+        );
         for fact in value["facts"].as_array().unwrap() {
-            assert!((1900..=2100).contains(&fact["year"].as_i64().unwrap()) && fact["sure"].is_boolean(), "{value}");
+            assert!(
+                (1900..=2100).contains(&fact["year"].as_i64().unwrap())
+                    && fact["sure"].is_boolean(),
+                "{value}"
+            );
         }
     }
-    let object = json!({ "response_format": { "type": "json_object" }, "seed": 2, "max_tokens": 40 });
+    let object =
+        json!({ "response_format": { "type": "json_object" }, "seed": 2, "max_tokens": 40 });
     assert!(shared().answer("JSON?", object).starts_with('{'));
 }
 
@@ -137,25 +191,61 @@ fn json_follows_its_schema() {
 fn forms_that_make_no_sense_are_refused() {
     let refused = |settings: Value| shared().ask("Hm?", settings).refused(400)["param"].take();
     let format = |schema: Value| json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": schema } } });
-    assert_eq!(refused(format(json!({ "type": "no such type" }))), "response_format");
-    assert_eq!(refused(format(json!({ "$ref": "#/$defs/missing" }))), "response_format");
-    assert_eq!(refused(format(json!({ "$ref": "https://example.com/schema.json" }))), "response_format");
-    assert_eq!(refused(format(json!({ "type": "string", "pattern": "(" }))), "response_format");
-    assert_eq!(refused(format(json!("text"))), "response_format.json_schema.schema");
-    assert_eq!(refused(json!({ "response_format": { "type": "json_schema" } })), "response_format.json_schema.schema");
-    assert_eq!(refused(json!({ "response_format": { "type": "xml" } })), "response_format.type");
+    assert_eq!(
+        refused(format(json!({ "type": "no such type" }))),
+        "response_format"
+    );
+    assert_eq!(
+        refused(format(json!({ "$ref": "#/$defs/missing" }))),
+        "response_format"
+    );
+    assert_eq!(
+        refused(format(json!({ "$ref": "https://example.com/schema.json" }))),
+        "response_format"
+    );
+    assert_eq!(
+        refused(format(json!({ "type": "string", "pattern": "(" }))),
+        "response_format"
+    );
+    assert_eq!(
+        refused(format(json!("text"))),
+        "response_format.json_schema.schema"
+    );
+    assert_eq!(
+        refused(json!({ "response_format": { "type": "json_schema" } })),
+        "response_format.json_schema.schema"
+    );
+    assert_eq!(
+        refused(json!({ "response_format": { "type": "xml" } })),
+        "response_format.type"
+    );
     assert_eq!(refused(json!({ "tool_choice": "required" })), "tool_choice");
     let other = json!({ "type": "function", "function": { "name": "other" } });
-    assert_eq!(refused(json!({ "tools": weather(), "tool_choice": other })), "tool_choice");
-    assert_eq!(refused(json!({ "tools": [{ "type": "retrieval", "function": { "name": "a" } }] })), "tools[0].type");
-    assert_eq!(refused(json!({ "tools": [{ "type": "web_search" }] })), "tools[0].type");
-    assert_eq!(refused(json!({ "tools": [{ "type": "function" }] })), "tools[0].function");
+    assert_eq!(
+        refused(json!({ "tools": weather(), "tool_choice": other })),
+        "tool_choice"
+    );
+    assert_eq!(
+        refused(json!({ "tools": [{ "type": "retrieval", "function": { "name": "a" } }] })),
+        "tools[0].type"
+    );
+    assert_eq!(
+        refused(json!({ "tools": [{ "type": "web_search" }] })),
+        "tools[0].type"
+    );
+    assert_eq!(
+        refused(json!({ "tools": [{ "type": "function" }] })),
+        "tools[0].function"
+    );
     assert_eq!(
         refused(json!({ "tools": [{ "type": "function", "function": { "name": "a b" } }] })),
         "tools[0].function.name"
     );
     let broken = json!([{ "type": "function", "function": { "name": "a", "parameters": { "type": "object", "properties": { "x": { "type": 7 } } } } }]);
-    assert_eq!(refused(json!({ "tools": broken, "tool_choice": "required" })), "tools");
+    assert_eq!(
+        refused(json!({ "tools": broken, "tool_choice": "required" })),
+        "tools"
+    );
     assert_eq!(refused(json!({ "functions": [] })), "functions");
 }
 
@@ -173,30 +263,43 @@ fn a_forced_call_that_is_cut_off_is_no_text() {
         let mut streaming = settings;
         streaming["stream"] = true.into();
         let events = shared().ask("The weather?", streaming).events();
-        assert!(events.iter().all(|event| !event["choices"][0]["delta"]["content"].is_string()), "{limit}: {events:?}");
-        assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "length");
+        assert!(
+            events
+                .iter()
+                .all(|event| !event["choices"][0]["delta"]["content"].is_string()),
+            "{limit}: {events:?}"
+        );
+        assert_eq!(
+            events.last().unwrap()["choices"][0]["finish_reason"],
+            "length"
+        );
     }
 }
 
 #[test]
 fn what_is_wrong_with_a_schema_is_said_in_a_line() {
-    let schema = json!({ "type": "object", "properties": { "secret": { "not": { "type": "string" } } } });
-    let format =
-        json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": schema } } });
+    let schema =
+        json!({ "type": "object", "properties": { "secret": { "not": { "type": "string" } } } });
+    let format = json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": schema } } });
     let tool = json!([{ "type": "function", "function": { "name": "a", "parameters": schema } }]);
     for settings in [format, json!({ "tools": tool, "tool_choice": "required" })] {
         let error = shared().ask("Hm?", settings).refused(400);
-        assert_eq!(error["message"], "this schema is not possible: Unimplemented keys: [\"not\"]");
+        assert_eq!(
+            error["message"],
+            "this schema is not possible: Unimplemented keys: [\"not\"]"
+        );
     }
     let pattern = json!({ "type": "string", "pattern": "(".repeat(2000) });
-    let format =
-        json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": pattern } } });
+    let format = json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": pattern } } });
     let error = shared().ask("Hm?", format).refused(400);
     let message = error["message"].as_str().unwrap();
-    assert!(message.chars().count() <= 301 && !message.contains('\n') && !message.contains("%json"), "{message}");
+    assert!(
+        message.chars().count() <= 301 && !message.contains('\n') && !message.contains("%json"),
+        "{message}"
+    );
 }
 
-/// What becomes of a schema.
+/// Whether the server refuses a schema.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Refused {
     Must,
@@ -204,18 +307,22 @@ enum Refused {
     Never,
 }
 
-/// Schemas that were, or could have been, the end of a server, or of its patience.
+/// Schemas that crashed a server or took it too long, or could have.
 fn bombs() -> Vec<(&'static str, Value, Refused)> {
     let many = |n: usize, one: &dyn Fn(usize) -> Value| (0..n).map(one).collect::<Vec<_>>();
-    let named = |n: usize, one: &dyn Fn(usize) -> (String, Value)| Value::from_iter((0..n).map(one));
+    let named =
+        |n: usize, one: &dyn Fn(usize) -> (String, Value)| Value::from_iter((0..n).map(one));
     let chain = |n: usize| {
         let next = |i: usize| json!({ "properties": { "x": { "$ref": format!("#/$defs/a{}", (i + 1) % n) } } });
         json!({ "$defs": named(n, &|i| (format!("a{i}"), next(i))), "$ref": "#/$defs/a0" })
     };
-    let nested =
-        |n: usize| (0..n).fold(json!({ "type": "string" }), |inner, _| json!({ "properties": { "a": inner } }));
-    let constant =
-        |i: usize| json!({ "type": "object", "properties": { "k": { "const": format!("{i}") } }, "required": ["k"] });
+    let nested = |n: usize| {
+        (0..n).fold(
+            json!({ "type": "string" }),
+            |inner, _| json!({ "properties": { "a": inner } }),
+        )
+    };
+    let constant = |i: usize| json!({ "type": "object", "properties": { "k": { "const": format!("{i}") } }, "required": ["k"] });
     let products = |n: usize| {
         let one = |j: usize| json!({ "properties": { format!("k{j}"): { "const": 1 } } });
         json!({ "allOf": many(8, &|_| json!({ "oneOf": many(n, &one) })) })
@@ -237,8 +344,16 @@ fn bombs() -> Vec<(&'static str, Value, Refused)> {
     use Refused::{May, Must, Never};
     vec![
         ("itself", json!({ "$ref": "#" }), Must),
-        ("itself among all", json!({ "allOf": [{ "$ref": "#" }] }), Must),
-        ("itself among any", json!({ "anyOf": [{ "$ref": "#" }, { "$ref": "#" }] }), Must),
+        (
+            "itself among all",
+            json!({ "allOf": [{ "$ref": "#" }] }),
+            Must,
+        ),
+        (
+            "itself among any",
+            json!({ "anyOf": [{ "$ref": "#" }, { "$ref": "#" }] }),
+            Must,
+        ),
         (
             "a circle",
             json!({ "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } }, "$ref": "#/$defs/a" }),
@@ -257,34 +372,78 @@ fn bombs() -> Vec<(&'static str, Value, Refused)> {
         ("some objects", objects(10, 30), Never),
         ("a list of one", alternatives, May),
         ("a property like a keyword", keyword, Never),
-        ("no end", json!({ "properties": { "x": { "$ref": "#" } }, "required": ["x"], "type": "object" }), May),
+        (
+            "no end",
+            json!({ "properties": { "x": { "$ref": "#" } }, "required": ["x"], "type": "object" }),
+            May,
+        ),
         ("nothing", json!(false), Must),
         ("a chain", chain(1_000), Never),
         ("a long chain", chain(20_000), Must),
         ("deep", nested(40), Never),
         ("too deep", nested(100), Must),
-        ("an enumeration", json!({ "enum": many(10_000, &|i| json!(format!("value {i}"))) }), May),
-        ("a huge enumeration", json!({ "enum": many(100_000, &|i| json!(format!("value {i}"))) }), Must),
-        ("alternatives", json!({ "oneOf": many(20_000, &constant) }), Must),
+        (
+            "an enumeration",
+            json!({ "enum": many(10_000, &|i| json!(format!("value {i}"))) }),
+            May,
+        ),
+        (
+            "a huge enumeration",
+            json!({ "enum": many(100_000, &|i| json!(format!("value {i}"))) }),
+            Must,
+        ),
+        (
+            "alternatives",
+            json!({ "oneOf": many(20_000, &constant) }),
+            Must,
+        ),
         ("products", products(24), Must),
         ("patterns of names", patterns(300), Must),
-        ("properties", json!({ "properties": named(10_000, &|i| (format!("p{i}"), json!({}))) }), Must),
-        ("required", json!({ "required": many(100_000, &|i| json!(format!("p{i}"))) }), Must),
-        ("a long text", json!({ "type": "string", "minLength": 1_000_000_000 }), May),
-        ("a long list", json!({ "type": "array", "minItems": 1_000_000_000, "maxItems": 2_000_000_000 }), May),
-        ("a pattern", json!({ "type": "string", "pattern": "((((a{1,100}){1,100}){1,100}){1,100}){1,100}" }), May),
+        (
+            "properties",
+            json!({ "properties": named(10_000, &|i| (format!("p{i}"), json!({}))) }),
+            Must,
+        ),
+        (
+            "required",
+            json!({ "required": many(100_000, &|i| json!(format!("p{i}"))) }),
+            Must,
+        ),
+        (
+            "a long text",
+            json!({ "type": "string", "minLength": 1_000_000_000 }),
+            May,
+        ),
+        (
+            "a long list",
+            json!({ "type": "array", "minItems": 1_000_000_000, "maxItems": 2_000_000_000 }),
+            May,
+        ),
+        (
+            "a pattern",
+            json!({ "type": "string", "pattern": "((((a{1,100}){1,100}){1,100}){1,100}){1,100}" }),
+            May,
+        ),
         (
             "a pattern of groups",
             json!({ "type": "string", "pattern": format!("{}a{}", "(".repeat(20_000), ")".repeat(20_000)) }),
             Must,
         ),
-        ("a pattern of options", json!({ "type": "string", "pattern": "a?".repeat(5_000) + &"a".repeat(5_000) }), May),
+        (
+            "a pattern of options",
+            json!({ "type": "string", "pattern": "a?".repeat(5_000) + &"a".repeat(5_000) }),
+            May,
+        ),
         (
             "multiples",
             json!({ "allOf": [{ "multipleOf": 999_983.7 }, { "multipleOf": 999_979.3 }], "type": "number" }),
             May,
         ),
-        ("white space", json!({ "x-guidance": { "whitespace_pattern": "(a{1,1000}){1,1000}" } }), May),
+        (
+            "white space",
+            json!({ "x-guidance": { "whitespace_pattern": "(a{1,1000}){1,1000}" } }),
+            May,
+        ),
     ]
 }
 
@@ -292,36 +451,60 @@ fn bombs() -> Vec<(&'static str, Value, Refused)> {
 fn no_schema_takes_long_or_fails() {
     let client = shared();
     for (name, schema, refused) in bombs() {
-        let tool = json!([{ "type": "function", "function": { "name": "a", "parameters": schema } }]);
-        let forced = json!({ "tools": tool, "tool_choice": "required", "max_tokens": 3, "seed": 1 });
-        let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
-        let settings = [json!({ "response_format": format, "max_tokens": 8, "seed": 1 }), forced];
-        // Parameters of tools are objects, and written into the prompt besides.
-        let both = if schema.is_object() && schema.to_string().len() < 1000 { 2 } else { 1 };
+        let tool =
+            json!([{ "type": "function", "function": { "name": "a", "parameters": schema } }]);
+        let forced =
+            json!({ "tools": tool, "tool_choice": "required", "max_tokens": 3, "seed": 1 });
+        let format =
+            json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+        let settings = [
+            json!({ "response_format": format, "max_tokens": 8, "seed": 1 }),
+            forced,
+        ];
+        // Parameters of tools are objects, and are also written into the prompt.
+        let both = if schema.is_object() && schema.to_string().len() < 1000 {
+            2
+        } else {
+            1
+        };
         for settings in settings.into_iter().take(both) {
             let begin = Instant::now();
             let response = client.ask("Hm?", settings);
-            assert!(begin.elapsed() < Duration::from_secs(5), "{name}: {:?}", begin.elapsed());
-            assert!(refused != Refused::Must || response.status == 400, "{name}: {response:?}");
-            assert!(refused != Refused::Never || response.status == 200, "{name}: {response:?}");
+            assert!(
+                begin.elapsed() < Duration::from_secs(5),
+                "{name}: {:?}",
+                begin.elapsed()
+            );
+            assert!(
+                refused != Refused::Must || response.status == 400,
+                "{name}: {response:?}"
+            );
+            assert!(
+                refused != Refused::Never || response.status == 200,
+                "{name}: {response:?}"
+            );
             if response.status != 200 {
                 let error = response.refused(400);
                 let message = error["message"].as_str().unwrap();
-                assert!(!message.contains("backtrace") && !message.contains("panic"), "{name}: {message}");
+                assert!(
+                    !message.contains("backtrace") && !message.contains("panic"),
+                    "{name}: {message}"
+                );
             }
         }
     }
     assert_eq!(client.get("/health").ok()["status"], "ok");
 }
 
-/// What Pydantic and FastAPI write: a list of one around a reference beside a default, and alternatives told apart by a constant.
+/// Schemas as Pydantic and FastAPI generate them: an `allOf` of one reference with a default, and
+/// alternatives with a constant as discriminator.
 #[test]
 fn what_pydantic_writes_is_no_bomb() {
-    let shape =
-        |i: usize| json!({ "type": "object", "properties": { "k": { "const": format!("{i}") } }, "required": ["k"] });
+    let shape = |i: usize| json!({ "type": "object", "properties": { "k": { "const": format!("{i}") } }, "required": ["k"] });
     let tool = |t: usize| {
         let shapes: Vec<Value> = (0..10).map(|i| shape(10 * t + i)).collect();
-        let mut parameters = json!({ "type": "object", "properties": { "s": { "oneOf": shapes } } });
+        let mut parameters =
+            json!({ "type": "object", "properties": { "s": { "oneOf": shapes } } });
         if t == 0 {
             let colour = json!({ "$ref": "#/$defs/C" });
             parameters["$defs"] = json!({ "C": { "enum": ["a", "b"] } });
@@ -331,5 +514,10 @@ fn what_pydantic_writes_is_no_bomb() {
         json!({ "type": "function", "function": { "name": format!("d{t}"), "parameters": parameters } })
     };
     let tools: Vec<Value> = (0..3).map(tool).collect();
-    shared().ask("Draw!", json!({ "tools": tools, "tool_choice": "required", "max_tokens": 3, "seed": 1 })).ok();
+    shared()
+        .ask(
+            "Draw!",
+            json!({ "tools": tools, "tool_choice": "required", "max_tokens": 3, "seed": 1 }),
+        )
+        .ok();
 }

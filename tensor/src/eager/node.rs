@@ -1,9 +1,9 @@
-//! What a tensor with values is: numbers, or a piece of a graph over other tensors.
+//! Nodes of lazy tensors: values, or a deferred expression over other tensors.
 
 use super::values::Values;
 use crate::capture::{Capture, Dim};
 use crate::tensor::Tensor as Captured;
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, DeviceId};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::Storage;
@@ -12,30 +12,29 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Numbers, or what is to be computed of others. A clone is the same tensor: what is realized of one is realized of both.
+/// A lazy tensor. Clones share their value: realizing one realizes all.
 #[derive(Clone)]
-pub struct Tensor(pub(super) Rc<Node>);
+pub struct Tensor(pub(super) Rc<LazyNode>);
 
-/// What a tensor is, and what is known of its value.
-pub(super) struct Node {
-    /// Length of each axis.
+/// Shape, storage and evaluation state of a tensor.
+pub(super) struct LazyNode {
+    /// Length of each axis; empty for a scalar.
     pub dims: Vec<usize>,
-    /// How its elements are stored.
     pub storage: Storage,
     pub state: RefCell<State>,
 }
 
-/// What is known of a tensor's value.
+/// Evaluation state of a tensor.
 pub(super) enum State {
-    /// Its bytes, on the host, and where they have been copied to.
+    /// Bytes on the host, and the copies of them on devices.
     Host(Rc<[u8]>, Vec<Copied>),
-    /// What a device computed.
+    /// A buffer of the device that computed it.
     Computed(Arc<dyn gristmill_runtime::Device>, Buffer),
-    /// What will compute it.
+    /// An expression that has not been computed.
     Deferred(Rc<Deferred>),
 }
 
-/// A copy of a tensor's bytes on a device.
+/// A copy of a tensor's bytes on a device, in one layout.
 #[derive(Clone)]
 pub(super) struct Copied {
     pub device: DeviceId,
@@ -43,17 +42,17 @@ pub(super) struct Copied {
     pub buffer: Buffer,
 }
 
-/// A piece of a graph: what is computed of the captured sources.
+/// Builds the expression from the captured sources.
 type Body = dyn for<'g> Fn(&'g Capture, &[Captured<'g>]) -> Captured<'g>;
 
-/// A piece of a graph that has not been computed.
+/// A deferred expression and its sources.
 pub(super) struct Deferred {
     pub sources: Vec<Tensor>,
     pub body: Box<Body>,
 }
 
-impl Node {
-    /// The tensor as a slot of a function: its next one.
+impl LazyNode {
+    /// Adds the tensor to a capture, as its next slot.
     pub fn slot<'g>(&self, capture: &'g Capture, name: &str) -> Captured<'g> {
         match self.storage {
             Storage::Plain(scalar) => {
@@ -63,13 +62,13 @@ impl Node {
             Storage::Packed(encoding) => capture.weight(name, &self.dims, encoding),
         }
     }
-    /// Bytes of its elements.
+    /// Size of the elements in bytes.
     pub fn bytes(&self) -> usize {
         bytes(self.storage, &self.dims)
     }
 }
 
-/// Bytes of a tensor of these dims; its making has checked that they can be counted.
+/// Size in bytes of a tensor; construction has checked that it does not overflow.
 fn bytes(storage: Storage, dims: &[usize]) -> usize {
     let sizes: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
     storage.bytes(&sizes).unwrap_or_else(|| panic!("{dims:?} of {storage:?} is no number of bytes"))
@@ -78,30 +77,32 @@ fn bytes(storage: Storage, dims: &[usize]) -> usize {
 impl Tensor {
     fn new(dims: Vec<usize>, storage: Storage, state: State) -> Tensor {
         assert!(!dims.contains(&0), "a tensor of dims {dims:?} has no elements");
-        Tensor(Rc::new(Node { dims, storage, state: RefCell::new(state) }))
+        Tensor(Rc::new(LazyNode { dims, storage, state: RefCell::new(state) }))
     }
-    /// Rows in a packed format, as a file has them: `bytes` are the blocks of the last axis, row after row. Used, they are f32.
+    /// Packed rows as in a file: `data` holds the blocks of the last axis, row after row.
+    ///
+    /// In expressions its elements are f32.
     ///
     /// # Panics
-    /// When rows are not whole blocks, or there are more or fewer bytes than the dims have.
+    /// If rows are not whole blocks, or the number of bytes does not match the dims.
     pub fn packed(encoding: EncodingRef, dims: &[usize], data: Vec<u8>) -> Tensor {
         let storage = Storage::Packed(encoding);
         let wanted = bytes(storage, dims);
         assert_eq!(data.len(), wanted, "bytes of {dims:?} in blocks of {}", encoding.name);
         Tensor::new(dims.to_vec(), storage, State::Host(data.into(), vec![]))
     }
-    /// What an expression over captured tensors makes of these: whatever a captured function can say, and not only what has a method here.
+    /// Defers any expression over captured tensors, including ops that have no method here.
     ///
     /// ```no_run
     /// use gristmill_tensor::eager::Tensor;
     /// use gristmill_tensor::nn;
     /// let (x, w) = (Tensor::from([[3.0f32, 4.0]]), Tensor::from([1.0f32, 1.0]));
-    /// let y = Tensor::of([&x, &w], |_, [x, w]| nn::rms_norm(x, w, 1e-5));
+    /// let y = Tensor::from_fn([&x, &w], |_, [x, w]| nn::rms_norm(x, w, 1e-5));
     /// ```
     ///
     /// # Panics
-    /// When the expression does, or its dims are not numbers.
-    pub fn of<const N: usize>(
+    /// If the expression panics, or its dims are not constants.
+    pub fn from_fn<const N: usize>(
         sources: [&Tensor; N],
         body: impl for<'g> Fn(&'g Capture, [Captured<'g>; N]) -> Captured<'g> + 'static,
     ) -> Tensor {
@@ -109,7 +110,7 @@ impl Tensor {
             body(capture, x.try_into().unwrap_or_else(|_| unreachable!("as many as there are sources")))
         })
     }
-    /// The same of any number of tensors.
+    /// Like [`Tensor::from_fn`], for any number of sources.
     pub(super) fn deferred(
         sources: Vec<Tensor>,
         body: impl for<'g> Fn(&'g Capture, &[Captured<'g>]) -> Captured<'g> + 'static,

@@ -1,4 +1,4 @@
-//! What is written with tensors that have values: as with captured ones, and as lazily.
+//! Operations on lazy tensors, mirroring those of captured tensors.
 
 use super::node::Tensor;
 use crate::capture::Dim;
@@ -14,7 +14,7 @@ fn lengths(dims: &[usize]) -> Vec<Dim> {
 macro_rules! unary { ($($name:ident $doc:literal;)*) => { impl Tensor { $(
     #[doc = $doc]
     pub fn $name(&self) -> Tensor {
-        Tensor::of([self], |_, [x]| x.$name())
+        Tensor::from_fn([self], |_, [x]| x.$name())
     }
 )* } } }
 unary! {
@@ -30,7 +30,7 @@ unary! {
 macro_rules! binary { ($($name:ident $doc:literal;)*) => { impl Tensor { $(
     #[doc = $doc]
     pub fn $name(&self, other: &Tensor) -> Tensor {
-        Tensor::of([self, other], |_, [x, y]| x.$name(y))
+        Tensor::from_fn([self, other], |_, [x, y]| x.$name(y))
     }
 )* } } }
 binary! {
@@ -45,74 +45,76 @@ binary! {
 }
 
 impl Tensor {
-    /// As another type: floats become integers by truncation, narrower floats by rounding to the nearest, ties to even.
+    /// Converts to another type; floats truncate to integers, and round to nearest-even when
+    /// narrowed.
     pub fn cast(&self, to: Scalar) -> Tensor {
-        Tensor::of([self], move |_, [x]| x.cast(to))
+        Tensor::from_fn([self], move |_, [x]| x.cast(to))
     }
-    /// `self ? a : b`, of a bool tensor.
+    /// Elementwise `self ? a : b`, for a bool tensor.
     pub fn select(&self, a: &Tensor, b: &Tensor) -> Tensor {
-        Tensor::of([self, a, b], |_, [c, a, b]| c.select(a, b))
+        Tensor::from_fn([self, a, b], |_, [c, a, b]| c.select(a, b))
     }
-    /// This tensor `[rows, rest..]` with rows of `value [i.., rest..]` added to those that `index [i..]` names.
+    /// Adds rows of `value [i.., rest..]` to the rows of this tensor `[rows, rest..]` at `index
+    /// [i..]`.
     pub fn scatter_add(&self, value: &Tensor, index: &Tensor) -> Tensor {
-        Tensor::of([self, value, index], |_, [x, value, index]| x.scatter_add(value, index))
+        Tensor::from_fn([self, value, index], |_, [x, value, index]| x.scatter_add(value, index))
     }
-    /// Same elements in row-major order, other dims.
+    /// Views the same elements, in row-major order, with other dims.
     pub fn reshape(&self, dims: &[usize]) -> Tensor {
         let dims = lengths(dims);
-        Tensor::of([self], move |_, [x]| x.reshape(&dims))
+        Tensor::from_fn([self], move |_, [x]| x.reshape(&dims))
     }
-    /// Axes in another order.
+    /// Reorders the axes: axis `i` of the result is axis `order[i]` of this tensor.
     pub fn permute(&self, order: &[usize]) -> Tensor {
         let order = order.to_vec();
-        Tensor::of([self], move |_, [x]| x.permute(&order))
+        Tensor::from_fn([self], move |_, [x]| x.permute(&order))
     }
-    /// Repeated to these dims: leading axes are added, axes of length 1 are repeated.
+    /// Broadcasts to these dims: leading axes are added, axes of length 1 are repeated.
     pub fn expand(&self, dims: &[usize]) -> Tensor {
         let dims = lengths(dims);
-        Tensor::of([self], move |_, [x]| x.expand(&dims))
+        Tensor::from_fn([self], move |_, [x]| x.expand(&dims))
     }
-    /// A new axis of length 1 before `axis`.
+    /// Inserts an axis of length 1 before `axis`.
     pub fn unsqueeze(&self, axis: usize) -> Tensor {
-        Tensor::of([self], move |_, [x]| x.unsqueeze(axis))
+        Tensor::from_fn([self], move |_, [x]| x.unsqueeze(axis))
     }
-    /// Elements of a range of one axis.
+    /// Takes a range of one axis.
     ///
     /// # Panics
-    /// When the range is empty or does not lie in the axis.
+    /// If the range is empty or exceeds the axis.
     pub fn slice(&self, axis: usize, range: Range<usize>) -> Tensor {
         let length = *self.dims().get(axis).unwrap_or_else(|| panic!("axis {axis} of {self:?}"));
         assert!(range.start < range.end && range.end <= length, "{range:?} of axis {axis} of {self:?}");
-        Tensor::of([self], move |_, [x]| x.slice(axis, range.start, range.len()))
+        Tensor::from_fn([self], move |_, [x]| x.slice(axis, range.start, range.len()))
     }
-    /// Tensors joined along one axis.
+    /// Concatenates tensors along one axis.
     ///
     /// # Panics
-    /// When there are none, or other axes differ.
+    /// If there are none, or their other dims differ.
     pub fn cat(parts: &[&Tensor], axis: usize) -> Tensor {
         assert!(!parts.is_empty(), "nothing to join");
         Tensor::deferred(parts.iter().map(|&p| p.clone()).collect(), move |_, x| Captured::cat(x, axis))
     }
-    /// Summed over axes, which vanish.
+    /// Sums over axes, which are removed.
     pub fn sum(&self, axes: &[usize]) -> Tensor {
         let axes = axes.to_vec();
-        Tensor::of([self], move |_, [x]| x.sum(&axes))
+        Tensor::from_fn([self], move |_, [x]| x.sum(&axes))
     }
-    /// Largest over axes, which vanish.
+    /// Takes the maximum over axes, which are removed.
     pub fn max(&self, axes: &[usize]) -> Tensor {
         let axes = axes.to_vec();
-        Tensor::of([self], move |_, [x]| x.max(&axes))
+        Tensor::from_fn([self], move |_, [x]| x.max(&axes))
     }
     /// Softmax over the last axis.
     pub fn softmax(&self) -> Tensor {
-        Tensor::of([self], |_, [x]| nn::softmax(x))
+        Tensor::from_fn([self], |_, [x]| nn::softmax(x))
     }
 }
 
 macro_rules! operators { ($($trait:ident $method:ident $op:tt;)*) => { $(
     impl std::ops::$trait<&Tensor> for &Tensor {
         type Output = Tensor;
-        fn $method(self, other: &Tensor) -> Tensor { Tensor::of([self, other], |_, [a, b]| a $op b) }
+        fn $method(self, other: &Tensor) -> Tensor { Tensor::from_fn([self, other], |_, [a, b]| a $op b) }
     }
     impl std::ops::$trait<Tensor> for &Tensor {
         type Output = Tensor;
@@ -128,7 +130,7 @@ macro_rules! operators { ($($trait:ident $method:ident $op:tt;)*) => { $(
     }
     impl std::ops::$trait<f64> for &Tensor {
         type Output = Tensor;
-        fn $method(self, other: f64) -> Tensor { Tensor::of([self], move |_, [a]| a $op other) }
+        fn $method(self, other: f64) -> Tensor { Tensor::from_fn([self], move |_, [a]| a $op other) }
     }
     impl std::ops::$trait<f64> for Tensor {
         type Output = Tensor;
@@ -140,7 +142,7 @@ operators! { Add add +; Sub sub -; Mul mul *; Div div /; }
 impl std::ops::Neg for &Tensor {
     type Output = Tensor;
     fn neg(self) -> Tensor {
-        Tensor::of([self], |_, [x]| -x)
+        Tensor::from_fn([self], |_, [x]| -x)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Values: everything that is to be computed is one function, captured, compiled and run.
+//! Realizes lazy tensors: captures all pending expressions as one function, compiles and runs it.
 
 use super::node::{Copied, State, Tensor};
 use super::values::Element;
@@ -6,39 +6,39 @@ use crate::capture::Capture;
 use crate::jit::{Call, Jit, Ready};
 use crate::tensor::Tensor as Captured;
 use gristmill_backend::{Opened, Options};
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, Device, Error, Memory};
 use gristmill_uop::function::Storage;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The device that tensors are realized on, with everything that was compiled for it.
+/// The jit of the current device, with its compiled functions; `None` until first use.
 static JIT: Mutex<Option<Jit>> = Mutex::new(None);
 
-/// A jit that panicked has compiled less, and is none the worse for it.
+/// Locks the jit. A poisoned lock is ignored: after a panic the cache only lacks entries.
 fn jit() -> MutexGuard<'static, Option<Jit>> {
     JIT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on all threads realize tensors on this device; what was realized on another is copied when it is used.
+/// Sets the device for all threads; values on another device are copied when used.
 pub fn set_device(opened: Opened) {
     *jit() = Some(Jit::new(opened));
 }
 
-/// The same, by the name of a device: `cpu`, `cuda`, `cuda:1`, `interp`.
+/// Opens a device by name (`cpu`, `cuda`, `cuda:1`, `interp`) and sets it for all threads.
 ///
 /// # Errors
-/// When there is no such device, or it lacks something.
+/// If there is no such device, or a requirement of it is missing.
 pub fn use_device(name: &str) -> Result<(), Error> {
     set_device(gristmill_backend::open(name, &Options::default())?);
     Ok(())
 }
 
-/// The device that tensors are realized on: the best there is, unless another was named.
+/// The device that tensors are realized on; opens the best available if none was set.
 ///
 /// # Errors
-/// When it cannot be opened.
+/// If it cannot be opened.
 pub fn device() -> Result<Arc<dyn Device>, Error> {
     with_jit(|jit| Ok(jit.device().clone()))
 }
@@ -52,10 +52,12 @@ fn with_jit<T>(of: impl FnOnce(&mut Jit) -> Result<T, Error>) -> Result<T, Error
     of(held.insert(known))
 }
 
-/// Computes these tensors, in one step, with all that they still need. Those that have values are left as they are.
+/// Computes these tensors and all their pending sources in one step.
+///
+/// Tensors that already have values are not recomputed.
 ///
 /// # Errors
-/// What the device says: no memory, no compiler.
+/// Errors of the device, such as lack of memory or of a compiler.
 pub fn realize(tensors: &[&Tensor]) -> Result<(), Error> {
     let mut seen = FxHashSet::default();
     let is_new = |t: &&&Tensor| matches!(*t.0.state.borrow(), State::Deferred(_)) && seen.insert(Rc::as_ptr(&t.0));
@@ -64,21 +66,21 @@ pub fn realize(tensors: &[&Tensor]) -> Result<(), Error> {
 }
 
 impl Tensor {
-    /// Computes it, with all that it still needs, and gives it back.
+    /// Computes this tensor and all its pending sources, and returns a clone of it.
     ///
     /// # Errors
-    /// What the device says: no memory, no compiler.
+    /// Errors of the device, such as lack of memory or of a compiler.
     pub fn realize(&self) -> Result<Tensor, Error> {
         realize(&[self])?;
         Ok(self.clone())
     }
-    /// Its elements, row-major; computed first if they have not been.
+    /// Returns the elements, row-major; computes them first if necessary.
     ///
     /// # Errors
-    /// What the device says.
+    /// Errors of the device.
     ///
     /// # Panics
-    /// When it holds numbers of another type: [`Tensor::cast`] makes one of this.
+    /// If the elements have another type; convert them with [`Tensor::cast`].
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, Error> {
         let wanted = Storage::Plain(T::SCALAR);
         assert!(self.0.storage == wanted, "elements of {self:?} are no {}", T::SCALAR.name());
@@ -100,7 +102,7 @@ fn host(tensor: &Tensor) -> Result<Rc<[u8]>, Error> {
     }
 }
 
-/// A function of tensors that have values, in the order of its slots.
+/// A capture over realized tensors (`leaves`), in the order of its slots.
 struct Captures<'g> {
     capture: &'g Capture,
     leaves: Vec<Tensor>,
@@ -112,7 +114,7 @@ fn key(tensor: &Tensor) -> *const () {
 }
 
 impl<'g> Captures<'g> {
-    /// The captured tensor, after all that it is computed of; without recursion, since chains may be long.
+    /// Captures a tensor after its sources; iterative, since chains of expressions may be long.
     fn tensor(&mut self, root: &Tensor) -> Captured<'g> {
         let mut stack = vec![root.clone()];
         while let Some(at) = stack.pop() {
@@ -147,7 +149,7 @@ impl<'g> Captures<'g> {
     }
 }
 
-/// Computes tensors that have no values yet, each once.
+/// Computes deferred tensors, each once.
 fn computed(roots: &[&Tensor], jit: &mut Jit) -> Result<(), Error> {
     let capture = Capture::new("eager");
     let leaves = {
@@ -174,13 +176,13 @@ fn computed(roots: &[&Tensor], jit: &mut Jit) -> Result<(), Error> {
     Ok(())
 }
 
-/// How a function wants a slot to lie.
+/// The layout that a compiled function expects of a slot.
 fn layout(ready: &Ready, slot: usize) -> Layout {
     let layouts = &ready.compiled.layouts;
     layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1)
 }
 
-/// The buffer of a tensor that has values, in a layout; copied there, and brought into it, if it was not yet.
+/// The device buffer of a realized tensor in the given layout; copies and repacks if needed.
 fn on_device(tensor: &Tensor, layout: Layout, jit: &mut Jit) -> Result<Buffer, Error> {
     let device = jit.device().clone();
     match &*tensor.0.state.borrow() {

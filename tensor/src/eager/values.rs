@@ -1,14 +1,14 @@
-//! Numbers of the host: which types there are, and how they stand in memory.
+//! Host values of tensors: element types, arrays and vectors.
 
 use gristmill_uop::Scalar;
 
-/// A number of the host that a tensor may hold.
+/// A Rust type that a tensor's elements can have on the host.
 pub trait Element: Copy + 'static {
-    /// Its type on a device.
+    /// The corresponding element type on a device.
     const SCALAR: Scalar;
-    /// Appends its bytes, the lowest first.
+    /// Appends the value's bytes, little-endian.
     fn put(self, bytes: &mut Vec<u8>);
-    /// Of its bytes, of which there are as many as the type has.
+    /// Reads a value from exactly [`Scalar::bytes`] bytes, little-endian.
     fn get(bytes: &[u8]) -> Self;
 }
 
@@ -31,13 +31,13 @@ impl Element for bool {
     }
 }
 
-/// Numbers in a shape: a number, an array or a vector of numbers, arrays of arrays.
+/// Shaped host values: a number, an array or vector of numbers, or nested arrays.
 pub trait Values {
-    /// What it is made of.
+    /// The type of the individual numbers.
     type Element: Element;
-    /// Appends the length of each axis, the outermost first.
+    /// Appends the length of each axis, outermost first.
     fn dims(&self, dims: &mut Vec<usize>);
-    /// Appends the bytes of its elements, row-major.
+    /// Appends the bytes of all elements, row-major.
     fn put(&self, bytes: &mut Vec<u8>);
 }
 

@@ -1,22 +1,24 @@
-//! Rows on their way to the experts that data chooses for them, and back.
+//! Mixture-of-experts dispatch: gathers rows for their experts and combines the outputs.
 
 use super::group::{Sorted, Tiles, sorted, tiles};
 use crate::dims;
 use crate::tensor::Tensor;
 
-/// Which experts rows meet, and where. The one place that tells one row from several.
+/// Assignment of rows to experts, in one of three layouts that depend on the number of rows.
 #[derive(Clone, Copy)]
 pub enum Dispatch<'g> {
-    /// One row beside its experts `[k]`: each is addressed through the index.
+    /// One row with its experts `[k]`: expert parameters are gathered by this index.
     Beside(Tensor<'g>),
-    /// A few rows, each beside every expert that it chose: who chose the same come one after the other.
+    /// A few rows: one slot per row and chosen expert, sorted by expert.
     Sorted(Sorted<'g>),
-    /// Rows grouped into tiles of that height, of one expert each: the rows of a tile share its address.
+    /// Rows grouped into tiles of the given height. A tile has one expert, so its rows share the weight address.
     Tiles(Tiles<'g>, usize),
 }
 
 impl<'g> Dispatch<'g> {
-    /// Rows that chose `index [rows, k]` (i32, below `experts`), at most `most` of them; of several, tiles have `height` rows, or there are none.
+    /// Chooses the layout for `index [rows, k]` (i32, below `experts`), with at most `most` rows.
+    ///
+    /// For more than one row, `height` is the height of tiles; `None` selects [`Dispatch::Sorted`].
     pub fn new(
         index: Tensor<'g>,
         rows: Tensor<'g>,
@@ -30,7 +32,7 @@ impl<'g> Dispatch<'g> {
         let Some(height) = height else { return Dispatch::Sorted(sorted(index, rows)) };
         Dispatch::Tiles(tiles(index, rows, most, experts, height), height)
     }
-    /// Rows `x [rows, d]` as experts take them.
+    /// Arranges rows `x [rows, d]` in the layout that experts consume.
     pub fn spread(self, x: Tensor<'g>) -> Tensor<'g> {
         match self {
             Dispatch::Beside(_) => x,
@@ -38,8 +40,9 @@ impl<'g> Dispatch<'g> {
             Dispatch::Tiles(t, height) => x.gather(t.token).reshape(dims![t.count, height, x.dim(1)]),
         }
     }
-    /// What every expert has one of, `[experts, rest..]`, beside the rows that experts take: matrices `[out, in]` to contract them with, or biases
-    /// `[out]` to add to that.
+    /// Gathers per-expert parameters `[experts, rest..]` to match the rows of [`Dispatch::spread`].
+    ///
+    /// Parameters are matrices `[out, in]` for a contraction, or biases `[out]` for its result.
     pub fn of_experts(self, parameter: Tensor<'g>) -> Tensor<'g> {
         match self {
             Dispatch::Beside(index) => parameter.gather(index),
@@ -47,7 +50,7 @@ impl<'g> Dispatch<'g> {
             Dispatch::Tiles(t, _) => parameter.gather(t.expert).unsqueeze(1),
         }
     }
-    /// What experts made of the rows, weighted with `weights [rows, k]` and summed: `[rows, d]`.
+    /// Weights the experts' outputs with `weights [rows, k]` and sums them per row: `[rows, d]`.
     pub fn combine(self, made: Tensor<'g>, weights: Tensor<'g>) -> Tensor<'g> {
         match self {
             Dispatch::Beside(index) => (made * weights.reshape(dims![index.dim(0), 1])).sum(&[0]).unsqueeze(0),

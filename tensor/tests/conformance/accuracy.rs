@@ -1,6 +1,6 @@
 //! What devices promise of arithmetic of floats: most IEEE 754's, each result the nearest float. WGSL promises less, and a device whose kernels it is the language of is held to that and no looser.
 
-use super::{Array, Case, Env, Run, Want, Way, truth, wrong};
+use super::{Case, Env, HostArray, Run, Want, Way, truth, wrong};
 use gristmill_uop::function::Storage;
 use gristmill_uop::{Graph, Id, Node, Op, Scalar};
 
@@ -57,7 +57,7 @@ fn sum(g: &Graph, roots: &[Id], units: fn(Op) -> f64) -> f64 {
 
 impl Accuracy {
     /// That of a way's device.
-    pub fn of(way: &Way) -> Accuracy {
+    pub fn for_way(way: &Way) -> Accuracy {
         match way.device.device.name().starts_with("wgpu") {
             true => WGSL,
             false => NEAREST,
@@ -100,7 +100,7 @@ impl Accuracy {
     /// What is wrong with an output of a run beyond what is promised.
     pub fn wrong(&self, case: &Case, run: &Run, output: usize, got: &[f64], scalar: Scalar) -> Option<String> {
         let slack = run.slack.get(output).map_or(&[][..], Vec::as_slice);
-        let off = |wants: &[&Array], units: Option<f64>| {
+        let off = |wants: &[&HostArray], units: Option<f64>| {
             let allows = |w: f64, g: f64| units.is_some_and(|units| scalar == Scalar::F32 && self.allows(units, w, g));
             wrong(wants, got, scalar, case.within, slack, &allows)
         };
@@ -110,7 +110,7 @@ impl Accuracy {
             return Some(nearest);
         }
         let others = self.others(case, run);
-        let wants: Vec<&Array> = std::iter::once(want).chain(others.iter().map(|other| &other[output].1)).collect();
+        let wants: Vec<&HostArray> = std::iter::once(want).chain(others.iter().map(|other| &other[output].1)).collect();
         off(&wants, Some(self.units(case)))
     }
 }

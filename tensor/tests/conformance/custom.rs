@@ -2,7 +2,7 @@
 
 use crate::harness::{Case, Within};
 use gristmill_backend::cpu::{Isa, dialect::C};
-use gristmill_backend::cuda::{Compiler, dialect::Cuda, dialect::prelude};
+use gristmill_backend::cuda::{Nvrtc, dialect::Cuda, dialect::prelude};
 use gristmill_backend::wgpu::dialect::Wgsl;
 use gristmill_compiler::custom::is_custom;
 use gristmill_compiler::{Cheapest, Dialect, compile, record};
@@ -372,7 +372,7 @@ fn a_users_kernel_takes_in_what_its_functions_compute() {
 /// NVRTC compiles users' texts in CUDA C with the functions that they call, with what the price fuses into them and with nothing.
 #[test]
 fn users_kernels_compile_for_a_gpu() {
-    let compiler = match Compiler::find() {
+    let compiler = match Nvrtc::find() {
         Ok(compiler) => compiler,
         Err(error) => {
             let needed = std::env::var_os("GRISTMILL_REQUIRE_NVRTC").is_some();

@@ -4,10 +4,10 @@
 //! (`emulated.c`), compiled by the same, runs in the emulator for as long as the device lives; buffers live in it, and what
 //! is to be done goes through its pipes.
 
-use gristmill_backend::Text;
+use gristmill_backend::KernelText;
 use gristmill_backend::cpu::{Cc, Isa, Unit, dialect, partition};
 use gristmill_runtime::lease::{Owner, Uses};
-use gristmill_runtime::staging::{self, Piece};
+use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::{Store, Temporary};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay};
 use gristmill_uop::program::Program;
@@ -232,13 +232,13 @@ impl Device for Emulated {
         self.emulator.converse('r', at, data.len() as u64, &[], data).map(drop)
     }
 
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::through(self, to, offset, len)
     }
     fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let texts: Vec<Text> = programs.iter().map(Text::of).collect();
-        let mut missing: Vec<&Text> = texts.iter().filter(|t| !loaded.contains_key(&t.symbol)).collect();
+        let texts: Vec<KernelText> = programs.iter().map(KernelText::from_program).collect();
+        let mut missing: Vec<&KernelText> = texts.iter().filter(|t| !loaded.contains_key(&t.symbol)).collect();
         missing.sort_by_key(|t| t.key);
         missing.dedup_by_key(|t| t.key);
         let lengths: Vec<usize> = missing.iter().map(|t| t.source.len()).collect();
@@ -256,7 +256,7 @@ impl Device for Emulated {
             }
         }
         progress(programs.len(), programs.len());
-        let kernel = |(text, program): (&Text, &Program)| -> Arc<dyn Kernel> {
+        let kernel = |(text, program): (&KernelText, &Program)| -> Arc<dyn Kernel> {
             Arc::new(LoadedProgram::new(program.clone(), self.id(), Function(loaded[&text.symbol])))
         };
         Ok(texts.iter().zip(programs).map(kernel).collect())

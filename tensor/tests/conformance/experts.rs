@@ -16,7 +16,7 @@ pub fn one_token() -> Vec<Case> {
             let x = c.input("x", dims![1, d], Scalar::F32);
             let p = x.linear(c.weight("router", &[count, d], &F32)).sigmoid();
             let chosen = nn::top_k(p, used);
-            let (index, weights) = (chosen.index.squeeze(0), chosen.of(p));
+            let (index, weights) = (chosen.index.squeeze(0), chosen.select(p));
             let w = |name: &str, rows: usize, columns: usize| c.weight(name, &[count, rows, columns], e).gather(index);
             let a = x.contract(w("gate", ff, d)).silu() * x.contract(w("up", ff, d));
             let down = a.contract(w("down", d, ff));
@@ -61,9 +61,9 @@ pub fn with_every_part() -> Vec<Case> {
                 |name: &str, out: usize, inner: usize| sent.of_experts(c.weight(name, &[count, out, inner], &Q4_0));
             let both = sent.spread(x).contract(weight("gate_up", 2 * ff, d)) + bias("gate_up_bias", 2 * ff);
             let last = both.rank() - 1;
-            let made = glu.of(both.slice(last, 0, ff), both.slice(last, ff, ff)).contract(weight("down", d, ff))
+            let made = glu.apply(both.slice(last, 0, ff), both.slice(last, ff, ff)).contract(weight("down", d, ff))
                 + bias("down_bias", d);
-            let weights = nn::softmax(chosen.of(p)) * c.weight("scale", &[count], &F32).gather(chosen.index);
+            let weights = nn::softmax(chosen.select(p)) * c.weight("scale", &[count], &F32).gather(chosen.index);
             c.output("y", sent.combine(made, weights));
         });
         if many { case.vars(&[&[("n", 1)], &[("n", 5)], &[("n", most as i64)]]) } else { case }
@@ -92,7 +92,7 @@ pub fn grouped_of([d, ff]: [usize; 2], e: EncodingRef, height: usize, most: usiz
         };
         let a = rows.contract(w("gate", ff, d)).silu() * rows.contract(w("up", ff, d));
         let down = a.contract(w("down", d, ff)).reshape(dims![t.count * height as i64, d]);
-        c.output("y", x + (down.gather(t.row) * chosen.of(p).unsqueeze(2)).sum(&[1]));
+        c.output("y", x + (down.gather(t.row) * chosen.select(p).unsqueeze(2)).sum(&[1]));
     });
     case.vars(&[&[("n", 1)], &[("n", 5)], &[("n", most as i64)]])
 }

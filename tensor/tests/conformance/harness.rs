@@ -7,7 +7,7 @@ mod suite;
 mod truths;
 
 use gristmill_backend::Opened;
-use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
+use gristmill_tensor::evaluate::{Env, HostArray, evaluate_all};
 use gristmill_tensor::function::Capture;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::fold::Value;
@@ -63,7 +63,7 @@ impl Case {
         let name = name.into();
         let capture = Capture::new(name.clone());
         body(&capture);
-        Case::of(name, capture.finish())
+        Case::from_function(name, capture.finish())
     }
     /// A function of one input a shape, written with nodes.
     pub fn raw(
@@ -88,9 +88,9 @@ impl Case {
             let storage = Storage::Plain(g.scalar(id));
             slots.push(Slot { name: "y".into(), kind: SlotKind::Output, dims, storage });
         }
-        Case::of(name.clone(), Function { name, graph: g, slots, outputs })
+        Case::from_function(name.clone(), Function { name, graph: g, slots, outputs })
     }
-    fn of(name: String, function: Function) -> Case {
+    fn from_function(name: String, function: Function) -> Case {
         let fills = vec![None; function.slots.len()];
         Case { name, function: Arc::new(function), fills, vars: vec![vec![]], within: Within::Scale(1e-5) }
     }
@@ -123,7 +123,7 @@ impl Case {
 pub struct Random(u64);
 
 impl Random {
-    pub fn of(name: &str) -> Random {
+    pub fn from_name(name: &str) -> Random {
         Random(name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)))
     }
     pub fn next(&mut self) -> u64 {
@@ -217,7 +217,7 @@ fn places(dims: &[usize], most: &[i64]) -> Vec<usize> {
 }
 
 /// What the outputs must be: slot, value, places.
-pub type Want = Vec<(u32, Array, Vec<usize>)>;
+pub type Want = Vec<(u32, HostArray, Vec<usize>)>;
 
 /// What sums in f32 may be off by before they are rounded to a narrow float: one that lies so near to the middle of two may become either, and what
 /// that makes of the outputs is no error.
@@ -245,7 +245,7 @@ fn slack(f: &Function, vars: &Vars, before: &[Vec<u8>], values: &[Vec<f64>], wan
         let far: f64 = moved.iter().map(|m| (m[n].1.data[i] - w).abs()).sum();
         if far.is_finite() { far } else { 0.0 }
     };
-    let each = |(n, (_, w, _)): (usize, &(u32, Array, Vec<usize>))| {
+    let each = |(n, (_, w, _)): (usize, &(u32, HostArray, Vec<usize>))| {
         w.data.iter().enumerate().map(|(i, &w)| of(n, i, w)).collect()
     };
     want.iter().enumerate().map(each).collect()
@@ -264,7 +264,7 @@ fn truth<'a>(f: &Function, vars: &Vars, before: &'a [Vec<u8>], values: &'a [Vec<
     }
     let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
     let found = evaluate_all(&f.graph, &roots, &env).into_iter();
-    let placed = |(&(slot, _), a): (&(u32, Id), Array)| {
+    let placed = |(&(slot, _), a): (&(u32, Id), HostArray)| {
         let places = places(&a.dims, &f.slots[slot as usize].dims);
         (slot, a, places)
     };
@@ -275,7 +275,7 @@ pub fn runs(case: &Case) -> Vec<Run> {
     let f = &case.function;
     let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
     let order = f.graph.toposort(&roots);
-    let mut r = Random::of(&case.name);
+    let mut r = Random::from_name(&case.name);
     case.vars
         .iter()
         .map(|vars| {
@@ -330,7 +330,7 @@ pub fn runs(case: &Case) -> Vec<Run> {
 /// The first element that is wrong, in words: none of those that are wanted, of which the first is told. `slack` is what each may be off by besides; what else `allows` says of what is wanted and
 /// what is there is right.
 fn wrong(
-    wants: &[&Array],
+    wants: &[&HostArray],
     got: &[f64],
     scalar: Scalar,
     within: Within,
@@ -338,7 +338,7 @@ fn wrong(
     allows: &dyn Fn(f64, f64) -> bool,
 ) -> Option<String> {
     let finite = wants[0].data.iter().filter(|v| v.is_finite()).fold(0f64, |m, v| m.max(v.abs()));
-    let value = |want: &Array, i: usize| match scalar.is_float() {
+    let value = |want: &HostArray, i: usize| match scalar.is_float() {
         true => Value::Float(want.data[i]).stored_as(scalar).float(),
         false => want.data[i],
     };
@@ -460,7 +460,7 @@ fn run(mut cases: Vec<Case>, ways: &[Way], record: &Record) -> Vec<String> {
     let mut errors = Vec::new();
     while !cases.is_empty() {
         let rest = cases.split_off(batch.clamp(1, cases.len()));
-        let (finished, stages) = Suite::of(std::mem::replace(&mut cases, rest)).run(ways, record);
+        let (finished, stages) = Suite::new(std::mem::replace(&mut cases, rest)).run(ways, record);
         record.add(&finished, &stages, cases.len()).expect(RECORD);
         errors.extend(finished.into_iter().flat_map(|f| f.wrong));
     }

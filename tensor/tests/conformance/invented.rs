@@ -58,7 +58,7 @@ pub fn cases() -> Vec<Case> {
             let x = c.input("x", dims![1, width], Scalar::F32);
             let y = nn::rms_norm(x, c.input("norm", dims![width], Scalar::F32), 1e-5);
             let w = |name: &str| c.weight(name, &[width, width], e);
-            c.output("y", x + nn::Glu::Swiglu.of(y.linear(w("gate")), y.linear(w("up"))).linear(w("down")));
+            c.output("y", x + nn::Glu::Swiglu.apply(y.linear(w("gate")), y.linear(w("up"))).linear(w("down")));
         }));
     }
     out

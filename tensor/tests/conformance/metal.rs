@@ -2,7 +2,7 @@
 //! compiler takes shows here, and so do barriers, what a SIMD group exchanges, and what a threadgroup shares.
 
 use crate::simulated::Language;
-use gristmill_backend::Text;
+use gristmill_backend::KernelText;
 use gristmill_backend::wgpu::dialect::{module, words_of_tables};
 use gristmill_runtime::Error;
 use gristmill_uop::adapter::{Adapter, AdapterKind};
@@ -38,7 +38,7 @@ pub fn language() -> Language {
 }
 
 /// What naga makes of a text, as wgpu asks it to.
-fn written(text: &Text) -> Result<String, String> {
+fn written(text: &KernelText) -> Result<String, String> {
     let source = module(&text.source);
     let parsed = naga::front::wgsl::parse_str(&source).map_err(|error| error.emit_to_string(&source))?;
     let has = Capabilities::SHADER_FLOAT16_IN_FLOAT32
@@ -61,7 +61,7 @@ fn written(text: &Text) -> Result<String, String> {
 }
 
 /// A kernel as C++: in a namespace of its own, called with each of its parameters by what it is.
-fn kernel(text: &Text) -> Result<String, Error> {
+fn kernel(text: &KernelText) -> Result<String, Error> {
     let failed = |message: String| Error::Compile { kernel: text.name.clone(), message };
     let msl = written(text).map_err(failed)?;
     let symbol = &text.symbol;

@@ -30,7 +30,7 @@ pub fn cases() -> Vec<Case> {
                 let w = |name: &str, rows: usize, columns: usize| c.weight(name, &[rows, columns], e);
                 c.output(
                     "y",
-                    x + nn::Glu::Swiglu.of(y.linear(w("gate", 2 * d, d)), y.linear(w("up", 2 * d, d))).linear(w(
+                    x + nn::Glu::Swiglu.apply(y.linear(w("gate", 2 * d, d)), y.linear(w("up", 2 * d, d))).linear(w(
                         "down",
                         d,
                         2 * d,
@@ -91,7 +91,7 @@ pub fn choosing() -> Vec<Case> {
                 let rows = c.var("n", 1, 8);
                 let b = c.input("b", dims![rows, n], Scalar::F32);
                 let chosen = nn::top_k(b, k);
-                let weights = chosen.of(b);
+                let weights = chosen.select(b);
                 c.output("index", chosen.index);
                 c.output("weights", weights / weights.sum(&[1]).maximum(1e-3).unsqueeze(1));
                 c.output("softmax", nn::softmax(weights));

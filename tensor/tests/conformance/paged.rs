@@ -32,7 +32,7 @@ const LATE: Rows = &[(0, 255), (1, 130), (2, 3), (0, 192), (1, 63), (0, 202)];
 fn tables(rows: Rows) -> Vec<Vec<Option<usize>>> {
     let sequences = rows.iter().map(|r| r.0 + 1).max().unwrap_or(0);
     let mut free: Vec<usize> = (0..PAGES - 1).collect();
-    let mut random = Random::of("pages");
+    let mut random = Random::from_name("pages");
     let mut table = |s: usize| {
         let last = rows.iter().filter(|r| r.0 == s).map(|r| r.1).max().unwrap_or(0);
         let mut page = || free.swap_remove(random.below(free.len() as i64) as usize);
@@ -56,7 +56,7 @@ fn entries(rows: Rows) -> Fill {
 
 /// Rows of `width` numbers of a pool of which only those are numbers that some row sees, of the positions of its window if there is one.
 fn seen_alone(name: &str, rows: Rows, width: usize, window: Option<usize>) -> Fill {
-    let (of, mut random) = (tables(rows), Random::of(name));
+    let (of, mut random) = (tables(rows), Random::from_name(name));
     let mut seen = vec![false; PAGES * PAGE];
     for &(s, last) in rows {
         let first = window.map_or(0, |window| (last + 1).saturating_sub(window));

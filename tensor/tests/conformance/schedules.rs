@@ -2,7 +2,7 @@
 
 use super::progress::{Record, Tally};
 use super::{Case, RECORD, Random, Way};
-use gristmill_backend::{Opened, Text};
+use gristmill_backend::{KernelText, Opened};
 use gristmill_compiler::{Cheapest, Compiled, Perturb, Policy, compile};
 use gristmill_runtime::store::Key;
 use gristmill_runtime::{Error, Kernel};
@@ -69,7 +69,9 @@ impl<'a> Group<'a> {
                 }
                 let mut policy: Box<dyn Policy> = match way.seed {
                     // Of the case too, so that one case alone has the schedules that it has among others.
-                    Some(seed) => Box::new(Perturb::new(Random::of(&format!("{} {seed}", case.name)).next() | 1)),
+                    Some(seed) => {
+                        Box::new(Perturb::new(Random::from_name(&format!("{} {seed}", case.name)).next() | 1))
+                    }
                     None => Box::new(Cheapest),
                 };
                 let compiled = compile(&case.function, target, self.device.dialect, policy.as_mut());
@@ -130,15 +132,15 @@ fn identity(p: &Program) -> Key {
     let text = match p.source.is_empty() {
         // The device runs the graph itself.
         true => print(&p.graph, &roots.collect::<Vec<_>>()),
-        false => format!("{} {}", Text::of(p).key.hex(), print(&p.graph, &[p.groups])),
+        false => format!("{} {}", KernelText::from_program(p).key.hex(), print(&p.graph, &[p.groups])),
     };
     let whens: Vec<_> = context.when.iter().map(|w| (w.skip.is_some(), w.prologue.is_some(), w.exclusive)).collect();
     let around = (&p.params, &p.vars, p.threads, p.scratch, whens, &context.plan, &context.streams);
-    Key::of([text, format!("{around:?}")])
+    Key::from_parts([text, format!("{around:?}")])
 }
 
 /// All that decides what a compiled function does.
 fn whole(c: &Compiled) -> Key {
     let kernels: Vec<Key> = c.programs.iter().map(|p| identity(p)).collect();
-    Key::of([format!("{:?}", (kernels, &c.levels, &c.temps, c.arena, &c.layouts))])
+    Key::from_parts([format!("{:?}", (kernels, &c.levels, &c.temps, c.arena, &c.layouts))])
 }

@@ -1,12 +1,12 @@
 //! A device that runs a GPU's kernels on the processor, as C++: those of the CUDA dialect (`simulated.h`), or of another whose text is made C++ (`metal.rs`). What
 //! is wrong with a kernel, its barriers among that, shows without a GPU.
 
-use gristmill_backend::Text;
+use gristmill_backend::KernelText;
 use gristmill_backend::cuda::dialect;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_backend::libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use gristmill_runtime::image::Image;
-use gristmill_runtime::staging::{self, Piece};
+use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::{Key, Store};
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
 use gristmill_uop::program::Program;
@@ -80,12 +80,12 @@ pub struct Language {
     /// What the compiler is told of it.
     pub arguments: &'static [&'static str],
     /// A kernel's text, and its function `run_SYMBOL`.
-    pub kernel: fn(&Text) -> Result<String, Error>,
+    pub kernel: fn(&KernelText) -> Result<String, Error>,
 }
 
 /// CUDA C.
 fn cuda() -> Language {
-    let kernel = |t: &Text| {
+    let kernel = |t: &KernelText| {
         let (symbol, source) = (&t.symbol, &t.source);
         Ok(format!(
             "{source}extern \"C\" int run_{symbol}(void **b, int threads, i64 groups, size_t shared) {{\n\
@@ -112,10 +112,10 @@ struct Simulation {
 impl Simulated {
     /// With kernels of CUDA C for that target; what is missing, if there is no C++ compiler.
     pub fn new(target: Target, store: Store) -> Result<Simulated, String> {
-        Simulated::of(cuda(), target, store)
+        Simulated::for_language(cuda(), target, store)
     }
     /// The same of another language.
-    pub fn of(language: Language, target: Target, store: Store) -> Result<Simulated, String> {
+    pub fn for_language(language: Language, target: Target, store: Store) -> Result<Simulated, String> {
         let output = Command::new(COMPILER).arg("--version").stdin(Stdio::null()).output();
         let output = output.map_err(|e| format!("{COMPILER} does not run: {e}"))?;
         let version = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
@@ -138,7 +138,7 @@ impl Simulated {
     fn library(&self, source: &str, long: bool) -> Result<Vec<u8>, Error> {
         let optimised = if long { "-Og" } else { "-O0" };
         let arguments = [ARGUMENTS, &[optimised], halves(), self.language.arguments].concat();
-        let key = Key::of([source, &self.version, &arguments.join(" ")]);
+        let key = Key::from_parts([source, &self.version, &arguments.join(" ")]);
         if let Some(bytes) = self.store.get(&key)? {
             return Ok(bytes);
         }
@@ -166,7 +166,7 @@ impl Simulated {
 const UNIT_BYTES: usize = 400 << 10;
 
 /// Kernels in their order as units of about that many bytes.
-fn units(texts: &[Text]) -> Vec<&[Text]> {
+fn units(texts: &[KernelText]) -> Vec<&[KernelText]> {
     let (mut out, mut begin, mut bytes) = (Vec::new(), 0, 0);
     for (i, text) in texts.iter().enumerate() {
         if bytes > 0 && bytes + text.source.len() > UNIT_BYTES {
@@ -181,7 +181,7 @@ fn units(texts: &[Text]) -> Vec<&[Text]> {
 
 impl Simulated {
     /// The library of these kernels, which run for long or do not.
-    fn unit<'a>(&self, texts: impl Iterator<Item = &'a Text>, long: bool) -> Result<Loaded, Error> {
+    fn unit<'a>(&self, texts: impl Iterator<Item = &'a KernelText>, long: bool) -> Result<Loaded, Error> {
         // What stands before kernels is the same for all and runs most: optimised also where they are not.
         let mut source = format!("{OPTIMISED}{}{AS_ASKED}", self.language.prelude);
         for text in texts {
@@ -217,14 +217,14 @@ impl Device for Simulated {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.memory.read(from, offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
-        staging::in_place(self.id(), to, offset, len)
+    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+        staging::staged_in_place(self.id(), to, offset, len)
     }
     fn load(&self, programs: &[Program], _: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for long in [false, true] {
             let these = programs.iter().filter(|p| (p.estimate.operations > LONG) == long);
-            let mut texts: Vec<Text> = these.map(Text::of).collect();
+            let mut texts: Vec<KernelText> = these.map(KernelText::from_program).collect();
             texts.retain(|t| !known.contains_key(&t.key));
             texts.sort_by_key(|t| t.key);
             texts.dedup_by_key(|t| t.key);
@@ -235,7 +235,7 @@ impl Device for Simulated {
             }
         }
         let kernel = |program: &Program| {
-            let text = Text::of(program);
+            let text = KernelText::from_program(program);
             let library = known[&text.key].clone();
             // SAFETY: `unit` defines it with this type.
             let run = unsafe { library.library.get::<Run>(format!("run_{}", text.symbol).as_bytes()) };

@@ -7,8 +7,8 @@ use super::schedules::{Group, Schedule};
 use super::truths::{Meant, Truth};
 use super::{Case, DERIVED, ENCODED, MIXED, Outputs, RECORD, Run, Way, Within, get, wrong};
 use gristmill_compiler::decompose;
-use gristmill_compiler::decompose::product::Form;
-use gristmill_compiler::layout::Layout;
+use gristmill_compiler::decompose::matmul_variant::MatmulVariant;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, Memory};
 use gristmill_tensor::jit::{Call, Jit};
 use gristmill_uop::encoding::EncodingRef;
@@ -37,9 +37,9 @@ struct Meaning {
 
 impl Suite {
     /// Nothing has run yet.
-    pub fn of(cases: Vec<Case>) -> Suite {
+    pub fn new(cases: Vec<Case>) -> Suite {
         let start = Instant::now();
-        let truths = cases.iter().map(Truth::of).collect();
+        let truths = cases.iter().map(Truth::for_case).collect();
         let finished = cases.iter().map(|c| Finished::new(&c.name)).collect();
         let stages = Stages { truth: start.elapsed(), ..Stages::default() };
         Suite { cases, truths, bits: HashMap::new(), finished, stages }
@@ -103,8 +103,9 @@ impl Suite {
         let decisions = &schedule.ready.compiled.decisions;
         let f = decompose::meaning(&self.cases[schedule.case].function, target, decisions)?;
         let forms = || decisions.iter().filter(|d| d.kind == "product").map(|d| d.options[d.chosen].plan.as_str());
-        let in_integers = |plan: &str| plan == Form::Integers.to_string();
-        let of_halves = |plan: &str| ![Form::Integers, Form::Floats].iter().any(|form| form.to_string() == plan);
+        let in_integers = |plan: &str| plan == MatmulVariant::Integers.to_string();
+        let of_halves =
+            |plan: &str| ![MatmulVariant::Integers, MatmulVariant::Floats].iter().any(|form| form.to_string() == plan);
         let mixed = forms().any(in_integers) && forms().any(of_halves);
         let within = if mixed { MIXED } else { DERIVED };
         Some(Meaning { values: self.truths[schedule.case].meant(&f), within })
@@ -133,7 +134,7 @@ impl Suite {
                     let off = |want, within| wrong(&[want], &got, scalar, within, &[], &|_, _| false);
                     off(&meant.values[j][n].1, meant.within).or_else(|| off(want, ENCODED))
                 }
-                None => Accuracy::of(way).wrong(case, run, n, &got, scalar),
+                None => Accuracy::for_way(way).wrong(case, run, n, &got, scalar),
             };
             errors.extend(judged.map(|e| format!("{at}: slot {slot}, {e}")));
         }

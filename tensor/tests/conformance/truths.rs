@@ -32,8 +32,8 @@ static KNOWN: Mutex<Option<Kept>> = Mutex::new(None);
 
 impl Truth {
     /// Of a case, computed where no other device has asked for it.
-    pub fn of(case: &Case) -> Arc<Truth> {
-        let key = Key::of([&case.name, &case.function.key().to_string(), &format!("{:?} {:?}", case.fills, case.vars)]);
+    pub fn for_case(case: &Case) -> Arc<Truth> {
+        let key = Key::from_parts([&case.name, &case.function.key().to_string(), &format!("{:?} {:?}", case.fills, case.vars)]);
         let kept = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = kept().get_or_insert_default().truths.get(&key) {
             return known.clone();

@@ -1,11 +1,11 @@
-//! The passes by the names of their folders, and those that are given expressions and nests.
+//! The passes by folder name, and those over expressions and nests.
 
 use crate::case::Case;
 use crate::context::layout;
 use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, ranges};
 use crate::{show, statements, tensors};
-use gristmill_compiler::testing::{self, Around, Derived, Expander, NestPlan, Packing, Ranges};
+use gristmill_compiler::testing::{self, Derived, Expander, NestPlan, Packing, ProposalContext, Ranges};
 use gristmill_uop::op::Class;
 use gristmill_uop::rules::{dot, lift};
 use gristmill_uop::{Arg, Graph, Id, Scalar, text};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 type Pass = fn(&Case) -> Result<Applied, String>;
 
-/// A pass has a folder of this name.
+/// All passes by the name of their folder.
 pub const PASSES: &[(&str, Pass)] = &[
     ("rules_algebra", rules),
     ("rules_index", rules),
@@ -72,7 +72,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("pipeline", tensors::pipeline),
 ];
 
-/// Expressions, of tensors or of elements, before a pass and after it.
+/// Claims that expressions, of tensors or of elements, are equal before and after a pass.
 fn values(before: (&Graph, &[Id]), after: (&Graph, &[Id])) -> Claim {
     let (g, roots) = before;
     let kernel = g.toposort(roots).iter().any(|&n| g[n].op.class() == Class::Kernel);
@@ -87,7 +87,7 @@ fn values(before: (&Graph, &[Id]), after: (&Graph, &[Id])) -> Claim {
     Claim::same(of(before), of(after))
 }
 
-/// The input built anew, node by node: the rules are tried on each.
+/// Rebuilds the input node by node, which applies the rules to each node.
 fn rules(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let (mut g, mut map) = (Graph::new(), FxHashMap::default());
@@ -96,7 +96,7 @@ fn rules(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text: text::print(&g, &roots), claim })
 }
 
-/// `machine: signed` multiplies signed bytes, `machine: rows` has no zero to multiply with sums.
+/// `machine: signed` multiplies signed bytes; `machine: rows` has no zero to multiply with sums.
 fn rules_dot(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let (mut g, machine) = (p.graph.clone(), case.get("machine").unwrap_or("unsigned"));
@@ -110,7 +110,9 @@ fn rules_dot(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text: text::print(&g, &roots), claim })
 }
 
-/// One root, a byte that depends on the range `byte: %n` of four: as a word. Byte after byte it is the same in memory.
+/// Lifts one root, a byte that depends on the range `byte: %n` of four, to a word.
+///
+/// The word must have the same bytes in memory.
 fn rules_lift(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let byte = p.named(case.get("byte").ok_or("no `byte`")?)?[0];
@@ -134,7 +136,7 @@ fn rules_lift(case: &Case) -> Result<Applied, String> {
     let bytes = g.param(1000, &[], Scalar::U8);
     let closed: Vec<Id> = others.iter().copied().chain([byte]).collect();
     let before = g.store(bytes, of_byte, one, &closed);
-    // Both are read as bytes: the words by a second nest that takes them apart.
+    // Both are read as bytes; a second nest takes the words apart.
     let (stage, by) = (g.param(1001, &[], Scalar::U32), g.int(8));
     let whole = g.store(stage, at, word, &others);
     let shift = g.mul(byte, by);
@@ -145,25 +147,28 @@ fn rules_lift(case: &Case) -> Result<Applied, String> {
     let part = g.and(part, mask);
     let part = g.cast(part, Scalar::U8);
     let taken = g.store(bytes, of_byte, part, &closed);
-    let old = Kernels::of(g.clone(), vec![before]);
-    let new =
-        Kernels { launches: vec![vec![vec![whole]], vec![vec![taken]]], between: vec![1001], ..Kernels::of(g, vec![]) };
+    let old = Kernels::new(g.clone(), vec![before]);
+    let new = Kernels {
+        launches: vec![vec![vec![whole]], vec![vec![taken]]],
+        between: vec![1001],
+        ..Kernels::new(g, vec![])
+    };
     Ok(Applied { text, claim: Claim::same(Meaning::Kernels(old), Meaning::Kernels(new)) })
 }
 
-/// The claim that nests compute the same, and their text.
+/// The text of nests, and the claim that they compute the same.
 fn same(before: (Graph, Vec<Id>), after: (Graph, Vec<Id>)) -> Applied {
     let text = show::nests(&after.0, &after.1);
-    let of = |(g, nests): (Graph, Vec<Id>)| Meaning::Kernels(Kernels::of(g, nests));
+    let of = |(g, nests): (Graph, Vec<Id>)| Meaning::Kernels(Kernels::new(g, nests));
     Applied { text, claim: Claim::same(of(before), of(after)) }
 }
 
-/// The largest number of a range: those that a pass makes come after it.
+/// The largest range number; ranges made by a pass are numbered after it.
 fn last_range(g: &Graph, nests: &[Id]) -> u32 {
     g.toposort(nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0)
 }
 
-/// Nests with loads of the machine's types alone.
+/// Nests that load only the machine's types.
 fn legalise(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let mut g = p.graph.clone();
@@ -201,13 +206,13 @@ fn simt(case: &Case) -> Result<Applied, String> {
     Ok(same((p.graph, p.roots), (g, nests)))
 }
 
-/// The last nest; those before it fill the stages that it reads.
+/// The last nest; earlier nests fill the stages that it reads.
 fn fragment_tiling(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let mut g = p.graph.clone();
     let mut ranges = Ranges::after(last_range(&g, &p.roots));
     let Some((&last, stages)) = p.roots.split_last() else { return Err("a nest".into()) };
-    let product = testing::Product::of(&g, last, &target.machine);
+    let product = testing::MmaProduct::from_store(&g, last, &target.machine);
     let first = product.map(|product| testing::propose_warps(&g, last, &product, &target).remove(0).plan);
     let tiled = match case.parsed("plan")?.or(first) {
         Some(NestPlan::Warps(warps)) => testing::fragment_tiling(&mut g, last, &warps, &target.machine, &mut ranges),
@@ -237,7 +242,7 @@ fn fuse_reductions(case: &Case) -> Result<Applied, String> {
     Ok(same((p.graph, p.roots), (g, nests)))
 }
 
-/// `layout: 1=planes`: how slots lie in memory.
+/// `layout: 1=planes`: the layouts of slots.
 fn derived(case: &Case, g: &Graph, nests: &[Id]) -> Result<Derived, String> {
     let mut out = Derived::default();
     let Some((slot, words)) = case.get("layout").and_then(|l| l.split_once('=')) else { return Ok(out) };
@@ -246,12 +251,14 @@ fn derived(case: &Case, g: &Graph, nests: &[Id]) -> Result<Derived, String> {
         Arg::Packed(s, e) if s == slot => Some(e),
         _ => None,
     });
-    let packing = Packing::of(encoding.ok_or("no such packed slot")?).ok_or("a format without layouts")?;
+    let packing = Packing::for_encoding(encoding.ok_or("no such packed slot")?).ok_or("a format without layouts")?;
     out.layouts.insert(slot, (layout(words)?, Arc::new(packing)));
     Ok(out)
 }
 
-/// Nests with loops as they are cut, as `plan:` says or as is proposed first; `room: 16` workgroups are as many as run at once.
+/// Splits loops of nests by `plan:`, or by the first proposal.
+///
+/// `room: 16` is the number of workgroups that run at once.
 fn workgroup(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let mut g = p.graph.clone();
@@ -260,8 +267,8 @@ fn workgroup(case: &Case) -> Result<Applied, String> {
     let (buffers, fused) = (FxHashMap::default(), FxHashSet::default());
     let mut x = Expander::new(&buffers, &fused, &derived);
     x.ranges = Ranges::after(last_range(&g, &p.roots));
-    // The node is asked for the shape that a hint wants, and there is none.
-    let around = Around { node: p.roots[0], hint: None, derived: &derived, target: &target, room };
+    // There is no hint, so the node passed here has no effect.
+    let around = ProposalContext { node: p.roots[0], hint: None, derived: &derived, target: &target, room };
     let plan = match case.parsed("plan")? {
         Some(plan) => plan,
         None => testing::propose_workgroup(&g, &p.roots, &around),
@@ -270,7 +277,7 @@ fn workgroup(case: &Case) -> Result<Applied, String> {
     Ok(same((p.graph, p.roots), (g, nests)))
 }
 
-/// Numbers alone: of a price there is nothing to run.
+/// Cost estimates only; there is nothing to run.
 fn price(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let price = testing::price(&p.graph, &p.roots, &target);

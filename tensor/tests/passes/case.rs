@@ -1,4 +1,4 @@
-//! A case's file: a comment, a header, the input, `---`, what is expected.
+//! Parses a case's file: a comment, a header, the input, `---`, the expected output.
 //!
 //! ```text
 //! # What the case shows, and why it has to be so.
@@ -20,20 +20,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// What stands between the input and what is expected.
+/// Separates the input from the expected output.
 const LINE: &str = "---\n";
 
-/// A case.
+/// A parsed case file, with the header keys that were read.
 pub struct Case {
     path: PathBuf,
-    /// The pass: the folder's name.
+    /// Name of the pass, which is the name of the folder.
     pub pass: String,
     header: BTreeMap<String, String>,
-    /// Keys that somebody has asked for.
+    /// Header keys that the pass has read.
     read: RefCell<BTreeSet<String>>,
-    /// The file up to the line.
+    /// The text of the file up to and including the separator.
     before: String,
-    /// What the pass is given.
     pub input: String,
     expected: String,
 }
@@ -70,16 +69,16 @@ impl Case {
         Ok(Case { path, pass, header, read: RefCell::default(), before, input, expected })
     }
 
-    /// A value of the header.
+    /// Returns a value of the header, and marks its key as read.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.read.borrow_mut().insert(key.to_string());
         self.header.get(key).map(String::as_str)
     }
-    /// A value of the header as whatever it is.
+    /// Parses a value of the header.
     pub fn parsed<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, String> {
         self.get(key).map(|v| v.parse().map_err(|_| format!("`{key}: {v}` cannot be read"))).transpose()
     }
-    /// A line of the header that the pass does not read is one that says nothing.
+    /// Fails if the header has a key that the pass has not read.
     pub fn all_read(&self) -> Result<(), String> {
         match self.header.keys().find(|k| !self.read.borrow().contains(*k)) {
             Some(key) => Err(format!("`{key}` is nothing that {} reads", self.pass)),
@@ -87,10 +86,10 @@ impl Case {
         }
     }
 
-    /// The machine: a name of the list below, numbers of it that differ, and optimisations that are off.
+    /// The target: a machine of the list below with overrides, and optimisations switched off.
     pub fn target(&self) -> Result<Target, String> {
         let line = self.get("target").ok_or("no `target`")?;
-        // Of a CPU, what it does in a second goes by them.
+        // The workers come first, because other facts of a CPU depend on their number.
         let workers = line.split_once("workers=").and_then(|(_, w)| w.split(' ').next()?.parse().ok()).unwrap_or(2);
         let mut words = line.split_whitespace();
         let mut target = match words.next() {
@@ -128,11 +127,11 @@ impl Case {
         Ok(target)
     }
 
-    /// The input as a graph, interned as it stands.
+    /// The input as a graph, interned as it is written.
     pub fn graph(&self) -> Result<Parsed, String> {
         let numbers: Vec<u32> =
             self.input.lines().filter_map(|l| l.trim().strip_prefix('%')?.split_once(" =")?.0.parse().ok()).collect();
-        // All nodes as roots too: that is how their ids are known.
+        // All nodes are added as roots, to learn their ids.
         let all: String = numbers.iter().map(|n| format!(" %{n}")).collect();
         let input: String = self
             .input
@@ -145,7 +144,7 @@ impl Case {
         Ok(Parsed { graph, roots, numbers: numbers.into_iter().zip(nodes).collect() })
     }
 
-    /// Is what the pass has made what the file expects? When blessed, the file expects it from now on.
+    /// Compares the pass's output with the file; blessing rewrites the file instead.
     pub fn compare(&self, found: &str, bless: bool) -> Result<(), String> {
         if found == self.expected {
             return Ok(());
@@ -162,14 +161,14 @@ impl Case {
 }
 
 impl Parsed {
-    /// The nodes that a value of the header names: `%3 %5`.
+    /// The nodes that a value of the header lists: `%3 %5`.
     pub fn named(&self, words: &str) -> Result<Vec<Id>, String> {
         let one = |w: &str| -> Option<Id> { self.numbers.get(&w.strip_prefix('%')?.parse().ok()?).copied() };
         words.split_whitespace().map(|w| one(w).ok_or_else(|| format!("`{w}` is no node of the input"))).collect()
     }
 }
 
-/// Both texts line by line, what they share with a space before it: the longest common subsequence.
+/// Line diff of two texts by their longest common subsequence; common lines begin with a space.
 fn difference(old: &str, new: &str) -> String {
     let (a, b): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let mut longest = vec![vec![0usize; b.len() + 1]; a.len() + 1];

@@ -1,9 +1,9 @@
-//! What passes are given besides a graph: the function around it, and what passes before them have made.
+//! Inputs of passes besides the graph: the enclosing function and results of earlier passes.
 
 use crate::case::{Case, Parsed};
 use crate::kernels::LaidOut;
 use gristmill_compiler::testing::{
-    Cheapest, Decider, Derived, Forms, Hint, Layout, Packing, attention, factors, int8, layouts_of,
+    Cheapest, Decider, Derived, Hint, Layout, MatmulVariants, Packing, attention, factors, int8, layouts_of,
 };
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::target::Target;
@@ -12,7 +12,9 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The function that a tensor-level graph is: its parameters are slots, a state where something is assigned to it, and each root is an output.
+/// Makes a function of a tensor-level graph: parameters are slots, roots are outputs.
+///
+/// A parameter that is assigned to is a state.
 pub fn function(g: &Graph, roots: &[Id]) -> Function {
     let order = g.toposort(roots);
     let states: BTreeSet<Id> = order
@@ -62,7 +64,7 @@ pub fn function(g: &Graph, roots: &[Id]) -> Function {
     Function { name: "case".into(), graph: g.clone(), slots, outputs }
 }
 
-/// A tensor-level graph as a pass finds it: `after: attention int8` says which ones have run.
+/// A tensor-level graph after the passes listed in `after: attention int8`.
 pub struct Context {
     pub parsed: Parsed,
     pub function: Function,
@@ -74,7 +76,7 @@ pub struct Context {
 }
 
 impl Context {
-    pub fn of(case: &Case) -> Result<Context, String> {
+    pub fn for_case(case: &Case) -> Result<Context, String> {
         let (parsed, target) = (case.graph()?, case.target()?);
         let function = function(&parsed.graph, &parsed.roots);
         let (mut graph, mut roots) = (parsed.graph.clone(), parsed.roots.clone());
@@ -91,7 +93,7 @@ impl Context {
                 }
                 "int8" => {
                     let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
-                    let mut forms = Forms::new("case", &target, &mut decider);
+                    let mut forms = MatmulVariants::new("case", &target, &mut decider);
                     derived = int8(&mut graph, &mut roots, &mut hints, layouts_of(&function, &target), &mut forms)
                 }
                 _ => return Err(format!("`{pass}` is no pass that comes before")),
@@ -99,18 +101,18 @@ impl Context {
         }
         Ok(Context { parsed, function, target, graph, roots, hints, derived })
     }
-    /// The outputs as they are now.
+    /// The current outputs.
     pub fn outputs(&self) -> Vec<(u32, Id)> {
         self.function.outputs.iter().zip(&self.roots).map(|(o, &r)| (o.0, r)).collect()
     }
-    /// What the text of the graph is of: the roots, and the sums of activations, which no node names.
+    /// The roots of the printed graph: the outputs, and sums of activations that no node refers to.
     pub fn all(&self) -> Vec<Id> {
         let mut sums: Vec<Id> = self.derived.dots.values().filter_map(|d| d.s).map(|s| s.0).collect();
         sums.sort_unstable();
         sums.dedup();
         self.roots.iter().copied().chain(sums).collect()
     }
-    /// Slots that are not as in their files.
+    /// Slots whose layout differs from their file layout.
     pub fn laid_out(&self) -> Vec<LaidOut> {
         let of = |(&slot, (layout, _)): (&u32, &(Layout, Arc<Packing>))| {
             let info = &self.function.slots[slot as usize];

@@ -1,54 +1,55 @@
-//! Does what a pass has made compute what went in? Both are run on the same random values, the tensor level by the evaluator, the kernel level by
-//! `interp`, after the spec of their level has passed them.
+//! Checks that a pass preserves meaning: runs its input and output on the same random values.
+//!
+//! The evaluator runs the tensor level and `interp` the kernel level, after the spec of their
+//! level has accepted them.
 
 use crate::case::Case;
 use crate::kernels::{Kernels, Linear, Lowered, Written};
 use crate::memory::{Random, Slots, Vars, Wanted, get, places, put, slot};
 use gristmill_compiler::testing;
-use gristmill_tensor::evaluate::{Array, Env, evaluate_all};
+use gristmill_tensor::evaluate::{Env, HostArray, evaluate_all};
 use gristmill_uop::fold::Value;
 use gristmill_uop::function::Storage;
 use gristmill_uop::spec::{self, Level};
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use std::collections::{BTreeMap, HashMap};
 
-/// How far floats may be apart, as a part of the largest: sums in another order.
+/// Tolerance of floats relative to the largest element, because sums may be reordered.
 const WITHIN: f64 = 1e-5;
 
-/// What a pass has made of a case: its text, and what is known of its meaning.
+/// The output of a pass on a case: its text, and a claim about its meaning.
 pub struct Applied {
     pub text: String,
     pub claim: Claim,
 }
 
-/// What is claimed of a pass.
+/// A claim about the meaning of a pass's output.
 pub enum Claim {
-    /// Its text is all there is: a list, a number, a decision.
+    /// The text is the only output: a list, a number, a decision.
     Text,
-    /// All compute the same as the first.
+    /// All meanings compute the same as the first.
     Same(Vec<Meaning>),
 }
 
 impl Claim {
-    /// That a pass made `after` of `before`.
+    /// Claims that `after` computes the same as `before`.
     pub fn same(before: Meaning, after: Meaning) -> Claim {
         Claim::Same(vec![before, after])
     }
 }
 
-/// Something that computes.
+/// An executable form of a case.
 pub enum Meaning {
-    /// Tensor-level nodes, with the slots that they are compared as.
+    /// Tensor-level nodes, with the slots under which they are compared.
     Tensors(Tensors),
-    /// Kernels, by the slots that they write.
+    /// Kernels, compared by the slots that they write.
     Kernels(Kernels),
     /// Linear code of kernels.
     Linear(Linear),
-    /// Values with lanes, as linear code that no pass has made: its spec is not asked.
+    /// Values with lanes, as linear code of this test; not checked by the spec.
     Values(Linear),
 }
 
-/// Tensor-level nodes with their slots.
 pub struct Tensors {
     pub graph: Graph,
     pub outputs: Vec<(u32, Id)>,
@@ -102,7 +103,7 @@ impl Meaning {
     }
 }
 
-/// The slots of tensor-level nodes.
+/// The slots that tensor-level nodes read.
 fn wanted(g: &Graph, roots: &[Id]) -> BTreeMap<u32, Wanted> {
     let mut out = BTreeMap::new();
     for id in g.toposort(roots) {
@@ -119,7 +120,7 @@ fn wanted(g: &Graph, roots: &[Id]) -> BTreeMap<u32, Wanted> {
     out
 }
 
-/// Checks the claim.
+/// Checks a claim.
 pub fn judge(case: &Case, applied: &Applied) -> Result<(), String> {
     let Claim::Same(all) = &applied.claim else { return Ok(()) };
     let (before, after) = all.split_first().expect("something is the same as something");
@@ -133,7 +134,7 @@ pub fn judge(case: &Case, applied: &Applied) -> Result<(), String> {
         wanted.extend(meaning.wanted()?);
     }
     for vars in variables(case, all)? {
-        let mut random = Random::of(&case.input);
+        let mut random = Random::from_name(&case.input);
         let fill = |(&slot, w): (&u32, &Wanted)| {
             let bytes = match w.packed {
                 true => random.blocks(w.bytes),
@@ -151,7 +152,7 @@ pub fn judge(case: &Case, applied: &Applied) -> Result<(), String> {
     Ok(())
 }
 
-/// `fill: 3=0..8 4=1..2`: whole numbers that slots hold, since they are indices.
+/// `fill: 3=0..8 4=1..2`: integer ranges of slots that hold indices.
 fn fills(case: &Case) -> Result<HashMap<u32, (i64, i64)>, String> {
     let one = |w: &str| -> Option<(u32, (i64, i64))> {
         let (slot, interval) = w.split_once('=')?;
@@ -162,7 +163,9 @@ fn fills(case: &Case) -> Result<HashMap<u32, (i64, i64)>, String> {
     words.split_whitespace().map(|w| one(w).ok_or_else(|| format!("`{w}` is not `slot=lo..hi`"))).collect()
 }
 
-/// `vars: n=3 pos=5; n=1 pos=0`: a run each. Without it all variables are at their largest, then at their least.
+/// `vars: n=3 pos=5; n=1 pos=0`: one run each.
+///
+/// By default one run with all variables at their maximum and one at their minimum.
 fn variables(case: &Case, meanings: &[Meaning]) -> Result<Vec<Vars>, String> {
     let mut known: BTreeMap<String, (i64, i64)> = BTreeMap::new();
     for meaning in meanings {
@@ -186,7 +189,7 @@ fn variables(case: &Case, meanings: &[Meaning]) -> Result<Vec<Vars>, String> {
     line.split(';').map(run).collect()
 }
 
-/// Values of the slots that are written, by position.
+/// Values of the written slots, by position.
 fn values(meaning: &Meaning, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32, Values>, String> {
     let read = |(slot, w): (u32, Written)| {
         let size = w.scalar.bytes();
@@ -209,7 +212,7 @@ fn values(meaning: &Meaning, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32,
     Ok(written.into_iter().map(read).collect())
 }
 
-/// Elements of a slot; none where nothing is known of one.
+/// Elements of a slot; `None` for an unspecified element.
 struct Values {
     scalar: Scalar,
     data: Vec<Option<f64>>,
@@ -251,7 +254,7 @@ fn evaluated(t: &Tensors, slots: &Slots, vars: &Vars) -> BTreeMap<u32, Values> {
             None => env.packed(*n, bytes),
         };
     }
-    let placed = |(&(slot, id), array): (&(u32, Id), Array)| {
+    let placed = |(&(slot, id), array): (&(u32, Id), HostArray)| {
         let most = most(id);
         let mut data = vec![None; most.iter().product()];
         for (v, at) in array.data.iter().zip(places(&array.dims, &most)) {
@@ -262,7 +265,7 @@ fn evaluated(t: &Tensors, slots: &Slots, vars: &Vars) -> BTreeMap<u32, Values> {
     t.outputs.iter().zip(evaluate_all(g, &t.roots(), &env)).map(placed).collect()
 }
 
-/// The first element that is wrong, in words.
+/// Describes the first wrong element.
 fn compare(want: &BTreeMap<u32, Values>, got: &BTreeMap<u32, Values>, within: f64) -> Result<(), String> {
     for (slot, want) in want {
         let got = got.get(slot).ok_or_else(|| format!("slot {slot} is not written"))?;

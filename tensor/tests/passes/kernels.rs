@@ -1,4 +1,4 @@
-//! Nests on the interpreter.
+//! Runs nests on the interpreter.
 
 use crate::memory::{Slots, Vars, Wanted, slot};
 use crate::show::stripped;
@@ -13,7 +13,7 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar, Sources};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A packed slot that is not as in its file.
+/// A packed slot in another layout than its file's.
 #[derive(Clone)]
 pub struct LaidOut {
     pub slot: u32,
@@ -22,28 +22,28 @@ pub struct LaidOut {
     pub dims: Vec<i64>,
 }
 
-/// Linear code of a kernel, whose nodes are in a graph of its own.
+/// Linear code of one kernel, with its own graph.
 pub struct Lowered {
     pub program: Program,
     pub graph: Graph,
     pub code: KernelCode,
 }
 
-/// Linear code of kernels that run one after the other.
+/// Linear code of consecutive kernels.
 pub struct Linear {
     pub kernels: Vec<Lowered>,
-    /// The nests that it is of: they say which slots there are, and how large.
+    /// The nests that it was lowered from, which define the slots and their sizes.
     pub nests: Kernels,
 }
 
 impl Linear {
-    /// Of the one launch of these nests.
-    pub fn of(nests: Kernels, graph: Graph, code: KernelCode) -> Linear {
+    /// Linear code of the only launch of these nests.
+    pub fn new(nests: Kernels, graph: Graph, code: KernelCode) -> Linear {
         let mut program = nests.program(&nests.launches[0]);
         program.threads = code.threads;
         Linear { kernels: vec![Lowered { program, graph, code }], nests }
     }
-    /// What the slots that are written hold afterwards.
+    /// Runs the kernels and returns the contents of written slots.
     pub fn run(&self, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32, Written>, String> {
         let device = LinearDevice::new(Target::cpu("plain", 1, 1));
         let one = |k: &Lowered, buffer: &dyn Fn(u32) -> Option<Buffer>| {
@@ -53,18 +53,18 @@ impl Linear {
     }
 }
 
-/// The buffers of slots, and what runs on them.
+/// Runs launches on the buffers of slots.
 type Run<'a> = dyn Fn(&dyn Fn(u32) -> Option<Buffer>) -> Result<(), String> + 'a;
 
-/// Launches of bodies of nests.
+/// Launches, each with bodies of nests.
 #[derive(Clone)]
 pub struct Kernels {
     pub graph: Graph,
     pub launches: Vec<Vec<Vec<Id>>>,
     pub layouts: Vec<LaidOut>,
-    /// Slots that hold the values of tensor-level nodes of the same graph.
+    /// Slots that hold values of tensor-level nodes of the same graph.
     pub filled: Vec<(u32, Id)>,
-    /// Slots that kernels write for one another: they are compared with nothing.
+    /// Temporary slots between kernels, which are not compared.
     pub between: Vec<u32>,
 }
 
@@ -76,18 +76,18 @@ pub struct Written {
 
 impl Kernels {
     /// Nests of one kernel.
-    pub fn of(graph: Graph, nests: Vec<Id>) -> Kernels {
+    pub fn new(graph: Graph, nests: Vec<Id>) -> Kernels {
         Kernels { graph, launches: vec![vec![nests]], layouts: vec![], filled: vec![], between: vec![] }
     }
-    /// Values without a nest: one that stores each of them, for all of these ranges.
+    /// Wraps values in nests that store them for all of these ranges.
     pub fn of_values(mut graph: Graph, values: &[Id], ranges: &[FixedRange]) -> Kernels {
         let nests = values.iter().enumerate().map(|(i, &v)| stored(&mut graph, v, 1000 + i as u32, ranges)).collect();
-        Kernels::of(graph, nests)
+        Kernels::new(graph, nests)
     }
     fn nests(&self) -> Vec<Id> {
         self.launches.iter().flatten().flatten().copied().collect()
     }
-    /// A launch as a kernel in a graph of its own.
+    /// One launch as a kernel in its own graph.
     pub fn root(&self, bodies: &[Vec<Id>]) -> (Graph, Id) {
         let nests: Vec<Id> = bodies.iter().flatten().copied().collect();
         let (mut g, all) = stripped(&self.graph, &nests);
@@ -105,12 +105,12 @@ impl Kernels {
         let root = node(&mut g, Op::Kernel, &of);
         (g, root)
     }
-    /// A launch as a program that no device has compiled.
+    /// One launch as an uncompiled program.
     pub fn program(&self, bodies: &[Vec<Id>]) -> Program {
         let (g, root) = self.root(bodies);
         program(g, root)
     }
-    /// Bytes that loads and stores may touch of each slot, by the bounds of their offsets.
+    /// Bytes that loads and stores may touch in each slot, from bounds of their offsets.
     fn touched(&self) -> Result<BTreeMap<u32, Wanted>, String> {
         let g = &self.graph;
         let mut out: BTreeMap<u32, Wanted> = BTreeMap::new();
@@ -129,7 +129,7 @@ impl Kernels {
             };
             let bytes = most.saturating_mul(g.unit_bytes(n.src[0])).saturating_add(bytes as i64);
             if bytes > 1 << 24 {
-                // An address that is data: somebody else says how large the slot is.
+                // A data-dependent address; another access or the case defines the size.
                 continue;
             }
             let packed = matches!(g[n.src[0]].arg, Arg::Packed(..));
@@ -142,11 +142,11 @@ impl Kernels {
     fn is_own(&self, slot: u32) -> bool {
         self.between.contains(&slot) || self.filled.iter().any(|f| f.0 == slot)
     }
-    /// What slots must hold before a run.
+    /// Slots that must be filled before a run.
     pub fn wanted(&self) -> Result<BTreeMap<u32, Wanted>, String> {
         let mut all = self.touched()?;
         all.retain(|slot, _| !self.is_own(*slot) && !self.layouts.iter().any(|l| l.slot == *slot));
-        // What is only written is not known before.
+        // Slots that are only written have no initial value.
         let g = &self.graph;
         let read: Vec<u32> = g
             .toposort(&self.nests())
@@ -157,7 +157,7 @@ impl Kernels {
         all.retain(|slot, _| read.contains(slot));
         Ok(all)
     }
-    /// Every slot before a run: those that are known, in their layouts, and those that will be written.
+    /// All slots before a run: inputs in their layouts, and space for outputs.
     pub fn memory(&self, slots: &Slots) -> Result<Slots, String> {
         let mut out = Slots::new();
         for (&slot, bytes) in slots {
@@ -172,7 +172,7 @@ impl Kernels {
         }
         Ok(out)
     }
-    /// What the slots that are written hold after all launches.
+    /// Runs all launches and returns the contents of written slots.
     pub fn run(&self, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32, Written>, String> {
         let device = InterpDevice::new();
         self.run_on(&device, slots, &|buffer| {
@@ -200,7 +200,7 @@ impl Kernels {
     }
 }
 
-/// A kernel of that root as a program.
+/// A program of the kernel with that root.
 fn program(mut g: Graph, root: Id) -> Program {
     let mut groups = g.int(0);
     for body in g[root].src.clone() {
@@ -251,9 +251,9 @@ fn replayed(
     replay.replay(&vars).map_err(|e| e.to_string())
 }
 
-/// The bytes of a weight in its layout, by the kernel that loading uses.
+/// Repacks a weight with the kernel that loading uses.
 fn packed(l: &LaidOut, file: &[u8]) -> Result<Vec<u8>, String> {
-    let packing = Packing::of(l.encoding).ok_or("a layout of a format that has none")?;
+    let packing = Packing::for_encoding(l.encoding).ok_or("a layout of a format that has none")?;
     let columns = *l.dims.last().expect("rows") as usize;
     let rows: i64 = l.dims[..l.dims.len() - 1].iter().product();
     let of = PackedRows { encoding: l.encoding, packing: &packing, layout: l.layout, columns };
@@ -271,7 +271,7 @@ fn packed(l: &LaidOut, file: &[u8]) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
-/// A range as every graph can have it.
+/// A range independent of any graph.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FixedRange {
     number: u32,
@@ -279,7 +279,7 @@ pub struct FixedRange {
     pub kind: RangeKind,
 }
 
-/// The ranges that any of these values depends on, in the order of their numbers.
+/// The ranges that any of these values depends on, by number.
 pub fn ranges(g: &Graph, values: &[Id]) -> Vec<FixedRange> {
     let of = |&r: &Id| FixedRange {
         number: g.range_number(r),

@@ -1,4 +1,4 @@
-//! What slots hold before a run, and what is read back.
+//! Contents of slots before a run, and reading of results.
 
 use gristmill_uop::fold::Value;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 pub struct Random(u64);
 
 impl Random {
-    pub fn of(name: &str) -> Random {
+    pub fn from_name(name: &str) -> Random {
         Random(name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)))
     }
     fn next(&mut self) -> u64 {
@@ -25,7 +25,7 @@ impl Random {
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
-    /// Bytes of `len` elements: floats from −1 to 1, whole numbers of `within`, or of all that there are, or of a hundred.
+    /// Bytes of `len` elements: floats in −1..1, integers in `within` or below a default bound.
     pub fn elements(&mut self, scalar: Scalar, len: usize, within: Option<(i64, i64)>) -> Vec<u8> {
         let mut out = vec![0; len * scalar.bytes()];
         for i in 0..len {
@@ -43,13 +43,14 @@ impl Random {
         }
         out
     }
-    /// Bytes of blocks of any format, in any layout: of such bytes, floats of every width are numbers of a sensible size.
+    /// Random bytes of packed blocks. Every float among them, of any width,
+    /// has a moderate magnitude.
     pub fn blocks(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| 0x20 + self.below(0x1c) as u8).collect()
     }
 }
 
-/// Writes a value at a byte.
+/// Writes a value at a byte offset.
 pub fn put(bytes: &mut [u8], at: usize, scalar: Scalar, v: Value) {
     let mut set = |b: &[u8]| bytes[at..at + b.len()].copy_from_slice(b);
     match scalar {
@@ -61,7 +62,7 @@ pub fn put(bytes: &mut [u8], at: usize, scalar: Scalar, v: Value) {
     }
 }
 
-/// The value at a byte; an i64 must be below 2^53.
+/// Reads the value at a byte offset; an i64 must be below 2^53.
 pub fn get(bytes: &[u8], at: usize, scalar: Scalar) -> f64 {
     let mut wide = [0; 8];
     wide[..scalar.bytes()].copy_from_slice(&bytes[at..at + scalar.bytes()]);
@@ -78,7 +79,7 @@ pub fn get(bytes: &[u8], at: usize, scalar: Scalar) -> f64 {
     }
 }
 
-/// Positions, in a buffer whose strides come from `most`, of the elements of a tensor of dims `dims`.
+/// Flat positions of a tensor of dims `dims` in a buffer with the strides of dims `most`.
 pub fn places(dims: &[usize], most: &[usize]) -> Vec<usize> {
     let mut out = vec![0];
     for (&n, &m) in dims.iter().zip(most) {
@@ -90,7 +91,6 @@ pub fn places(dims: &[usize], most: &[usize]) -> Vec<usize> {
 /// Bytes of every slot that is read.
 pub type Slots = BTreeMap<u32, Vec<u8>>;
 
-/// Values of variables.
 pub type Vars = Vec<(String, i64)>;
 
 /// The slot of a parameter.
@@ -101,7 +101,7 @@ pub fn slot(g: &Graph, id: Id) -> Option<u32> {
     }
 }
 
-/// What a slot must hold before a run.
+/// Type and size that a slot must have before a run.
 pub struct Wanted {
     pub scalar: Scalar,
     pub packed: bool,

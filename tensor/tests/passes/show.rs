@@ -1,4 +1,4 @@
-//! Text of what passes make, with numbers that depend on the graph alone.
+//! Prints results of passes, with node numbers that depend on the graph alone.
 
 use gristmill_compiler::testing::{Decision, Hint};
 use gristmill_uop::program::When;
@@ -6,16 +6,16 @@ use gristmill_uop::{Graph, Id, Node, Op, Sources, text};
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// The numbers that nodes have in the text of a graph.
+/// Numbers of the nodes in the printed graph.
 pub struct Numbers(HashMap<Id, u32>);
 
 impl Numbers {
-    /// As [`text::print`] counts them.
-    pub fn of(g: &Graph, roots: &[Id]) -> Numbers {
+    /// Numbers nodes as [`text::print`] does.
+    pub fn new(g: &Graph, roots: &[Id]) -> Numbers {
         let lines = g.toposort(roots).into_iter().filter(|&n| g[n].op != Op::Const);
         Numbers(lines.zip(0..).collect())
     }
-    /// A node as an operand.
+    /// Formats a node as an operand.
     pub fn name(&self, g: &Graph, id: Id) -> String {
         match (self.0.get(&id), g.int_value(id)) {
             (Some(n), _) => format!("%{n}"),
@@ -28,7 +28,7 @@ impl Numbers {
     }
 }
 
-/// The same with parameters that have no dims, as kernels know them.
+/// Copies nodes with parameters without dims, as kernels have them.
 pub fn stripped(from: &Graph, roots: &[Id]) -> (Graph, Vec<Id>) {
     let (mut to, mut map) = (Graph::new(), HashMap::<Id, Id>::new());
     for id in from.toposort(roots) {
@@ -47,7 +47,7 @@ pub fn nests(g: &Graph, all: &[Id]) -> String {
     text::print(&g, &all)
 }
 
-/// What is asked of the schedule, a line a node.
+/// Schedule hints, one line per node.
 pub fn hints<'a>(g: &Graph, numbers: &Numbers, all: impl IntoIterator<Item = (&'a Id, &'a Hint)>) -> String {
     let mut all: Vec<(&Id, &Hint)> = all.into_iter().collect();
     all.sort_by_key(|h| numbers.0.get(h.0));
@@ -77,7 +77,7 @@ pub fn hints<'a>(g: &Graph, numbers: &Numbers, all: impl IntoIterator<Item = (&'
     out
 }
 
-/// What holds for workgroups, if anything does.
+/// Conditions of workgroups, if there are any.
 pub fn when(g: &Graph, numbers: &Numbers, w: &When) -> String {
     let mut out = String::new();
     for (what, id) in [("skipped", w.skip), ("prologue", w.prologue)] {
@@ -95,7 +95,7 @@ pub fn decisions(all: &[Decision]) -> String {
     all.iter().map(|d| format!("{}\n", d.explain())).collect()
 }
 
-/// `%12` in order of their first use: linear code bears the numbers of its arena, which count what no line shows.
+/// Renumbers `%12` in order of first use: arena numbers of linear code count unprinted nodes.
 pub fn renumbered(text: &str) -> String {
     let mut known: HashMap<&str, usize> = HashMap::new();
     let mut parts = text.split('%');

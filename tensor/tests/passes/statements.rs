@@ -1,4 +1,4 @@
-//! The passes that make statements, and values with lanes.
+//! Passes over statements, and over values with lanes.
 
 use crate::case::Case;
 use crate::judge::{Applied, Claim, Meaning};
@@ -12,8 +12,11 @@ use gristmill_uop::program::{KernelContext, When};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind, ReduceOp, text};
 
-/// Nests, and what lowering is told of them: `prologue: %4` and `skip: %5` are conditions, `first: yes` says that nothing comes before, `streams: 0 2` are
-/// slots whose rows follow one another, `beside: 3` workgroups come to each unit. The launch is run as is proposed first, or as `launch:` says.
+/// Nests with the context of lowering, from the case's header.
+///
+/// `prologue: %4` and `skip: %5` are conditions, `first: yes` means no predecessor, `streams: 0 2`
+/// are slots with consecutive rows, `beside: 3` is workgroups per unit. The launch plan is the
+/// first proposal, or `launch:`.
 struct Lowering {
     graph: Graph,
     nests: Vec<Id>,
@@ -22,7 +25,7 @@ struct Lowering {
 }
 
 impl Lowering {
-    fn of(case: &Case) -> Result<Lowering, String> {
+    fn for_case(case: &Case) -> Result<Lowering, String> {
         let (p, target) = (case.graph()?, case.target()?);
         let condition = |key: &str| case.get(key).map(|w| p.named(w)).transpose().map(|all| all.map(|all| all[0]));
         let when = When { skip: condition("skip")?, prologue: condition("prologue")?, ..When::default() };
@@ -39,13 +42,13 @@ impl Lowering {
         let context = KernelContext { when: vec![when], plan, streams };
         Ok(Lowering { graph: p.graph, nests: p.roots, context, target })
     }
-    /// As they are linearised, before any other pass.
+    /// The nests as linearised, before any other pass.
     fn code(&self) -> (Graph, Code) {
         let mut g = self.graph.clone();
         let code = testing::linear(&mut g, &self.nests, &self.target);
         (g, Code { skip: self.context.when[0].skip, ..code })
     }
-    /// That code with what its nests and its threads wait for, and values that meet.
+    /// That code with waits for predecessors, barriers and lowered reductions.
     fn met(&self) -> (Graph, Code) {
         let (mut g, code) = self.code();
         let s = testing::wait_for_predecessors(code.statements, self.prologue(), &self.turn(), code.surplus);
@@ -54,40 +57,40 @@ impl Lowering {
         (g, code)
     }
     fn turn(&self) -> Turn {
-        Turn::of(self.context.plan.dependents)
+        Turn::new(self.context.plan.dependents)
     }
     fn prologue(&self) -> Option<Id> {
         self.context.when[0].prologue
     }
-    /// That code after a pass, and the claim that all passes together compute what the nests do.
+    /// The output of a pass, and the claim that the full pipeline computes the same as the nests.
     fn applied(self, g: &Graph, code: &Code) -> Applied {
         let text = show::renumbered(&testing::print_linear(g, code));
-        let nests = Kernels::of(self.graph.clone(), self.nests.clone());
+        let nests = Kernels::new(self.graph.clone(), self.nests.clone());
         let mut graph = self.graph;
         let body = testing::linear(&mut graph, &self.nests, &self.target);
         let body = Code { skip: self.context.when[0].skip, ..body };
         let all = testing::finish(&mut graph, vec![body], &self.context, &self.target);
-        let after = Linear::of(nests.clone(), graph, all);
+        let after = Linear::new(nests.clone(), graph, all);
         Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Linear(after)) }
     }
 }
 
 pub fn linear(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     Ok(lowering.applied(&g, &code))
 }
 
 pub fn async_copies(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let statements = testing::async_copies(&g, code.statements);
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
-/// What copies without registers have become.
+/// Copies that bypass registers, after their lowering.
 pub fn streamed(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.code();
     let statements = testing::async_copies(&g, code.statements);
     let statements = testing::streamed(&mut g, statements);
@@ -95,15 +98,15 @@ pub fn streamed(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn unroll(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let statements = testing::unroll(&g, code.statements, &lowering.context.plan, &lowering.target);
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
-/// All plans of the launch that are proposed: `first: yes`, and `beside: 3` workgroups for each unit.
+/// All launch plans proposed, with `first: yes` and `beside: 3` workgroups for each unit.
 pub fn launch(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let (first, workgroups_per_unit) = (case.get("first").is_some(), case.parsed("beside")?.unwrap_or(1));
     let of = Launched { g: &g, bodies: &[code], workgroups_per_unit, scratch: 0, first, target: &lowering.target };
@@ -112,7 +115,7 @@ pub fn launch(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn dependents(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let turn = lowering.turn();
     let statements = testing::wait_for_predecessors(code.statements, lowering.prologue(), &turn, code.surplus);
@@ -122,7 +125,7 @@ pub fn dependents(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn prefetch_spans(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let statements =
         testing::wait_for_predecessors(code.statements, lowering.prologue(), &lowering.turn(), code.surplus);
@@ -130,9 +133,9 @@ pub fn prefetch_spans(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
-/// As many words as the launch's plan says.
+/// Early loads of as many words as the launch plan allows.
 pub fn hoist(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let statements =
         testing::wait_for_predecessors(code.statements, lowering.prologue(), &lowering.turn(), code.surplus);
@@ -141,16 +144,16 @@ pub fn hoist(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn prefetch_lines(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let ahead = lowering.target.tuning.prefetch.into();
     let code = testing::prefetch_lines(&g, code, ahead, &lowering.context.streams);
     Ok(lowering.applied(&g, &code))
 }
 
-/// What every pass before it has made, but for prefetches where the case has none.
+/// The output of all earlier passes, without prefetches unless the case has them.
 pub fn barriers(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
     let statements = testing::async_copies(&g, code.statements);
     let statements = testing::wait_for_predecessors(statements, lowering.prologue(), &lowering.turn(), code.surplus);
@@ -159,9 +162,10 @@ pub fn barriers(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &Code { statements, ..code }))
 }
 
-/// What is left of the loops of a kernel whose plan copies as many iterations ahead as it says, or the case's `launch:`.
+/// Loops of a kernel after software pipelining, at the depth of its plan or of
+/// the case's `launch:`.
 pub fn copies_ahead(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.code();
     let statements = testing::async_copies(&g, code.statements);
     let statements = testing::wait_for_predecessors(statements, lowering.prologue(), &lowering.turn(), code.surplus);
@@ -170,32 +174,32 @@ pub fn copies_ahead(case: &Case) -> Result<Applied, String> {
     Ok(lowering.applied(&g, &code))
 }
 
-/// Behind the barriers between nests.
+/// Reductions in shared memory, after the barriers between nests.
 pub fn meetings(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.met();
     Ok(lowering.applied(&g, &code))
 }
 
-/// Behind all other passes.
+/// The word legalisation, after all other passes.
 pub fn words(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.met();
     let all = accesses(&g, code.statements.iter());
     let code = testing::words(&mut g, code, &all);
     Ok(lowering.applied(&g, &code))
 }
 
-/// With as many iterations of each loop as its launch's plan says.
+/// Loops unrolled as the launch plan says.
 pub fn written_out(case: &Case) -> Result<Applied, String> {
-    let lowering = Lowering::of(case)?;
+    let lowering = Lowering::for_case(case)?;
     let (mut g, code) = lowering.code();
     let statements = testing::unroll(&g, code.statements, &lowering.context.plan, &lowering.target);
     let code = testing::written_out(&mut g, Code { statements, ..code });
     Ok(lowering.applied(&g, &code))
 }
 
-/// Values, whose lanes come after all other ranges.
+/// Vectorises values; their lanes come after all other ranges.
 pub fn vectorise(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let ranges = ranges(&p.graph, &p.roots);
@@ -211,11 +215,11 @@ pub fn vectorise(case: &Case) -> Result<Applied, String> {
     });
     let values: Vec<Written> = values.collect();
     let code = straight(&mut g, &[], &values, &[], &loops);
-    let after = Linear::of(nests.clone(), g, code);
+    let after = Linear::new(nests.clone(), g, code);
     Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Values(after)) })
 }
 
-/// Straight code: what the stores need, as it is, and then the stores, as writes.
+/// Straight-line code: definitions that the stores need, then the stores as writes.
 fn statements(g: &Graph, roots: &[Id]) -> Vec<Statement> {
     let leaf = |op: Op| matches!(op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Store);
     let defined = g.toposort(roots).into_iter().filter(|&n| !leaf(g[n].op)).map(Statement::Define);
@@ -223,7 +227,7 @@ fn statements(g: &Graph, roots: &[Id]) -> Vec<Statement> {
     defined.chain(written).collect()
 }
 
-/// Writes for threads that are the ranges of their addresses.
+/// Coalesces writes; the ranges of their addresses are the threads.
 pub fn coalesce(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let (g, before) = (&p.graph, statements(&p.graph, &p.roots));
@@ -237,16 +241,16 @@ pub fn coalesce(case: &Case) -> Result<Applied, String> {
         let total = threads.iter().map(|&r| g.max_of(g[r].src[0])).product();
         let threads = testing::count_threads(g, &threads, total);
         let nest = Statement::Nest { buffer: g[p.roots[0]].src[0], staged: false, globals: vec![], threads };
-        let turn = Turn::of(Dependents::End);
+        let turn = Turn::new(Dependents::End);
         let all = turn.wait.iter().cloned().chain([nest]).chain(statements).chain([Statement::End]).collect();
         let (bodies, threads) = (vec![code(all)], total as usize);
         let code = KernelCode { bodies, threads, resident: 1, shared: None, entry: vec![], idle: turn.wait };
-        Meaning::Linear(Linear::of(Kernels::of(g.clone(), p.roots.clone()), g.clone(), code))
+        Meaning::Linear(Linear::new(Kernels::new(g.clone(), p.roots.clone()), g.clone(), code))
     };
     Ok(Applied { text, claim: Claim::same(of(before), of(after)) })
 }
 
-/// Terms of one accumulator, or of those that `accumulators: 0 1 0` numbers; each accumulator's sum is what it was.
+/// Pairs terms of one accumulator, or of those in `accumulators: 0 1 0`; every sum is preserved.
 pub fn pairs(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let mut g = p.graph;
@@ -272,10 +276,10 @@ pub fn pairs(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(of(&before), of(&after)) })
 }
 
-/// The value of the last nest; those before it fill the stages that it reads.
+/// The value of the last nest; earlier nests fill the stages that it reads.
 fn products(case: &Case, pass: fn(&mut Graph, Id, &[Id], &Target) -> Id) -> Result<Applied, String> {
     let p = case.graph()?;
-    let nests = Kernels::of(p.graph.clone(), p.roots.clone());
+    let nests = Kernels::new(p.graph.clone(), p.roots.clone());
     let (mut g, nest) = (p.graph, *p.roots.last().ok_or("a nest")?);
     let closed = g[nest].src[3..].to_vec();
     let value = g[nest].src[2];
@@ -286,7 +290,7 @@ fn products(case: &Case, pass: fn(&mut Graph, Id, &[Id], &Target) -> Id) -> Resu
     let (_, stages) = p.roots.split_last().ok_or("a nest")?;
     let value = Written { buffer: g[nest].src[0], at: g[nest].src[1], value: new };
     let code = straight(&mut g, stages, &[value], &threads, &loops);
-    let after = Linear::of(nests.clone(), g, code);
+    let after = Linear::new(nests.clone(), g, code);
     Ok(Applied { text, claim: Claim::same(Meaning::Kernels(nests), Meaning::Values(after)) })
 }
 

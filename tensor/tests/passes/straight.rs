@@ -1,11 +1,12 @@
-//! Values as the plainest linear code that computes them: what they need, in order, and loops where they are sums. So what a pass makes of values is run, with
-//! lanes and threads, before anything has lowered it.
+//! Lowers values to the plainest linear code: definitions in order, and loops for reductions.
+//!
+//! A pass's output with lanes and threads can thus be run before any other pass has lowered it.
 
 use gristmill_compiler::testing::{Code, KernelCode, Statement, count_threads, identity};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, Sources};
 use std::collections::HashSet;
 
-/// A value that is written.
+/// A value and the address of its write.
 pub struct Written {
     pub buffer: Id,
     /// Offset of its first lane.
@@ -13,7 +14,7 @@ pub struct Written {
     pub value: Id,
 }
 
-/// Code that fills these stages, nests as they are, and then writes the values, each in all threads and loops.
+/// Code that fills the stages by their nests and then writes the values in all threads and loops.
 pub fn straight(g: &mut Graph, stages: &[Id], values: &[Written], threads: &[Id], loops: &[Id]) -> KernelCode {
     let total: i64 = threads.iter().map(|&r| g.max_of(g[r].src[0])).product();
     let mut w = Writer { g, out: vec![], defined: vec![] };
@@ -34,7 +35,7 @@ pub fn straight(g: &mut Graph, stages: &[Id], values: &[Written], threads: &[Id]
 struct Writer<'a> {
     g: &'a mut Graph,
     out: Vec<Statement>,
-    /// What is known in each open block.
+    /// Nodes defined in each open block.
     defined: Vec<HashSet<Id>>,
 }
 
@@ -51,7 +52,7 @@ impl Writer<'_> {
         self.defined.pop();
         self.out.push(Statement::End);
     }
-    /// Something, in these loops.
+    /// Emits code inside these loops.
     fn all(&mut self, loops: &[Id], inside: impl FnOnce(&mut Self)) {
         for &range in loops {
             self.define(self.g[range].src[0]);
@@ -73,7 +74,7 @@ impl Writer<'_> {
         if n.op == Op::Reduce {
             self.sum(id, &n);
         } else {
-            // A fold over threads names their range.
+            // A fold over threads refers to their range without defining it.
             let operands = if n.op == Op::Fold { &n.src[..1] } else { &n.src[..] };
             operands.iter().for_each(|&s| self.define(s));
             self.out.push(Statement::Define(id));

@@ -1,4 +1,4 @@
-//! The passes that are given tensor-level nodes.
+//! Passes over tensor-level nodes.
 
 use crate::case::Case;
 use crate::context::{Context, encoding, layout};
@@ -6,8 +6,8 @@ use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, LaidOut, Linear, Lowered, ranges};
 use crate::show::{self, Numbers};
 use gristmill_compiler::testing::{
-    self, Budget, Cheapest, Decider, Decision, Decomposed, Draft, Expander, Forms, Packing, Policy, Problem,
-    Surroundings, TEMP, room,
+    self, Budget, Cheapest, Decider, Decision, Decomposed, Draft, Expander, FusionContext, MatmulVariants, Packing,
+    Policy, Surroundings, TEMP, room,
 };
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
@@ -28,14 +28,16 @@ fn name(g: &Graph, numbers: &Numbers, id: Id) -> String {
     format!("{} {} {}", numbers.name(g, id), g[id].op.name(), g.show_dims(&g.shape(id)))
 }
 
-/// `rule: NAME`: every form that the rule alone leads to, besides the written one, each of which computes the same. Without it, the form that is chosen, and why.
+/// With `rule: NAME`, all alternatives that this rule creates, which must compute the same.
+///
+/// Without it, the chosen alternative and the reason.
 pub fn alternatives(case: &Case) -> Result<Applied, String> {
     alternatives_by(case, &testing::rules_of_tensors())
 }
 
-/// The same where these are the rules that there are.
+/// Like [`alternatives`], with the given rules.
 pub fn alternatives_by(case: &Case, known: &[testing::Rule]) -> Result<Applied, String> {
-    let c = Context::of(case)?;
+    let c = Context::for_case(case)?;
     let before = of_function(c.function.clone());
     let Some(name) = case.get("rule") else {
         let plans = std::collections::BTreeMap::new();
@@ -63,7 +65,7 @@ pub fn alternatives_by(case: &Case, known: &[testing::Rule]) -> Result<Applied, 
     Ok(Applied { text, claim: Claim::Same(all) })
 }
 
-/// The option of that name, or the cheapest.
+/// Chooses the option of that name, or the cheapest.
 struct Wanted<'a>(Option<&'a str>);
 
 impl Policy for Wanted<'_> {
@@ -73,7 +75,7 @@ impl Policy for Wanted<'_> {
     }
 }
 
-/// The option of that name wherever there is one, else the cheapest.
+/// Chooses the option of that name where it is offered, else the cheapest.
 struct Preferred<'a>(Option<&'a str>);
 
 impl Policy for Preferred<'_> {
@@ -84,15 +86,15 @@ impl Policy for Preferred<'_> {
 }
 
 pub fn scan(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     testing::scan(&mut c.graph, &mut c.roots);
     let (text, outputs) = (text::print(&c.graph, &c.roots), c.outputs());
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
-/// `form: in order` and `form: atomic`; without one what is cheapest. `any_order: yes` lets floats be added in any order.
+/// `form: in order` or `form: atomic`, or else the cheapest; `any_order: yes` permits any order.
 pub fn scatter(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     c.target.any_order = case.get("any_order").is_some();
     let mut policy = Wanted(case.get("form"));
     let plans = std::collections::BTreeMap::new();
@@ -105,24 +107,24 @@ pub fn scatter(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn attention(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let mut decider = Decider { policy: &mut Cheapest, plans: &c.target.plans, log: vec![] };
     testing::attention(&mut c.graph, &mut c.roots, &mut c.hints, &c.target, "case", &mut decider);
-    let numbers = Numbers::of(&c.graph, &c.roots);
+    let numbers = Numbers::new(&c.graph, &c.roots);
     let text = text::print(&c.graph, &c.roots) + &show::hints(&c.graph, &numbers, &c.hints);
     let outputs = c.outputs();
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
-/// `plan: factor: before`: where factors stay, if that may be decided.
+/// `plan: factor: before`: the position of scale factors, where there is a decision.
 pub fn factors(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let plan = case.get("plan").map(str::to_string);
     let (mut planned, mut cheapest) = (Planned(plan.clone().unwrap_or_default()), Cheapest);
     let policy: &mut dyn Policy = if plan.is_some() { &mut planned } else { &mut cheapest };
     let mut decider = Decider { policy, plans: &c.target.plans, log: vec![] };
     testing::factors(&mut c.graph, &mut c.roots, &mut c.hints, &c.function, &c.target, &mut decider);
-    let numbers = Numbers::of(&c.graph, &c.roots);
+    let numbers = Numbers::new(&c.graph, &c.roots);
     let told = show::decisions(&decider.log);
     let text = told + &text::print(&c.graph, &c.roots) + &show::hints(&c.graph, &numbers, &c.hints);
     let outputs = c.outputs();
@@ -130,14 +132,14 @@ pub fn factors(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn encode_queries(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let changed = testing::encode_queries(&mut c.graph, &mut c.roots, &c.target);
     let text = format!("changed: {changed}\n{}", text::print(&c.graph, &c.roots));
     let outputs = c.outputs();
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
-/// The option of this plan where there is one, else the first.
+/// Chooses the option of this plan where it is offered, else the first.
 struct Planned(String);
 
 impl Policy for Planned {
@@ -146,16 +148,16 @@ impl Policy for Planned {
     }
 }
 
-/// `plan: product: floats`: the form that contractions take, where it is legal.
+/// `plan: product: floats`: the variant of contractions, where it is legal.
 pub fn int8(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let layouts = testing::layouts_of(&c.function, &c.target);
     let mut policy = Planned(case.get("plan").unwrap_or_default().to_string());
     let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
-    let mut forms = Forms::new("case", &c.target, &mut decider);
+    let mut forms = MatmulVariants::new("case", &c.target, &mut decider);
     c.derived = testing::int8(&mut c.graph, &mut c.roots, &mut c.hints, layouts, &mut forms);
     let (g, derived, all) = (&c.graph, &c.derived, c.all());
-    let numbers = Numbers::of(g, &all);
+    let numbers = Numbers::new(g, &all);
     let mut lines: Vec<String> = Vec::new();
     for (slot, (layout, _)) in &derived.layouts {
         lines.push(format!("slot {slot} as {layout:?}"));
@@ -178,7 +180,7 @@ pub fn int8(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text, claim: Claim::same(of_function(c.function), tensors(c.graph, outputs)) })
 }
 
-/// `factor: 0.5`, one root: its parts, which add up to so many times the root.
+/// `factor: 0.5`, one root: its parts, whose sum is `factor` times the root.
 pub fn f16_split(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let &[root] = &p.roots[..] else { return Err("one root".into()) };
@@ -196,9 +198,9 @@ pub fn f16_split(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn candidates(case: &Case) -> Result<Applied, String> {
-    let c = Context::of(case)?;
+    let c = Context::for_case(case)?;
     let found = testing::candidates(&c.graph, &c.roots, &c.hints, &c.derived);
-    let numbers = Numbers::of(&c.graph, &c.all());
+    let numbers = Numbers::new(&c.graph, &c.all());
     let mut out = String::new();
     for n in found.nodes {
         let forced = if found.forced.contains(&n) { ", needs a buffer" } else { "" };
@@ -207,9 +209,12 @@ pub fn candidates(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text: out, claim: Claim::Text })
 }
 
-/// One root as a kernel-level expression; `buffers: %3 %5` have places of their own, `buffers: planes` whatever the pass before made places of.
+/// Lowers one root to a kernel-level expression.
+///
+/// `buffers: %3 %5` are materialised; `buffers: planes` materialises the nodes that
+/// the previous pass marked.
 pub fn rangeify(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let &[root] = &c.roots[..] else { return Err("one root".into()) };
     let nodes = match case.get("buffers").unwrap_or_default() {
         "planes" => {
@@ -247,11 +252,11 @@ pub fn rangeify(case: &Case) -> Result<Applied, String> {
     let layouts = c.laid_out();
     Ok(Applied {
         text,
-        claim: Claim::same(before, Meaning::Kernels(Kernels { layouts, filled, ..Kernels::of(g, vec![nest]) })),
+        claim: Claim::same(before, Meaning::Kernels(Kernels { layouts, filled, ..Kernels::new(g, vec![nest]) })),
     })
 }
 
-/// The candidates with a buffer each, as `schedule` has them.
+/// A buffer for each candidate, as in `schedule`.
 fn buffers(c: &mut Context, nodes: &[Id]) -> FxHashMap<Id, Id> {
     let outputs = c.outputs();
     let g = &mut c.graph;
@@ -281,14 +286,15 @@ fn shown(g: &Graph, numbers: &Numbers, d: &Draft) -> String {
     let mut conditions = roots[d.nests.len()..].iter().copied();
     when.skip = when.skip.and_then(|_| conditions.next());
     when.prologue = when.prologue.and_then(|_| conditions.next());
-    let of_kernel = Numbers::of(&g_of_kernel, &roots);
+    let of_kernel = Numbers::new(&g_of_kernel, &roots);
     text + &show::when(&g_of_kernel, &of_kernel, &when) + &text::print(&g_of_kernel, &roots)
 }
 
-/// The kernel of one root, or of `kernel: %7`, with `fused: %3 %5` inside it, or what derivations ask for (`fused: asked`); everything else that may
-/// has a buffer.
+/// The kernel of one root, or of `kernel: %7`, with `fused: %3 %5` inside it.
+///
+/// `fused: asked` fuses what derivations ask for; all other candidates are materialised.
 pub fn cut(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let found = testing::candidates(&c.graph, &c.roots, &c.hints, &c.derived);
     let fused: Vec<Id> = match case.get("fused").unwrap_or_default() {
         "asked" => {
@@ -321,7 +327,7 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
         plan: None,
         stages: None,
     };
-    let numbers = Numbers::of(&g, &c.all());
+    let numbers = Numbers::new(&g, &c.all());
     let draft = match testing::cut(&mut g, root, &around) {
         Ok(draft) => draft,
         Err(illegal) => return Ok(Applied { text: format!("not legal: {illegal:?}\n"), claim: Claim::Text }),
@@ -341,28 +347,28 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
     let before = tensors(g.clone(), vec![(slot(root), root)]);
     let layouts = c.laid_out();
     let nests = draft.nests.clone();
-    let kernels = Kernels { layouts, filled, ..Kernels::of(g, nests) };
+    let kernels = Kernels { layouts, filled, ..Kernels::new(g, nests) };
     Ok(Applied { text, claim: Claim::same(before, Meaning::Kernels(kernels)) })
 }
 
-/// Slots that a function does not have.
+/// Slots of temporaries, which are not slots of the function.
 fn temporary(g: &Graph, launches: &[Vec<Vec<Id>>]) -> Vec<u32> {
     let nests = launches.iter().flatten().flatten();
     nests.filter_map(|&n| crate::memory::slot(g, g[n].src[0])).filter(|&s| s >= TEMP).collect()
 }
 
-/// `prefer: reuse` takes that option wherever there is one, whatever it costs.
+/// `prefer: reuse` takes that option wherever it is offered, at any cost.
 pub fn materialise(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
+    let mut c = Context::for_case(case)?;
     let found = testing::candidates(&c.graph, &c.roots, &c.hints, &c.derived);
     let all = buffers(&mut c, &found.nodes);
-    let numbers = Numbers::of(&c.graph, &c.all());
+    let numbers = Numbers::new(&c.graph, &c.all());
     let before = tensors(c.graph.clone(), c.outputs());
     let mut g = std::mem::take(&mut c.graph);
     let mut policy = Preferred(case.get("prefer"));
     let mut decider = Decider { policy: &mut policy, plans: &c.target.plans, log: vec![] };
     let sites = testing::sites(&g, &c.function.full_name(), &found.nodes);
-    let problem = Problem {
+    let problem = FusionContext {
         candidates: &found,
         buffers: &all,
         sites: &sites,
@@ -394,8 +400,8 @@ pub fn materialise(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn schedule(case: &Case) -> Result<Applied, String> {
-    let mut c = Context::of(case)?;
-    let numbers = Numbers::of(&c.graph, &c.all());
+    let mut c = Context::for_case(case)?;
+    let numbers = Numbers::new(&c.graph, &c.all());
     let outputs = c.outputs();
     let before = tensors(c.graph.clone(), outputs.clone());
     let g = std::mem::take(&mut c.graph);
@@ -422,14 +428,14 @@ pub fn schedule(case: &Case) -> Result<Applied, String> {
 }
 
 pub fn decisions(case: &Case) -> Result<Applied, String> {
-    let c = Context::of(case)?;
+    let c = Context::for_case(case)?;
     let compiled = testing::compile(&c.function, &c.target, None, &mut Cheapest);
     Ok(Applied { text: show::decisions(&compiled.decisions), claim: Claim::Text })
 }
 
-/// All passes up to linear code.
+/// Runs all passes up to linear code.
 pub fn pipeline(case: &Case) -> Result<Applied, String> {
-    let c = Context::of(case)?;
+    let c = Context::for_case(case)?;
     let compiled = testing::compile(&c.function, &c.target, None, &mut Cheapest);
     let (mut g, mut launches, mut text) = (Graph::new(), Vec::new(), String::new());
     let mut lowered = Vec::new();
@@ -471,7 +477,7 @@ fn interned(from: &Graph, to: &mut Graph, root: Id, map: &mut FxHashMap<Id, Id>)
     map[&root]
 }
 
-/// Elements of a weight in a layout: those at the row and the column that the two roots are.
+/// Elements of a weight in a layout, at the row and column of the two roots.
 pub fn layout_of(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let &[row, k] = &p.roots[..] else { return Err("two roots: a row and an element of it".into()) };
@@ -480,11 +486,11 @@ pub fn layout_of(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text: text::print(&g, &[after]), claim })
 }
 
-/// The value as it is read in the layout, and the claim that it is the file's.
+/// The element as read in the layout, and the claim that it equals the file's.
 fn same_elements(case: &Case, g: &mut Graph, row: Id, k: Id) -> Result<(Id, Claim), String> {
     let (e, layout) = (encoding(case)?, layout(case.get("layout").ok_or("no `layout`")?)?);
     let columns = case.parsed::<i64>("columns")?.ok_or("no `columns`")?;
-    let packing = Packing::of(e).ok_or("a format that is not taken apart")?;
+    let packing = Packing::for_encoding(e).ok_or("a format that is not taken apart")?;
     let file = g.packed(0, &[columns], e);
     let (elements, bytes) = (g.int(e.elements as i64), g.int(e.bytes as i64));
     let row_bytes = g.int(columns / e.elements as i64 * e.bytes as i64);
@@ -504,12 +510,12 @@ fn same_elements(case: &Case, g: &mut Graph, row: Id, k: Id) -> Result<(Id, Clai
     Ok((after, Claim::same(Meaning::Kernels(old), Meaning::Kernels(new))))
 }
 
-/// The kernel that brings a weight into a layout: what is read from where it puts it is what was in the file.
+/// The repacking kernel: elements read in the new layout must equal those of the file.
 pub fn prepack(case: &Case) -> Result<Applied, String> {
     let (e, target) = (encoding(case)?, case.target()?);
     let layout = layout(case.get("layout").ok_or("no `layout`")?)?;
     let columns = case.parsed::<i64>("columns")?.ok_or("no `columns`")?;
-    let packing = Packing::of(e).ok_or("a format that is not taken apart")?;
+    let packing = Packing::for_encoding(e).ok_or("a format that is not taken apart")?;
     let rows = testing::PackedRows { encoding: e, packing: &packing, layout, columns: columns as usize };
     let program = testing::prepack(&rows, &target, None);
     let mut g = Graph::new();
@@ -521,7 +527,7 @@ pub fn prepack(case: &Case) -> Result<Applied, String> {
     Ok(Applied { text: text::print(&program.graph, &nests), claim })
 }
 
-/// Lifetimes, a line each: `BYTES from LEVEL to LEVEL`.
+/// Memory planning of lifetimes, one per line: `BYTES from LEVEL to LEVEL`.
 pub fn memory(case: &Case) -> Result<Applied, String> {
     let mut lives = Vec::new();
     for line in case.input.lines().filter(|l| !l.is_empty()) {

@@ -1,4 +1,4 @@
-//! Algebra that holds for every dtype it admits: constants, identities, casts, selections.
+//! Algebraic rules that hold for every dtype they admit: constants, identities, casts, selects.
 
 use super::rule::rules;
 use crate::dtype::Scalar;
@@ -35,7 +35,9 @@ rules! { RULES:
 }
 
 fn value(g: &Graph, id: Id) -> Option<Value> {
-    g.int_value(id).map(Value::Int).or_else(|| g.float_value(id).map(Value::Float))
+    g.int_value(id)
+        .map(Value::Int)
+        .or_else(|| g.float_value(id).map(Value::Float))
 }
 
 fn constant(g: &mut Graph, like: &Node, v: Value) -> Id {
@@ -45,7 +47,7 @@ fn constant(g: &mut Graph, like: &Node, v: Value) -> Id {
     }
 }
 
-/// Beside a tensor a constant needs no shape of its own; without one, the other rules see it.
+/// With a tensor operand, a constant needs no shape of its own; without one, other rules match it.
 fn expanded_constant(g: &mut Graph, n: &Node) -> Option<Id> {
     let shaped = |g: &Graph, id: &Id| !g.dims(*id).is_empty();
     if n.src.iter().filter(|s| shaped(g, s)).count() < 2 {
@@ -64,7 +66,7 @@ fn expanded_constant(g: &mut Graph, n: &Node) -> Option<Id> {
 }
 
 fn fold_constants(g: &mut Graph, n: &Node) -> Option<Id> {
-    // These differ in the last place between libraries: left to the device.
+    // Libraries differ in the last place of these, so the device computes them.
     if matches!(n.op, Op::Exp | Op::Exp2 | Op::Log) {
         return None;
     }
@@ -83,7 +85,7 @@ fn bitcast_constant(g: &mut Graph, n: &Node) -> Option<Id> {
     let from = g[n.src[0]].dtype;
     let x = value(g, n.src[0])?;
     let v = x.bitcast(from.scalar, n.dtype.scalar);
-    // A NaN's payload does not survive the way through f64.
+    // A NaN's payload does not survive the conversion to f64.
     let kept = from.lanes == n.dtype.lanes && !x.float().is_nan() && !v.float().is_nan();
     kept.then(|| constant(g, n, v))
 }
@@ -95,8 +97,9 @@ fn bitcast_bitcast(g: &mut Graph, n: &Node) -> Option<Id> {
 }
 
 fn single_value(g: &mut Graph, n: &Node) -> Option<Id> {
-    let (lo, hi) = crate::bounds::of(g, n)?;
-    (lo == hi && (n.dtype.scalar != Scalar::I64 || n.dtype.lanes == 1)).then(|| g.int_of(n.dtype, lo))
+    let (lo, hi) = crate::bounds::infer_bounds(g, n)?;
+    (lo == hi && (n.dtype.scalar != Scalar::I64 || n.dtype.lanes == 1))
+        .then(|| g.int_of(n.dtype, lo))
 }
 
 fn splat_constant(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -131,12 +134,16 @@ fn where_same(_: &mut Graph, n: &Node) -> Option<Id> {
 
 fn max_bounds(g: &mut Graph, n: &Node) -> Option<Id> {
     let (a, b) = (g.bounds(n.src[0])?, g.bounds(n.src[1])?);
-    (a.0 >= b.1).then_some(n.src[0]).or((b.0 >= a.1).then_some(n.src[1]))
+    (a.0 >= b.1)
+        .then_some(n.src[0])
+        .or((b.0 >= a.1).then_some(n.src[1]))
 }
 
 fn min_bounds(g: &mut Graph, n: &Node) -> Option<Id> {
     let (a, b) = (g.bounds(n.src[0])?, g.bounds(n.src[1])?);
-    (a.1 <= b.0).then_some(n.src[0]).or((b.1 <= a.0).then_some(n.src[1]))
+    (a.1 <= b.0)
+        .then_some(n.src[0])
+        .or((b.1 <= a.0).then_some(n.src[1]))
 }
 
 fn again(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -145,8 +152,9 @@ fn again(g: &mut Graph, n: &Node) -> Option<Id> {
     has(a, b).then_some(a).or(has(b, a).then_some(b))
 }
 
-/// One form of what is held between two bounds. The other one must not reach CUDA's assembler (13.0, sm_90): it reads `max(min(x, y), 0) == y` off a flag that says whether
-/// `x` was taken, the same as of `max(min(x, y), 0) == x`.
+/// Normalises a clamp to min-of-max. The max-of-min form is miscompiled by CUDA's assembler (13.0,
+/// sm_90): it derives `max(min(x, y), 0) == y` from a flag that says whether `x` was selected, as
+/// it does for `max(min(x, y), 0) == x`.
 fn lower_bound_first(g: &mut Graph, n: &Node) -> Option<Id> {
     let [x, y, z] = g.bounded_above_first(n)?;
     let held = g.max(x, z);
@@ -175,7 +183,7 @@ fn shift_shift(g: &mut Graph, n: &Node) -> Option<Id> {
         return None;
     }
     let (a, b) = (g.int_value(inner.src[1])?, g.int_value(n.src[1])?);
-    // Beyond the width of the type a target's shift means nothing.
+    // A shift by the type's width or more is undefined on targets.
     let bits = 8 * n.dtype.scalar.bytes() as i64;
     if a < 0 || b < 0 || a.checked_add(b)? >= bits {
         return None;
@@ -184,7 +192,7 @@ fn shift_shift(g: &mut Graph, n: &Node) -> Option<Id> {
     Some(g.shr(inner.src[0], both))
 }
 
-/// Of words: one shift less. Bits that leave at the top are masked on both sides.
+/// Saves a shift of u32 words. Bits shifted out at the top are masked on both sides.
 fn shift_mask_shift(g: &mut Graph, n: &Node) -> Option<Id> {
     let b = g.int_value(n.src[1])?;
     let masked = g[n.src[0]].clone();
@@ -213,11 +221,12 @@ fn cast_cast(g: &mut Graph, n: &Node) -> Option<Id> {
     }
     let (x, middle, to) = (inner.src[0], inner.dtype.scalar, n.dtype.scalar);
     let from = g.scalar(x);
-    // The middle type must hold every value of x.
+    // The middle type must represent every value of x.
     let within = |(lo, hi): (i64, i64), r: (i64, i64)| lo >= r.0 && hi <= r.1;
     let kept = match (g.bounds(x), middle.range()) {
         (Some(v), Some(m)) => within(v, m),
-        // An integer that the float holds exactly. Back to an integer, a float saturates where an integer wraps.
+        // An integer that the float represents exactly. In the conversion back, a float saturates
+        // while an integer wraps.
         (Some(v), None) => {
             let exact = match middle {
                 Scalar::F64 => 1 << 53,
@@ -225,7 +234,10 @@ fn cast_cast(g: &mut Graph, n: &Node) -> Option<Id> {
                 Scalar::F16 => 1 << 11,
                 _ => 1 << 8,
             };
-            within(v, (-exact, exact)) && to.range().is_none_or(|t| to == Scalar::Bool || within(v, t))
+            within(v, (-exact, exact))
+                && to
+                    .range()
+                    .is_none_or(|t| to == Scalar::Bool || within(v, t))
         }
         (None, None) => from.is_float() && middle.bytes() > from.bytes(),
         (None, Some(_)) => false,

@@ -1,4 +1,4 @@
-//! The rules that are tried on every node built.
+//! Always-on rules, applied to every node built.
 
 use super::examples::keep;
 use super::rule::{Rule, count};
@@ -9,15 +9,16 @@ use crate::node::Node;
 use crate::op::Op;
 use crate::shape;
 
-/// The tables that are tried on every node built.
+/// Rule tables applied to every node built, in order.
 pub static ALWAYS: &[&[Rule]] = &[algebra::RULES, index::RULES];
 
-/// For every op, the always-on rules that can apply to it, with their numbers.
+/// Returns the always-on rules for an op, with their numbers.
 fn by_op(op: Op) -> &'static [(usize, &'static Rule)] {
     use std::sync::OnceLock;
     static INDEX: OnceLock<Vec<Vec<(usize, &'static Rule)>>> = OnceLock::new();
     let index = INDEX.get_or_init(|| {
-        let mut index: Vec<Vec<(usize, &'static Rule)>> = Op::TABLE.iter().map(|_| Vec::new()).collect();
+        let mut index: Vec<Vec<(usize, &'static Rule)>> =
+            Op::TABLE.iter().map(|_| Vec::new()).collect();
         for (number, rule) in ALWAYS.iter().flat_map(|t| t.iter()).enumerate() {
             for op in rule.ops {
                 index[*op as usize].push((number, rule));
@@ -28,7 +29,7 @@ fn by_op(op: Op) -> &'static [(usize, &'static Rule)] {
     &index[op as usize]
 }
 
-/// The result of the first always-on rule that applies.
+/// Returns the result of the first always-on rule that applies.
 pub(crate) fn apply(g: &mut Graph, node: &Node) -> Option<Id> {
     for &(number, rule) in by_op(node.op) {
         if let Some(id) = (rule.apply)(g, node) {
@@ -41,18 +42,19 @@ pub(crate) fn apply(g: &mut Graph, node: &Node) -> Option<Id> {
     None
 }
 
-/// `id`, or, where a rule left only a scalar of an elementwise op on tensors (`x & 0`), the scalar in their shape.
+/// Returns `id`, broadcast to the node's shape if a rule reduced an elementwise op on tensors to
+/// a scalar (`x & 0`).
 fn with_dims_of(g: &mut Graph, node: &Node, id: Id) -> Id {
     if !node.op.is_elementwise() || !g.dims(id).is_empty() {
         return id;
     }
-    match shape::of(g, node) {
+    match shape::infer_shape(g, node) {
         Some(dims) => g.spread(id, &dims),
         None => id,
     }
 }
 
-/// Counts that a rule of integer products has made `result` of a node: they are numbered after the always-on ones.
+/// Counts an application of an integer product rule. These are numbered after the always-on rules.
 pub(super) fn count_dot(g: &mut Graph, number: usize, node: &Node, result: Id) {
     let number = ALWAYS.iter().map(|t| t.len()).sum::<usize>() + number;
     count(g, number);

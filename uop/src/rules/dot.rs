@@ -1,8 +1,11 @@
-//! How a contraction of packed numbers with integers becomes integer dot products. These rules reassociate sums and products of floats, so
-//! they are not tried on every node: [`derive`] applies them where the compiler has chosen that form.
+//! Rules that turn a contraction of packed numbers with integers into integer dot products.
 //!
-//! With `w = d·(q − 8)` and `x = e·y`, where neither `d` nor `e` depends on the element k and `q` and `y` are small whole numbers,
-//! `Σ_k w·x` becomes `d·e·float(Σ_k q·y + (−8)·Σ_k y)`, and `Σ_k q·y` becomes sums of four byte products, `DOT4`.
+//! They reassociate sums and products of floats, so they are not always-on: [`derive`] applies them
+//! where the compiler has chosen that form.
+//!
+//! With `w = d·(q − 8)` and `x = e·y`, where neither `d` nor `e` depends on the element k and `q`
+//! and `y` are small integers, `Σ_k w·x` becomes `d·e·float(Σ_k q·y + (−8)·Σ_k y)`, and `Σ_k q·y`
+//! becomes sums of four byte products, `DOT4`.
 
 use super::always::count_dot;
 use super::lift;
@@ -24,7 +27,7 @@ rules! { RULES:
     "sum(a*b) of rows in eight bits -> sum(signed dot4(words))" [Reduce] rows;
 }
 
-/// `root` after the rules, each tried wherever `on` says, until none fires.
+/// Applies the rules selected by `on` below `root` until none fires.
 pub fn derive(g: &mut Graph, root: Id, on: &dyn Fn(&str) -> bool) -> Id {
     let mut done = FxHashMap::default();
     rewrite(g, root, on, &mut done)
@@ -35,7 +38,10 @@ fn rewrite(g: &mut Graph, id: Id, on: &dyn Fn(&str) -> bool, done: &mut FxHashMa
         return new;
     }
     let node = g[id].clone();
-    let mut may = RULES.iter().enumerate().filter(|(_, r)| r.ops.contains(&node.op) && on(r.name));
+    let mut may = RULES
+        .iter()
+        .enumerate()
+        .filter(|(_, r)| r.ops.contains(&node.op) && on(r.name));
     let fired = may.find_map(|(number, r)| Some((number, (r.apply)(g, &node)?)));
     let new = match fired {
         Some((number, next)) => {
@@ -44,14 +50,18 @@ fn rewrite(g: &mut Graph, id: Id, on: &dyn Fn(&str) -> bool, done: &mut FxHashMa
         }
         None => {
             let src: Sources = node.src.iter().map(|&s| rewrite(g, s, on, done)).collect();
-            if src == node.src { id } else { g.build(node.op, node.dtype, src, node.arg) }
+            if src == node.src {
+                id
+            } else {
+                g.build(node.op, node.dtype, src, node.arg)
+            }
         }
     };
     done.insert(id, new);
     new
 }
 
-/// The value and the ranges of a sum.
+/// Returns the value and the ranges of a sum.
 fn sum_of(n: &Node) -> Option<(Id, &[Id])> {
     matches!(n.arg, Arg::Reduce(ReduceOp::Add, _)).then(|| (n.src[0], &n.src[1..]))
 }
@@ -60,7 +70,7 @@ fn is_free(g: &Graph, id: Id, ranges: &[Id]) -> bool {
     !g.free_ranges(id).iter().any(|r| ranges.contains(r))
 }
 
-/// The factors of a product, negation as a factor of −1.
+/// Collects the factors of a product; negation counts as a factor of −1.
 fn factors(g: &mut Graph, id: Id, out: &mut Vec<Id>) {
     let n = g[id].clone();
     match n.op {
@@ -76,8 +86,8 @@ fn factors(g: &mut Graph, id: Id, out: &mut Vec<Id>) {
     }
 }
 
-/// A product in which what depends on the same ranges is multiplied first, and what depends on fewer before what depends on more: factors
-/// that many results share are computed once for them.
+/// Multiplies factors grouped by their ranges, groups with fewer ranges first. Factors shared by
+/// many results are then computed once for them.
 fn product(g: &mut Graph, factors: &[Id]) -> Option<Id> {
     let mut groups: Vec<(Vec<Id>, Id)> = Vec::new();
     for &f in factors {
@@ -95,13 +105,15 @@ fn distribute(g: &mut Graph, n: &Node) -> Option<Id> {
     let (value, ranges) = sum_of(n)?;
     let mut all = Vec::new();
     factors(g, value, &mut all);
-    // A sum of which only one side depends on the ranges: apart, the other comes out.
+    // A sum with only one side that depends on the ranges: once split, the other side can be
+    // hoisted.
     let (at, minus) = all.iter().enumerate().find_map(|(i, &f)| {
         let m = &g[f];
         if !matches!(m.op, Op::Add | Op::Sub) || is_free(g, f, ranges) {
             return None;
         }
-        (is_free(g, m.src[0], ranges) != is_free(g, m.src[1], ranges)).then_some((i, m.op == Op::Sub))
+        (is_free(g, m.src[0], ranges) != is_free(g, m.src[1], ranges))
+            .then_some((i, m.op == Op::Sub))
     })?;
     let (a, b) = (g[all[at]].src[0], g[all[at]].src[1]);
     let mut rest = all.clone();
@@ -139,7 +151,9 @@ fn whole(g: &mut Graph, n: &Node) -> Option<Id> {
     let mut all = Vec::new();
     factors(g, value, &mut all);
     let mut numbers = Vec::new();
-    let mut most = ranges.iter().try_fold(1i64, |p, &r| p.checked_mul(g.bounds(g[r].src[0])?.1))?;
+    let mut most = ranges
+        .iter()
+        .try_fold(1i64, |p, &r| p.checked_mul(g.bounds(g[r].src[0])?.1))?;
     for &f in &all {
         let m = &g[f];
         let x = *m.src.first()?;
@@ -153,13 +167,16 @@ fn whole(g: &mut Graph, n: &Node) -> Option<Id> {
     if most > i32::MAX as i64 {
         return None;
     }
-    let numbers: Vec<Id> = numbers.into_iter().map(|x| g.cast(x, Scalar::I32)).collect();
+    let numbers: Vec<Id> = numbers
+        .into_iter()
+        .map(|x| g.cast(x, Scalar::I32))
+        .collect();
     let inner = numbers.into_iter().reduce(|a, b| g.mul(a, b))?;
     let sum = g.reduce_ranges(inner, ranges, ReduceOp::Add);
     Some(g.cast(sum, Scalar::F32))
 }
 
-/// The factors of a sum of products of two numbers.
+/// Returns the two factors of an i32 sum of products.
 fn pair(g: &Graph, n: &Node) -> Option<[Id; 2]> {
     let (value, _) = sum_of(n)?;
     let m = &g[value];
@@ -169,7 +186,9 @@ fn pair(g: &Graph, n: &Node) -> Option<[Id; 2]> {
 fn positive_table(g: &mut Graph, n: &Node) -> Option<Id> {
     let [a, b] = pair(g, n)?;
     let (t, b) = if g[a].op == Op::Table { (a, b) } else { (b, a) };
-    let (Op::Table, Arg::Ints(entries)) = (g[t].op, g[t].arg.clone()) else { return None };
+    let (Op::Table, Arg::Ints(entries)) = (g[t].op, g[t].arg.clone()) else {
+        return None;
+    };
     let lo = *entries.iter().min().filter(|&&lo| lo < 0)?;
     let shifted: Vec<i32> = entries.iter().map(|v| v - lo).collect();
     let positive = g.table(g[t].src[0], &shifted);
@@ -181,13 +200,13 @@ fn positive_table(g: &mut Graph, n: &Node) -> Option<Id> {
     Some(g.add(first, second))
 }
 
-/// The rule for machines with `signed_codes`: a code keeps its zero, and its sums with it.
+/// Name of the rule for machines with `signed_codes`: codes keep their zero point.
 pub const SIGNED: &str = "sum(a*b) of signed bytes -> sum(signed dot4(words))";
 
 fn signed_words(g: &mut Graph, n: &Node) -> Option<Id> {
     let [a, b] = pair(g, n)?;
     let (&byte, rest) = n.src[1..].split_last()?;
-    // Without a zero of its own, unsigned bytes do.
+    // Without a zero point, unsigned bytes suffice.
     let zero = |g: &Graph, x: Id| g[x].op == Op::Add && g.int_value(g[x].src[1]).is_some();
     if g.int_value(g[byte].src[0]) != Some(4)
         || !(zero(g, a) || zero(g, b))
@@ -199,8 +218,12 @@ fn signed_words(g: &mut Graph, n: &Node) -> Option<Id> {
     let ((a, shift), b) = (lift::signed_word(g, a, byte)?, lift::word(g, b, byte));
     let none = g.int_of(Scalar::I32, 0);
     let dot = g.signed_dot4(a, b, none);
-    let sum = if rest.is_empty() { dot } else { g.reduce_ranges(dot, rest, ReduceOp::Add) };
-    // All terms are multiples of the power of two: nothing is lost.
+    let sum = if rest.is_empty() {
+        dot
+    } else {
+        g.reduce_ranges(dot, rest, ReduceOp::Add)
+    };
+    // All terms are multiples of the power of two, so the shift is exact.
     let by = g.int_of(Scalar::I32, shift);
     Some(if shift == 0 { sum } else { g.shr(sum, by) })
 }
@@ -215,17 +238,26 @@ fn words(g: &mut Graph, n: &Node) -> Option<Id> {
     lifted(g, n, [a, b], |g, a, b, zero| g.dot4(a, b, zero, most))
 }
 
-/// The rule for rows that both have signs, in whole numbers from −127 to 127.
+/// Name of the rule for two signed operands, integers from −127 to 127.
 pub const ROWS: &str = "sum(a*b) of rows in eight bits -> sum(signed dot4(words))";
 
 fn rows(g: &mut Graph, n: &Node) -> Option<Id> {
     let [a, b] = pair(g, n)?;
     let both = [a, b].iter().all(|&x| g.bounds(x) == Some((-128, 127)));
-    if both { lifted(g, n, [a, b], Graph::signed_dot4) } else { None }
+    if both {
+        lifted(g, n, [a, b], Graph::signed_dot4)
+    } else {
+        None
+    }
 }
 
-/// A sum whose last range is of four bytes as one of products of words.
-fn lifted(g: &mut Graph, n: &Node, [a, b]: [Id; 2], dot: impl Fn(&mut Graph, Id, Id, Id) -> Id) -> Option<Id> {
+/// Rewrites a sum with a last range of four bytes as a sum of word dot products.
+fn lifted(
+    g: &mut Graph,
+    n: &Node,
+    [a, b]: [Id; 2],
+    dot: impl Fn(&mut Graph, Id, Id, Id) -> Id,
+) -> Option<Id> {
     let (&byte, rest) = n.src[1..].split_last()?;
     if g.int_value(g[byte].src[0]) != Some(4) {
         return None;
@@ -233,5 +265,9 @@ fn lifted(g: &mut Graph, n: &Node, [a, b]: [Id; 2], dot: impl Fn(&mut Graph, Id,
     let (a, b) = (lift::word(g, a, byte), lift::word(g, b, byte));
     let zero = g.int_of(Scalar::I32, 0);
     let dot = dot(g, a, b, zero);
-    Some(if rest.is_empty() { dot } else { g.reduce_ranges(dot, rest, ReduceOp::Add) })
+    Some(if rest.is_empty() {
+        dot
+    } else {
+        g.reduce_ranges(dot, rest, ReduceOp::Add)
+    })
 }

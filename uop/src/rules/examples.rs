@@ -1,15 +1,17 @@
-//! What rules have changed, for whoever looks on: a few cases of each.
+//! Recording of rule applications for inspection: a few examples per rule.
 
 use crate::graph::Graph;
 use crate::id::Id;
 use crate::node::Node;
 
-/// Cases of each rule that are kept.
+/// Examples kept per rule.
 const CASES: usize = 3;
 
-/// Keeps a case of the rule of that number, where cases are wanted.
+/// Records an application of the rule with that number, if recording is enabled.
 pub(super) fn keep(g: &mut Graph, number: usize, node: &Node, result: Id) {
-    let Some(examples) = &mut g.examples else { return };
+    let Some(examples) = &mut g.examples else {
+        return;
+    };
     if examples.len() <= number {
         examples.resize(number + 1, Vec::new());
     }
@@ -20,7 +22,7 @@ pub(super) fn keep(g: &mut Graph, number: usize, node: &Node, result: Id) {
 }
 
 impl Graph {
-    /// Keeps cases of the rules that fire from now on, and none of before.
+    /// Starts recording rule applications and discards earlier ones.
     pub fn keep_examples(&mut self) {
         self.examples = Some(Box::default());
     }

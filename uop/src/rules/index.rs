@@ -26,9 +26,13 @@ fn scalar_int(n: &Node) -> bool {
     n.dtype.lanes == 1 && n.dtype.scalar.is_int()
 }
 
-/// Division and modulo are by positive constants only; a remainder needs bounds that start at 0 to be dropped.
+/// Returns the positive constant divisor of a division or modulo. To drop a remainder, its bounds
+/// must start at 0.
 fn divisor(g: &Graph, n: &Node) -> Option<i64> {
-    (scalar_int(n)).then(|| g.int_value(n.src[1])).flatten().filter(|&c| c > 0)
+    (scalar_int(n))
+        .then(|| g.int_value(n.src[1]))
+        .flatten()
+        .filter(|&c| c > 0)
 }
 
 fn normal_sum(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -40,7 +44,7 @@ fn normal_sum(g: &mut Graph, n: &Node) -> Option<Id> {
     Some(g.from_linear(&sum, n.dtype))
 }
 
-/// Of a sum, `(x / c)*c*k + (x % c)*k` is `x*k`.
+/// Within a sum, `(x / c)*c*k + (x % c)*k` is `x*k`.
 fn rejoined(g: &mut Graph, n: &Node) -> Option<Id> {
     if !scalar_int(n) {
         return None;
@@ -48,8 +52,14 @@ fn rejoined(g: &mut Graph, n: &Node) -> Option<Id> {
     let mut sum = g.linear(n.src[0]);
     sum.add_scaled(&g.linear(n.src[1]), 1);
     let pair = sum.terms.iter().find_map(|&(rest, k)| {
-        let c = if g[rest].op == Op::Mod { divisor(g, &g[rest]) } else { None }?;
-        let is_whole = |t: Id, by: i64| g[t].op == Op::IDiv && g[t].src == g[rest].src && Some(by) == k.checked_mul(c);
+        let c = if g[rest].op == Op::Mod {
+            divisor(g, &g[rest])
+        } else {
+            None
+        }?;
+        let is_whole = |t: Id, by: i64| {
+            g[t].op == Op::IDiv && g[t].src == g[rest].src && Some(by) == k.checked_mul(c)
+        };
         let &(whole, by) = sum.terms.iter().find(|&&(t, by)| is_whole(t, by))?;
         Some((whole, by, rest, k))
     });
@@ -70,21 +80,32 @@ fn normal_product(g: &mut Graph, n: &Node) -> Option<Id> {
     Some(g.from_linear(&sum, n.dtype))
 }
 
-/// The greatest common divisor, not negative.
+/// Greatest common divisor, never negative.
 pub fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a.abs() } else { gcd(b, a % b) }
 }
 
-/// `sum` as `d*y + r` with 0 <= r < d, for the largest 1 < d < c that divides c and allows it.
+/// Splits `sum` into `d*y + r`, 0 <= r < d.
+///
+/// `d` is the largest divisor of `c` with 1 < d < c that permits it. Returns `d`, `y` and `r`.
 fn carry_free(g: &Graph, sum: &Linear, c: i64) -> Option<(i64, Linear, Linear)> {
     let whole = sum.terms.iter().fold(c, |d, t| gcd(d, t.1));
-    let mut factors: Vec<i64> = sum.terms.iter().map(|t| gcd(c, t.1)).chain([whole]).collect();
+    let mut factors: Vec<i64> = sum
+        .terms
+        .iter()
+        .map(|t| gcd(c, t.1))
+        .chain([whole])
+        .collect();
     factors.sort_unstable();
-    factors.into_iter().rev().filter(|&d| d > 1 && d < c).find_map(|d| {
-        let (y, r) = sum.split(d);
-        let (lo, hi) = g.linear_bounds(&r)?;
-        (lo >= 0 && hi < d).then_some((d, y, r))
-    })
+    factors
+        .into_iter()
+        .rev()
+        .filter(|&d| d > 1 && d < c)
+        .find_map(|d| {
+            let (y, r) = sum.split(d);
+            let (lo, hi) = g.linear_bounds(&r)?;
+            (lo >= 0 && hi < d).then_some((d, y, r))
+        })
 }
 
 fn divide_sum(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -125,7 +146,9 @@ fn divide_divide(g: &mut Graph, n: &Node) -> Option<Id> {
         return None;
     }
     let a = g.int_value(inner.src[1]).filter(|&a| a > 0)?;
-    let ab = a.checked_mul(b).filter(|&ab| ab <= n.dtype.scalar.range().map_or(0, |r| r.1))?;
+    let ab = a
+        .checked_mul(b)
+        .filter(|&ab| ab <= n.dtype.scalar.range().map_or(0, |r| r.1))?;
     let ab = g.int_of(n.dtype, ab);
     Some(g.idiv(inner.src[0], ab))
 }
@@ -163,8 +186,10 @@ fn modulo_sum(g: &mut Graph, n: &Node) -> Option<Id> {
 fn modulo_modulo(g: &mut Graph, n: &Node) -> Option<Id> {
     let b = divisor(g, n)?;
     let inner = g[n.src[0]].clone();
-    (inner.op == Op::Mod && g.int_value(inner.src[1]).is_some_and(|ab| ab > 0 && ab % b == 0))
-        .then(|| g.modulo(inner.src[0], n.src[1]))
+    (inner.op == Op::Mod
+        && g.int_value(inner.src[1])
+            .is_some_and(|ab| ab > 0 && ab % b == 0))
+    .then(|| g.modulo(inner.src[0], n.src[1]))
 }
 
 fn divide_modulo(g: &mut Graph, n: &Node) -> Option<Id> {
@@ -196,7 +221,7 @@ fn compare_sums(g: &mut Graph, n: &Node) -> Option<Id> {
     if dtype != Scalar::I64.one() {
         return None;
     }
-    // The difference must be one that an i64 holds.
+    // The difference must fit in an i64.
     let (a, b) = (g.bounds(n.src[0])?, g.bounds(n.src[1])?);
     a.0.checked_sub(b.1).and(a.1.checked_sub(b.0))?;
     let mut difference = g.linear(n.src[0]);

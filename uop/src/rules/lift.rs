@@ -1,5 +1,8 @@
-//! Lane lifting: an expression of a byte, for four bytes side by side, as one expression of a 32-bit word. A byte's shift becomes a
-//! word's shift and a mask, because bits cross from one byte to its neighbour.
+//! Lane lifting: evaluates an expression of a byte for four adjacent bytes as one expression of
+//! a 32-bit word.
+//!
+//! A shift of bytes becomes a shift of the word and a mask, because bits
+//! cross into neighbouring bytes.
 
 use crate::dtype::Scalar;
 use crate::graph::Graph;
@@ -8,7 +11,8 @@ use crate::node::{Arg, Node};
 use crate::op::Op;
 use rustc_hash::FxHashMap;
 
-/// The word whose byte number `i` is `x` (between −128 and 255) where the range `byte`, of four, is `i`.
+/// Builds the word with byte number `i` equal to `x` (between −128 and 255) at value `i` of the
+/// range `byte`, of four.
 pub fn word(g: &mut Graph, x: Id, byte: Id) -> Id {
     match bits(g, x, byte, 255) {
         Some(w) => w,
@@ -16,9 +20,14 @@ pub fn word(g: &mut Graph, x: Id, byte: Id) -> Id {
     }
 }
 
-/// A word whose signed byte number `i` is `(code + zero) << shift`, with `zero` a constant, where the range `byte` is `i`; and the shift. Where the
-/// zero is half of what a code of b bits can be, the code goes to the highest bits of its byte, whose first is then the sign turned over: one
-/// operation. Otherwise nothing is shifted, and one subtraction of all bytes does it, whose highest bits keep what it borrows.
+/// Builds a word of signed bytes `(code + zero) << shift`; returns the word and the shift.
+///
+/// Byte number `i` has the value at `byte = i`; `zero` is a constant.
+/// Returns `None` if `x` has another form.
+///
+/// If the zero point is half the range of a b-bit code, the code is shifted to the top of its byte
+/// and one XOR flips the sign bit. Otherwise there is no shift, and one subtraction on all bytes
+/// suffices, with the top bits absorbing the borrow.
 pub fn signed_word(g: &mut Graph, x: Id, byte: Id) -> Option<(Id, i64)> {
     let n = g[x].clone();
     let zero = g.int_value(*n.src.get(1)?).filter(|_| n.op == Op::Add)?;
@@ -37,13 +46,13 @@ pub fn signed_word(g: &mut Graph, x: Id, byte: Id) -> Option<(Id, i64)> {
     }
     let w = bits(g, code, byte, 255)?;
     let w = g.or(w, high);
-    // (x | 128) − |zero| borrows nothing; as an addition modulo 2^32, of the whole word's negative.
+    // (x | 128) − |zero| does not borrow; written as adding the negated word modulo 2^32.
     let minus = g.int_of(Scalar::U32, (-((-zero) * 0x0101_0101)).rem_euclid(1 << 32));
     let w = g.add(w, minus);
     Some((g.xor(w, high), 0))
 }
 
-/// `v` in each of the four bytes.
+/// Replicates `v` into each of the four bytes.
 fn each(g: &mut Graph, v: i64) -> Id {
     g.int_of(Scalar::U32, (v & 255) * 0x0101_0101)
 }
@@ -53,7 +62,7 @@ fn at(g: &mut Graph, x: Id, byte: Id, i: i64) -> Id {
     g.substitute(x, &mut FxHashMap::from_iter([(byte, i)]))
 }
 
-/// Byte by byte: always possible.
+/// Packs byte by byte: always possible.
 fn packed(g: &mut Graph, x: Id, byte: Id) -> Id {
     let low = g.int_of(Scalar::U32, 255);
     let mut w = g.int_of(Scalar::U32, 0);
@@ -68,7 +77,8 @@ fn packed(g: &mut Graph, x: Id, byte: Id) -> Id {
     w
 }
 
-/// A word that agrees with `x` in the bits of `mask` of each byte; the others may be anything.
+/// Builds a word that agrees with `x` in the bits of `mask` of each byte;
+/// other bits are unspecified.
 fn bits(g: &mut Graph, x: Id, byte: Id, mask: i64) -> Option<Id> {
     let n = g[x].clone();
     if let Some(v) = g.int_value(x) {
@@ -83,14 +93,24 @@ fn bits(g: &mut Graph, x: Id, byte: Id, mask: i64) -> Option<Id> {
         Op::And => {
             let keep = g.int_value(n.src[1])?;
             let w = bits(g, n.src[0], byte, mask & keep)?;
-            Some(if mask & !keep == 0 { w } else { only(g, w, keep) })
+            Some(if mask & !keep == 0 {
+                w
+            } else {
+                only(g, w, keep)
+            })
         }
         Op::Or => {
-            let (a, b) = (bits(g, n.src[0], byte, mask)?, bits(g, n.src[1], byte, mask)?);
+            let (a, b) = (
+                bits(g, n.src[0], byte, mask)?,
+                bits(g, n.src[1], byte, mask)?,
+            );
             Some(g.or(a, b))
         }
         Op::Xor => {
-            let (a, b) = (bits(g, n.src[0], byte, mask)?, bits(g, n.src[1], byte, mask)?);
+            let (a, b) = (
+                bits(g, n.src[0], byte, mask)?,
+                bits(g, n.src[1], byte, mask)?,
+            );
             Some(g.xor(a, b))
         }
         Op::Shr if !g.free_ranges(n.src[1]).contains(&byte) && g.within(n.src[0], 0, 255) => {
@@ -105,7 +125,8 @@ fn bits(g: &mut Graph, x: Id, byte: Id, mask: i64) -> Option<Id> {
         }
         Op::Table => {
             let Arg::Ints(t) = &n.arg else { return None };
-            if t.len() > 16 || !t.iter().all(|v| (0..256).contains(v)) || !g.within(n.src[0], 0, 15) {
+            if t.len() > 16 || !t.iter().all(|v| (0..256).contains(v)) || !g.within(n.src[0], 0, 15)
+            {
                 return None;
             }
             let mut t = t.to_vec();
@@ -117,7 +138,7 @@ fn bits(g: &mut Graph, x: Id, byte: Id, mask: i64) -> Option<Id> {
     }
 }
 
-/// Exactly these bits of each byte of a word, the others zero.
+/// Keeps exactly these bits of each byte of a word and clears the others.
 fn only(g: &mut Graph, word: Id, keep: i64) -> Id {
     if keep & 255 == 255 {
         return word;
@@ -126,7 +147,7 @@ fn only(g: &mut Graph, word: Id, keep: i64) -> Id {
     g.and(word, keep)
 }
 
-/// A word whose bytes are all the low byte of a value.
+/// Replicates the low byte of a value into all bytes of a word.
 fn repeated(g: &mut Graph, x: Id) -> Id {
     let w = g.cast(x, Scalar::U32);
     let low = g.int_of(Scalar::U32, 255);
@@ -135,7 +156,7 @@ fn repeated(g: &mut Graph, x: Id) -> Id {
     g.mul(w, ones)
 }
 
-/// Four bytes that lie side by side in memory, as a word of it.
+/// Loads four adjacent bytes as one word.
 fn neighbours(g: &mut Graph, n: &Node, byte: Id) -> Option<Id> {
     let (&last, front) = n.src.split_last()?;
     if g.linear(last).coefficient(byte) != 1 {
@@ -146,14 +167,21 @@ fn neighbours(g: &mut Graph, n: &Node, byte: Id) -> Option<Id> {
         let rest_free = !g.free_ranges(first).contains(&byte);
         return rest_free.then(|| g.load(n.src[0], first, Scalar::U32));
     }
-    // A placeholder while kernels are cut: elements along its last axis lie side by side.
+    // A placeholder from kernel construction: elements along its last axis are adjacent.
     let straight = !front[1..].iter().any(|&i| g.free_ranges(i).contains(&byte));
     let mut src = n.src.clone();
     *src.last_mut()? = first;
-    straight.then(|| g.intern(Node { op: Op::Index, dtype: Scalar::U32.one(), src, arg: Arg::None }))
+    straight.then(|| {
+        g.intern(Node {
+            op: Op::Index,
+            dtype: Scalar::U32.one(),
+            src,
+            arg: Arg::None,
+        })
+    })
 }
 
-/// Bytes shifted down by less than eight.
+/// Shifts bytes right by less than eight.
 fn shifted_down(g: &mut Graph, n: &Node, byte: Id, mask: i64) -> Option<Id> {
     let (lo, hi) = g.bounds(n.src[1]).filter(|b| b.0 >= 0 && b.1 < 8)?;
     let needed = (lo..=hi).fold(0, |m, s| m | mask << s) & 255;
@@ -162,7 +190,7 @@ fn shifted_down(g: &mut Graph, n: &Node, byte: Id, mask: i64) -> Option<Id> {
     let w = g.shr(w, by);
     match mask << hi <= 255 {
         true => Some(w),
-        // What came in from the neighbour.
+        // Clears bits shifted in from the neighbouring byte.
         false if lo == hi => Some(only(g, w, 255 >> hi)),
         false => None,
     }

@@ -1,94 +1,93 @@
-//! What `gristmill bench --ablate --json` measured: the file's form, and its tables.
+//! Reports of `gristmill bench --ablate --json`: file format and Markdown tables.
 
-use crate::machine::Machine;
+use crate::machine::HostMachine;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
 
 /// One run of `gristmill bench --ablate`, of one model on one device.
 #[derive(Serialize, Deserialize)]
-pub struct Report {
+pub struct AblationReport {
     pub date: String,
     pub command: String,
-    /// The host, where it was noted; what ran is `device`.
-    pub machine: Option<Machine>,
-    /// Of gristmill.
+    /// Host machine; `None` if it was not recorded. The measured device is `device`.
+    pub machine: Option<HostMachine>,
+    /// Commit that gristmill was built from.
     pub commit: String,
-    /// In the program's words, or a name of the hardware.
+    /// Device name: gristmill's own, or the one given with --device.
     pub device: String,
-    pub rows: Vec<Row>,
+    pub rows: Vec<AblationRow>,
 }
 
-/// A line of the program: one optimisation switched off. Fields that the page does not show are passed over.
+/// Speeds with one optimisation disabled, from one line of output. Unknown fields are ignored.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Row {
+pub struct AblationRow {
     pub model: String,
     pub flag: String,
-    /// What it does.
+    /// One-line description of the optimisation.
     pub does: String,
-    /// Speeds with it off, in tokens a second; none where they were not measured.
+    /// Decode speed with the optimisation disabled, in tokens/s; `None` if not measured.
     pub decode_tokens_per_second: Option<f64>,
     pub prefill_tokens_per_second: Option<f64>,
-    /// With all of them on, in the same turns.
+    /// Decode speed with all optimisations on, in tokens/s, measured in alternation.
     pub base_decode_tokens_per_second: Option<f64>,
     pub base_prefill_tokens_per_second: Option<f64>,
-    /// The speed without it as a part of that with it.
+    /// Decode speed without the optimisation relative to the speed with it.
     pub decode_ratio: Option<f64>,
     pub prefill_ratio: Option<f64>,
 }
 
-/// An idea that a model's speed is said to owe something to.
+/// An idea that a model's speed is attributed to.
 #[derive(Deserialize)]
 pub struct Idea {
-    /// Its name.
     pub idea: String,
-    /// The optimisations that can be switched off and are of it; none where it cannot be.
+    /// Flags that disable parts of the idea; empty if it cannot be disabled.
     pub flags: Vec<String>,
-    /// What it should give, as those say who use it.
+    /// Gain claimed by projects that use the idea.
     pub claimed: String,
-    /// Why what was measured is so, or why nothing can be.
+    /// Explanation of the measured gain, or the reason why it cannot be measured.
     pub why: String,
 }
 
-/// What generation and prompts lose without it, in per cent of the speed that they have with it.
+/// Formats a ratio of speeds as a percentage; a dash if it was not measured.
 fn kept(ratio: Option<f64>) -> String {
     ratio.map_or("–".into(), |r| format!("{:.0} %", 100.0 * r))
 }
 
-/// The middle of what was measured with everything on.
+/// Formats the median of speeds; a dash without samples.
 fn middle(mut speeds: Vec<f64>) -> String {
     speeds.sort_unstable_by(f64::total_cmp);
     speeds.get(speeds.len() / 2).map_or("–".into(), |s| format!("{s:.1}"))
 }
 
-impl Report {
-    /// The model, of which there is one.
+impl AblationReport {
+    /// Returns the model's name, which all rows share.
     pub fn model(&self) -> &str {
         self.rows.first().map_or("", |row| &row.model)
     }
-    fn row(&self, flag: &str) -> Option<&Row> {
+    fn row(&self, flag: &str) -> Option<&AblationRow> {
         self.rows.iter().find(|row| row.flag == flag)
     }
 }
 
-/// Reports as Markdown: who was measured, then a row for each optimisation and two columns for each report.
-pub fn markdown(reports: &[(&str, Report)]) -> String {
+/// Formats reports as Markdown: runs, then a row per optimisation with two columns per report.
+pub fn markdown(reports: &[(&str, AblationReport)]) -> String {
     let mut out = String::new();
     write_markdown(&mut out, reports).unwrap_or_else(|fmt::Error| unreachable!("a string takes all"));
     out
 }
 
-fn write_markdown(out: &mut String, reports: &[(&str, Report)]) -> fmt::Result {
-    writeln!(out, "| run | device | model | generation, tok/s | prompt, tok/s | date | commit |")?;
+fn write_markdown(out: &mut String, reports: &[(&str, AblationReport)]) -> fmt::Result {
+    writeln!(out, "| run | device | model | decode, tok/s | prefill, tok/s | date | commit |")?;
     writeln!(out, "|---|---|---|---:|---:|---|---|")?;
     for (name, report) in reports {
-        let speeds = |of: fn(&Row) -> Option<f64>| middle(report.rows.iter().filter_map(of).collect());
+        let speeds = |of: fn(&AblationRow) -> Option<f64>| middle(report.rows.iter().filter_map(of).collect());
         let (decode, prompt) =
             (speeds(|r| r.base_decode_tokens_per_second), speeds(|r| r.base_prefill_tokens_per_second));
-        let Report { device, date, commit, .. } = report;
+        let AblationReport { device, date, commit, .. } = report;
         writeln!(out, "| {name} | {device} | {} | {decode} | {prompt} | {date} | {commit} |", report.model())?;
     }
-    let head: String = reports.iter().map(|(name, _)| format!(" {name}: generation | prompt |")).collect();
-    writeln!(out, "\n| without | what it does |{head}")?;
+    let head: String = reports.iter().map(|(name, _)| format!(" {name}: decode | prefill |")).collect();
+    writeln!(out, "\n| without | optimisation |{head}")?;
     writeln!(out, "|---|---|{}", "---:|---:|".repeat(reports.len()))?;
     for (flag, does) in flags(reports) {
         write!(out, "| `{flag}` | {does} |")?;
@@ -111,38 +110,38 @@ fn write_markdown(out: &mut String, reports: &[(&str, Report)]) -> fmt::Result {
     Ok(())
 }
 
-/// How much faster something is with an optimisation, from the ratio of its speeds without and with it.
+/// Formats the gain of an optimisation from the ratio of the speeds without and with it.
 fn worth(ratio: Option<f64>) -> Option<String> {
     ratio.map(|r| format!("{:+.0} %", 100.0 * (1.0 / r - 1.0)))
 }
 
-/// A paragraph for each idea: what was claimed, what these reports have measured, and why.
-pub fn paragraphs(ideas: &[Idea], reports: &[(&str, Report)]) -> String {
+/// Formats a section per idea: claim, measured gains, explanation.
+pub fn paragraphs(ideas: &[Idea], reports: &[(&str, AblationReport)]) -> String {
     ideas.iter().map(|idea| paragraph(idea, reports)).collect()
 }
 
-fn paragraph(idea: &Idea, reports: &[(&str, Report)]) -> String {
+fn paragraph(idea: &Idea, reports: &[(&str, AblationReport)]) -> String {
     let Idea { idea, flags, claimed, why } = idea;
-    let of = |(name, report): &(&str, Report), flag: &String| {
+    let of = |(name, report): &(&str, AblationReport), flag: &String| {
         let row = report.row(flag)?;
-        let both = [("generation", worth(row.decode_ratio)), ("prompts", worth(row.prefill_ratio))];
+        let both = [("decode", worth(row.decode_ratio)), ("prefill", worth(row.prefill_ratio))];
         let both: Vec<String> = both.into_iter().filter_map(|(of, worth)| Some(format!("{of} {}", worth?))).collect();
         Some(format!("{name} {}", both.join(", ")))
     };
     let runs = |flag: &String| {
         let all: Vec<String> = reports.iter().filter_map(|report| of(report, flag)).collect();
-        let all = if all.is_empty() { "in no run yet".to_owned() } else { all.join("; ") };
-        format!("with `{flag}`, {all}")
+        let all = if all.is_empty() { "no run yet".to_owned() } else { all.join("; ") };
+        format!("with `{flag}`: {all}")
     };
     let measured = match flags.is_empty() {
-        true => "nothing, as it cannot be switched off".to_owned(),
+        true => "nothing, as it cannot be disabled".to_owned(),
         false => flags.iter().map(runs).collect::<Vec<_>>().join("; "),
     };
-    format!("\n**{idea}.** Claimed: {claimed} Measured: {measured}. Why: {why}\n")
+    format!("\n### {idea}\n\n- Claim: {claimed}\n- Measured: {measured}.\n- Explanation: {why}\n")
 }
 
-/// Every optimisation that a report has, as the first that has it describes it.
-fn flags<'a>(reports: &'a [(&str, Report)]) -> Vec<(&'a str, &'a str)> {
+/// Lists flag and description of every optimisation, taken from the first report that has it.
+fn flags<'a>(reports: &'a [(&str, AblationReport)]) -> Vec<(&'a str, &'a str)> {
     let mut all: Vec<(&str, &str)> = vec![];
     for row in reports.iter().flat_map(|(_, report)| &report.rows) {
         if all.iter().all(|f| f.0 != row.flag) {
@@ -156,8 +155,8 @@ fn flags<'a>(reports: &'a [(&str, Report)]) -> Vec<(&'a str, &'a str)> {
 pub mod tests {
     use super::*;
 
-    pub fn example(device: &str, flags: &[&str]) -> Report {
-        let row = |flag: &&str| Row {
+    pub fn example(device: &str, flags: &[&str]) -> AblationReport {
+        let row = |flag: &&str| AblationRow {
             model: "m".to_owned(),
             flag: (*flag).to_owned(),
             does: format!("what {flag} does"),
@@ -168,10 +167,10 @@ pub mod tests {
             decode_ratio: Some(0.5),
             prefill_ratio: None,
         };
-        Report {
+        AblationReport {
             date: "2025-01-31".to_owned(),
             command: "gristmill bench m --ablate".to_owned(),
-            machine: Some(Machine {
+            machine: Some(HostMachine {
                 processor: "CPU".to_owned(),
                 features: vec![],
                 cores: 4,
@@ -198,10 +197,10 @@ pub mod tests {
         };
         assert_eq!(
             text(&["x", "z"]),
-            "\n**An idea.** Claimed: Much. Measured: with `x`, a generation +100 %; with `z`, in no run yet. Why: Because.\n"
+            "\n### An idea\n\n- Claim: Much.\n- Measured: with `x`: a decode +100 %; with `z`: no run yet.\n- Explanation: Because.\n"
         );
-        assert!(text(&["y"]).contains("with `y`, a generation +100 %; b generation +100 %."));
-        assert!(text(&[]).contains("Measured: nothing, as it cannot be switched off."));
+        assert!(text(&["y"]).contains("with `y`: a decode +100 %; b decode +100 %."));
+        assert!(text(&[]).contains("Measured: nothing, as it cannot be disabled."));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Running both programs, and reading what they print.
+//! Runs gristmill and llama-bench, and parses their output.
 
 use crate::benchmarks::report::Test;
 use anyhow::{Context, Result, anyhow, bail};
@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// What to do about a peer that is missing or not as expected.
+/// Hint for a peer that is missing or prints something unexpected.
 pub const PEER_HINT: &str = "in llama.cpp's folder, `cmake -B build -DCMAKE_BUILD_TYPE=Release && cmake --build build \
     --target llama-bench`, then --peer build/bin/llama-bench";
 
-const OUR_HINT: &str = "--gristmill wants a gristmill whose `bench --json` prints an object a line; leave it out to build \
-    this tree's";
+const OUR_HINT: &str = "--gristmill needs a gristmill with a `bench --json` that prints one object per line; \
+    leave it out to build this tree's";
 
-/// A measurement: tokens a second, or seconds for the start.
+/// One measurement: tokens/s, or seconds for the start-up test.
 #[derive(Debug, PartialEq)]
 pub struct Sample {
     pub value: f64,
-    /// What has to be read for a token.
+    /// Bytes of weights and KV cache that are read per token.
     pub bytes_per_token: Option<f64>,
-    /// Bytes a second, as this process measured it.
+    /// Read bandwidth in bytes/s, as measured by this process.
     pub read_bandwidth: Option<f64>,
 }
 
@@ -31,7 +31,7 @@ pub struct Gristmill {
     pub isa: Option<String>,
 }
 
-/// One line of `gristmill bench --json`, as far as it is used.
+/// One line of `gristmill bench --json`; other fields are ignored.
 #[derive(Deserialize)]
 struct OurLine {
     test: String,
@@ -57,7 +57,7 @@ impl Gristmill {
             .with_context(|| format!("cannot read what {} printed", self.path.display()))
     }
 
-    /// Seconds until the model is loaded and one token computed, in a process of its own.
+    /// Measures the seconds of a process that loads the model and computes one token.
     fn start(&self, model: &Path) -> Result<Sample> {
         let file = std::env::temp_dir().join(format!("gristmill-start-{}.npy", std::process::id()));
         let mut command = self.command("logits", model);
@@ -65,14 +65,14 @@ impl Gristmill {
         let start = Instant::now();
         let done = output(&mut command);
         let value = start.elapsed().as_secs_f64();
-        // It may not have come to exist.
+        // The file may not exist.
         let _ = std::fs::remove_file(&file);
         done.map(|_| Sample { value, bytes_per_token: None, read_bandwidth: None })
     }
 
     fn command(&self, name: &str, model: &Path) -> Command {
         let mut command = Command::new(&self.path);
-        // The peer computes on the processor, also where there is a GPU.
+        // The peer runs on the CPU, so gristmill does too, even on a machine with a GPU.
         command.arg(name).arg(model).args(["--device", "cpu", "--threads", &self.threads.to_string()]);
         if let Some(isa) = &self.isa {
             command.args(["--isa", isa]);
@@ -86,7 +86,7 @@ fn our_sample(text: &str, test: Test, depth: usize) -> Result<Sample> {
     let Some(line) = lines.iter().find(|l| l.test == test.to_string() && l.depth == depth) else {
         bail!("no line with test {test} and depth {depth}\nhint: {OUR_HINT}");
     };
-    // Speed × bytes is a fraction of the bandwidth.
+    // bandwidth_fraction = speed × bytes / bandwidth.
     let read_bandwidth = line.bandwidth_fraction.filter(|f| *f > 0.0);
     Ok(Sample {
         value: positive(line.tokens_per_second)?,
@@ -98,11 +98,11 @@ fn our_sample(text: &str, test: Test, depth: usize) -> Result<Sample> {
 pub struct LlamaBench {
     pub path: PathBuf,
     pub threads: usize,
-    /// Values of -fa.
+    /// Values of -fa to measure.
     pub flash: Vec<u8>,
 }
 
-/// One line of `llama-bench -o jsonl`, as far as it is used.
+/// One line of `llama-bench -o jsonl`; other fields are ignored.
 #[derive(Deserialize)]
 struct PeerLine {
     build_commit: String,
@@ -114,18 +114,18 @@ struct PeerLine {
     samples_ts: Vec<f64>,
 }
 
-/// A sample of the peer.
+/// One sample of llama-bench.
 #[derive(Debug, PartialEq)]
 pub struct PeerSample {
     pub value: f64,
-    /// Its -fa.
+    /// Value of -fa (flash attention).
     pub flash: u8,
-    /// What it says it was built from.
+    /// Build number and commit that llama-bench reports.
     pub build: String,
 }
 
 impl LlamaBench {
-    /// One for each -fa.
+    /// Returns one sample for each value of -fa.
     pub fn samples(&self, model: &Path, test: Test, depth: usize) -> Result<Vec<PeerSample>> {
         let (p, n) = match test {
             Test::Start => return self.flash.iter().map(|&flash| self.start(model, flash)).collect(),
@@ -182,7 +182,7 @@ fn positive(value: f64) -> Result<f64> {
     Ok(value)
 }
 
-/// JSON objects, one a line.
+/// Parses JSON objects, one per line.
 fn lines<T: DeserializeOwned>(text: &str, hint: &str) -> Result<Vec<T>> {
     let parse = |line: &str| {
         serde_json::from_str(line).map_err(|e| anyhow!("not the JSON expected ({e}): {line}\nhint: {hint}"))
@@ -190,20 +190,21 @@ fn lines<T: DeserializeOwned>(text: &str, hint: &str) -> Result<Vec<T>> {
     text.lines().filter(|line| !line.trim().is_empty()).map(parse).collect()
 }
 
-/// Lines of a failed program's standard error that are repeated; a peer prints hundreds.
-const LAST: usize = 12;
+/// Lines of a failed program's standard error that
+/// the message repeats; llama-bench prints hundreds.
+const LOG_TAIL_LINES: usize = 12;
 
-/// Standard output; a failure says what the program said last.
+/// Returns standard output; a failure quotes the end of standard error.
 fn output(command: &mut Command) -> Result<String> {
     let out = command.output().map_err(|e| {
         let program = command.get_program().to_string_lossy();
-        anyhow!("cannot start {program}: {e}\nhint: is it a program for this machine?")
+        anyhow!("cannot start {program}: {e}\nhint: check that it was built for this machine")
     })?;
     if !out.status.success() {
         let said = String::from_utf8_lossy(&out.stderr);
         let said: Vec<&str> = said.lines().collect();
-        let said = said[said.len().saturating_sub(LAST)..].join("\n");
-        bail!("{command:?}: {}\n{said}\nhint: run this command by itself, see what it misses", out.status);
+        let said = said[said.len().saturating_sub(LOG_TAIL_LINES)..].join("\n");
+        bail!("{command:?}: {}\n{said}\nhint: run this command by itself to see the cause", out.status);
     }
     String::from_utf8(out.stdout).with_context(|| format!("{command:?}: output is not UTF-8"))
 }

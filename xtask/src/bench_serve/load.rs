@@ -1,7 +1,7 @@
-//! Requests under way: so many at a time, or as they arrive.
+//! Load generators: closed loop and open loop.
 
 use crate::serving::clients::{STACK, closed};
-use crate::serving::completions::Piece;
+use crate::serving::completions::CompletionEvent;
 use crate::serving::http::Site;
 use crate::serving::workload::arrivals;
 use anyhow::{Context, Result, anyhow};
@@ -10,15 +10,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Most requests of an open loop that are under way: a server that falls behind must not take this machine's threads with it.
-const UNDER_WAY: usize = 1024;
+/// Maximum in-flight requests of an open loop, so that a
+/// slow server does not exhaust this machine's threads.
+const MAX_IN_FLIGHT: usize = 1024;
 
-/// How requests come.
+/// Arrival process of the requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pace {
-    /// So many clients, each of which asks again once it was answered: a closed loop.
+    /// Closed loop: number of clients, each of which sends its
+    /// next request when the previous one has finished.
     Clients(usize),
-    /// So many requests a second on average, whether or not earlier ones were answered: an open loop.
+    /// Open loop: mean requests per second, independent of completions.
     Rate(f64),
 }
 
@@ -32,41 +34,41 @@ impl std::fmt::Display for Pace {
     }
 }
 
-/// What every request asks for, and of whom.
-pub struct Asking {
+/// Target server, and the parameters shared by all requests.
+pub struct ServeClient {
     pub site: Site,
     pub model: String,
     pub max_tokens: usize,
     pub temperature: f64,
-    /// Besides.
+    /// Additional parameters of the request body.
     pub parameters: Map<String, Value>,
-    /// For each of them.
+    /// Timeout of each request.
     pub timeout: Duration,
-    /// Of the arrivals.
+    /// Seed of the arrival times.
     pub seed: u64,
 }
 
-/// What came of a request that was answered.
+/// Measurements of one completed request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answered {
     pub prompt_tokens: usize,
     pub answer_tokens: usize,
-    /// Seconds from the request to its first text.
+    /// Time to first text (TTFT), in seconds.
     pub first: f64,
-    /// Seconds from each piece of the answer to the next.
+    /// Seconds between consecutive chunks of the stream.
     pub gaps: Vec<f64>,
-    /// Seconds in all.
+    /// Total duration of the request, in seconds.
     pub whole: f64,
 }
 
-/// What came of a run: each request's outcome, and how many seconds they took together.
-pub struct Outcomes {
+/// Outcome of each request, and the duration of the run.
+pub struct ServeOutcomes {
     pub each: Vec<Result<Answered, String>>,
     pub seconds: f64,
 }
 
-/// Sends all of the prompts at that pace.
-pub fn run(asking: &Asking, prompts: &[Value], pace: Pace) -> Outcomes {
+/// Sends all prompts at the given pace.
+pub fn run(asking: &ServeClient, prompts: &[Value], pace: Pace) -> ServeOutcomes {
     let begun = Instant::now();
     let outcomes = Mutex::new(Vec::with_capacity(prompts.len()));
     let note = |outcome: Result<Answered>| {
@@ -85,17 +87,17 @@ pub fn run(asking: &Asking, prompts: &[Value], pace: Pace) -> Outcomes {
         Pace::Rate(rate) => open(asking, prompts, rate, &note),
     }
     let each = outcomes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    Outcomes { each, seconds: begun.elapsed().as_secs_f64() }
+    ServeOutcomes { each, seconds: begun.elapsed().as_secs_f64() }
 }
 
-fn open(asking: &Asking, prompts: &[Value], rate: f64, note: &(impl Fn(Result<Answered>) + Sync)) {
+fn open(asking: &ServeClient, prompts: &[Value], rate: f64, note: &(impl Fn(Result<Answered>) + Sync)) {
     let under_way = AtomicUsize::new(0);
     let begun = Instant::now();
     std::thread::scope(|scope| {
         for (prompt, at) in prompts.iter().zip(arrivals(prompts.len(), rate, asking.seed)) {
             std::thread::sleep(at.saturating_sub(begun.elapsed()));
-            if under_way.load(Ordering::Relaxed) >= UNDER_WAY {
-                note(Err(anyhow!("not sent: {UNDER_WAY} were under way")));
+            if under_way.load(Ordering::Relaxed) >= MAX_IN_FLIGHT {
+                note(Err(anyhow!("not sent: {MAX_IN_FLIGHT} were under way")));
                 continue;
             }
             under_way.fetch_add(1, Ordering::Relaxed);
@@ -111,18 +113,18 @@ fn open(asking: &Asking, prompts: &[Value], rate: f64, note: &(impl Fn(Result<An
     });
 }
 
-/// One request, as a stream.
-fn one(asking: &Asking, prompt: &Value) -> Result<Answered> {
-    // What would end an answer early is passed over, so that all answers are of one length.
+/// Sends one streaming request and measures it.
+fn one(asking: &ServeClient, prompt: &Value) -> Result<Answered> {
+    // `ignore_eos` makes all answers equally long.
     let mut body = json!({
         "model": asking.model, "prompt": prompt, "max_tokens": asking.max_tokens, "temperature": asking.temperature,
         "ignore_eos": true, "stream": true, "stream_options": { "include_usage": true },
     });
     asking.parameters.iter().for_each(|(name, value)| body[name] = value.clone());
     let begun = Instant::now();
-    let (mut pieces, mut last) = (Vec::new(), Piece::default());
+    let (mut pieces, mut last) = (Vec::new(), CompletionEvent::default());
     asking.site.stream("/v1/completions", &body.to_string(), asking.timeout, |data| {
-        let piece = Piece::read(data)?;
+        let piece = CompletionEvent::read(data)?;
         if !piece.text.is_empty() {
             pieces.push(begun.elapsed().as_secs_f64());
         }

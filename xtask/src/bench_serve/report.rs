@@ -1,57 +1,57 @@
-//! What a run comes to, as a row of a table and as JSON.
+//! Reports of load runs: text table, Markdown and JSON.
 
-use super::load::{Outcomes, Pace};
-use crate::machine::Machine;
+use super::load::{Pace, ServeOutcomes};
+use crate::machine::HostMachine;
 use crate::serving::quantiles::Quantiles;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// All that was measured.
+/// All runs of one invocation.
 #[derive(Serialize, Deserialize)]
-pub struct Report {
+pub struct ServeReport {
     pub date: String,
     pub command: String,
-    /// Of gristmill.
+    /// Commit of this checkout.
     pub commit: String,
-    pub machine: Machine,
-    /// What only who measured knows: the model, the device, how other servers were built.
+    pub machine: HostMachine,
+    /// Free text given with --about: model, device, builds of the other servers.
     #[serde(default)]
     pub about: String,
-    pub rows: Vec<Row>,
+    pub rows: Vec<ServeRow>,
 }
 
-/// One run of one server.
+/// Results of one run of one server.
 #[derive(Serialize, Deserialize)]
-pub struct Row {
+pub struct ServeRow {
     pub server: String,
     pub pace: String,
     pub round: u16,
     pub requests: usize,
-    /// What went wrong, and how often.
+    /// Error messages with their counts.
     pub errors: BTreeMap<String, usize>,
     pub seconds: f64,
     pub prompt_tokens: usize,
     pub answer_tokens: usize,
-    /// Tokens of prompts a second, of all requests together; those found in a cache count.
+    /// Prompt tokens per second over all requests, prefix hits included.
     pub prompt_rate: f64,
-    /// Tokens of answers a second, likewise.
+    /// Output tokens per second over all requests.
     pub answer_rate: f64,
-    /// Seconds to the first text.
+    /// Time to first text (TTFT), in seconds.
     pub first: Quantiles,
-    /// Seconds of a token behind the first, on average of each request.
+    /// Mean time per output token after the first (TPOT), per request, in seconds.
     pub token: Quantiles,
-    /// Seconds from one piece of a stream to the next; servers tell several tokens in one.
+    /// Seconds between chunks of a stream; a chunk may hold several tokens.
     pub gap: Quantiles,
-    /// Seconds of a request in all.
+    /// Total duration of a request, in seconds.
     pub whole: Quantiles,
-    /// Of the machine at the end, over a minute.
+    /// One-minute load average of this machine at the end of the run.
     pub load_average: Option<f64>,
 }
 
-impl Row {
-    pub fn new(server: &str, pace: Pace, round: u16, outcomes: Outcomes) -> Row {
-        let Outcomes { each, seconds } = outcomes;
+impl ServeRow {
+    pub fn new(server: &str, pace: Pace, round: u16, outcomes: ServeOutcomes) -> ServeRow {
+        let ServeOutcomes { each, seconds } = outcomes;
         let mut errors = BTreeMap::new();
         for error in each.iter().filter_map(|outcome| outcome.as_ref().err()) {
             *errors.entry(error.clone()).or_default() += 1;
@@ -62,7 +62,7 @@ impl Row {
         let rate = |tokens: usize| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
         let several = good.iter().filter(|answer| answer.answer_tokens > 1);
         let token = several.map(|a| a.gaps.iter().sum::<f64>() / (a.answer_tokens - 1) as f64).collect();
-        Row {
+        ServeRow {
             server: server.to_owned(),
             pace: pace.to_string(),
             round,
@@ -73,17 +73,17 @@ impl Row {
             answer_tokens,
             prompt_rate: rate(prompt_tokens),
             answer_rate: rate(answer_tokens),
-            first: Quantiles::of(good.iter().map(|a| a.first).collect()),
-            token: Quantiles::of(token),
-            gap: Quantiles::of(good.iter().flat_map(|a| a.gaps.iter().copied()).collect()),
-            whole: Quantiles::of(good.iter().map(|a| a.whole).collect()),
+            first: Quantiles::from_samples(good.iter().map(|a| a.first).collect()),
+            token: Quantiles::from_samples(token),
+            gap: Quantiles::from_samples(good.iter().flat_map(|a| a.gaps.iter().copied()).collect()),
+            whole: Quantiles::from_samples(good.iter().map(|a| a.whole).collect()),
             load_average: std::fs::read_to_string("/proc/loadavg").ok().and_then(|t| t.split(' ').next()?.parse().ok()),
         }
     }
 }
 
-/// A table of all rows, and what went wrong below it.
-pub fn table(report: &Report) -> String {
+/// Formats a table of all rows, followed by error counts.
+pub fn table(report: &ServeReport) -> String {
     let head =
         ["server", "pace", "requests", "errors", "in t/s", "out t/s", "first ms", "token ms", "gap ms", "whole ms"];
     let mut lines = vec![head.map(str::to_owned)];
@@ -119,20 +119,20 @@ pub fn table(report: &Report) -> String {
     out
 }
 
-/// The report for a page, a line for each run.
-pub fn markdown(report: &Report) -> String {
-    let Report { date, command, commit, machine, about, rows } = report;
+/// Formats the report as Markdown, one row per run.
+pub fn markdown(report: &ServeReport) -> String {
+    let ServeReport { date, command, commit, machine, about, rows } = report;
     let mut out = format!("- Machine: {machine}\n");
     if !about.is_empty() {
         out += &format!("- {about}\n");
     }
     out += &format!("- Gristmill: {commit}\n- Date: {date}\n- Command: `{command}`\n\n");
-    out += "| server | pace | round | requests | errors | prompts tok/s | answers tok/s | first ms | token ms | gap ms | whole ms |\n";
+    out += "| server | pace | round | requests | errors | prefill tok/s | decode tok/s | TTFT ms | TPOT ms | gap ms | request ms |\n";
     out += "|---|---|---:|---:|---:|---:|---:|---|---|---|---|\n";
     for row in rows {
         let errors: usize = row.errors.values().sum();
         let times = [row.first, row.token, row.gap, row.whole].map(|q| q.show().replace(' ', " / ")).join(" | ");
-        let Row { server, pace, round, requests, prompt_rate, answer_rate, .. } = row;
+        let ServeRow { server, pace, round, requests, prompt_rate, answer_rate, .. } = row;
         out += &format!(
             "| {server} | {pace} | {round} | {requests} | {errors} | {prompt_rate:.0} | {answer_rate:.0} | {times} |\n"
         );
@@ -145,18 +145,18 @@ pub mod tests {
     use super::*;
     use crate::bench_serve::load::Answered;
 
-    /// A report with one row, of three requests of which one failed.
-    pub fn example() -> Report {
+    /// Makes a report with one row of three requests, one of which failed.
+    pub fn example() -> ServeReport {
         let answered = Answered { prompt_tokens: 10, answer_tokens: 5, first: 0.5, gaps: vec![0.1, 0.3], whole: 0.9 };
         let each =
             vec![Ok(answered.clone()), Err("no".into()), Ok(Answered { answer_tokens: 1, gaps: vec![], ..answered })];
-        Report {
+        ServeReport {
             date: "2000-01-01".into(),
             command: "cargo xtask bench-serve".into(),
             commit: "0".into(),
             machine: crate::machine::describe(1).unwrap(),
             about: "A model on a card".into(),
-            rows: vec![Row::new("ours", Pace::Clients(2), 1, Outcomes { each, seconds: 2.0 })],
+            rows: vec![ServeRow::new("ours", Pace::Clients(2), 1, ServeOutcomes { each, seconds: 2.0 })],
         }
     }
 
@@ -165,7 +165,7 @@ pub mod tests {
         let report = example();
         let row = &report.rows[0];
         assert_eq!((row.requests, row.errors["no"], row.prompt_rate, row.answer_rate), (3, 1, 10.0, 3.0));
-        // Four tokens behind the first in 0.4 s; the other has none.
+        // Four tokens after the first in 0.4 s; the other answer has a single token.
         assert!((row.token.p99 - 0.1).abs() < 1e-12 && (row.gap.p99 - 0.3).abs() < 1e-12);
         let table = table(&report);
         assert!(

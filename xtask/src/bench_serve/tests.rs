@@ -1,7 +1,7 @@
-//! Against a server whose answers, pauses and mistakes are known.
+//! Tests against a fake server with known answers, delays and faults.
 
-use super::load::{Asking, Pace, run};
-use super::report::Row;
+use super::load::{Pace, ServeClient, run};
+use super::report::ServeRow;
 use crate::serving::fake::{self, Asked, UnderWay, chunk};
 use crate::serving::http::Site;
 use crate::serving::workload::Prompts;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What the server has seen.
+/// Observations of the fake server.
 #[derive(Default)]
 struct Seen {
     prompts: Mutex<Vec<Vec<u64>>>,
@@ -20,16 +20,17 @@ struct Seen {
     asked: AtomicUsize,
 }
 
-/// Seconds before a piece of an answer.
+/// Delay before each chunk, in seconds.
 const PAUSE: f64 = 0.02;
 const PIECES: usize = 3;
 
-/// One that takes [`PAUSE`] for each of [`PIECES`] pieces of two tokens, and does what `wrong` says for a number of a request.
+/// Starts a server that sends [`PIECES`] chunks of two tokens, [`PAUSE`] apart. `wrong` maps a
+/// request number to a fault.
 fn server(wrong: fn(usize) -> Option<Wrong>) -> (Site, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
     let all = seen.clone();
     let url = fake::serve(move |asked, stream| answer(asked, stream, &all, wrong));
-    (Site::of(&url, false, Some("sesame".into())).unwrap(), seen)
+    (Site::parse(&url, false, Some("sesame".into())).unwrap(), seen)
 }
 
 #[derive(Clone, Copy)]
@@ -59,7 +60,7 @@ fn answer(
     tell(stream, wrong(seen.asked.fetch_add(1, Ordering::SeqCst)), under_way)
 }
 
-/// A stream, which goes wrong behind its first piece if it does.
+/// Sends a stream with the given fault, which occurs after the first chunk unless it is a refusal.
 fn tell(stream: &mut TcpStream, wrong: Option<Wrong>, under_way: UnderWay) -> std::io::Result<()> {
     if matches!(wrong, Some(Wrong::Refuse)) {
         return fake::refuse(stream);
@@ -76,13 +77,13 @@ fn tell(stream: &mut TcpStream, wrong: Option<Wrong>, under_way: UnderWay) -> st
             _ => {}
         }
     }
-    // Who reads the end asks again at once.
+    // Dropped before the end of the stream, since the client then sends its next request at once.
     drop(under_way);
     fake::end(stream, json!({ "prompt_tokens": 8, "completion_tokens": 2 * PIECES }))
 }
 
-fn asking(site: &Site) -> Asking {
-    Asking {
+fn asking(site: &Site) -> ServeClient {
+    ServeClient {
         site: site.clone(),
         model: "m".into(),
         max_tokens: 6,
@@ -97,11 +98,11 @@ fn asking(site: &Site) -> Asking {
 fn a_closed_loop_keeps_its_clients_busy_and_measures_what_they_wait_for() {
     let (site, seen) = server(|_| None);
     let prompts = Prompts { length: 8, common: 3, seed: 5 }.make(&site, 0, 12).unwrap();
-    let row = Row::new("fake", Pace::Clients(4), 1, run(&asking(&site), &prompts, Pace::Clients(4)));
+    let row = ServeRow::new("fake", Pace::Clients(4), 1, run(&asking(&site), &prompts, Pace::Clients(4)));
     assert_eq!((row.requests, row.errors.len(), row.prompt_tokens, row.answer_tokens), (12, 0, 96, 72));
     assert_eq!(seen.most_under_way.load(Ordering::SeqCst), 4);
     assert!(row.first.p50 >= PAUSE && row.gap.p50 >= PAUSE * 0.5, "{:?} {:?}", row.first, row.gap);
-    // Two gaps for the five tokens behind the first.
+    // Two gaps for the five tokens after the first.
     assert!(row.token.p50 >= PAUSE * 2.0 / 5.0 * 0.9 && row.whole.p50 >= PAUSE * PIECES as f64, "{:?}", row.token);
     assert!(row.seconds >= 3.0 * PAUSE * PIECES as f64, "three for each client");
     let mut told = seen.prompts.lock().unwrap().clone();
@@ -115,8 +116,8 @@ fn a_closed_loop_keeps_its_clients_busy_and_measures_what_they_wait_for() {
 fn an_open_loop_does_not_wait() {
     let (site, seen) = server(|_| None);
     let prompts = vec![json!([1, 2]); 30];
-    // Thirty within about 0.06 s, of which each takes that long.
-    let row = Row::new("fake", Pace::Rate(500.0), 1, run(&asking(&site), &prompts, Pace::Rate(500.0)));
+    // Thirty requests arrive within about 0.06 s, and each takes that long.
+    let row = ServeRow::new("fake", Pace::Rate(500.0), 1, run(&asking(&site), &prompts, Pace::Rate(500.0)));
     assert_eq!((row.requests, row.errors.len()), (30, 0), "{:?}", row.errors);
     assert!(seen.most_under_way.load(Ordering::SeqCst) > 4, "{}", seen.most_under_way.load(Ordering::SeqCst));
 }
@@ -125,7 +126,7 @@ fn an_open_loop_does_not_wait() {
 fn what_goes_wrong_is_counted_by_its_cause() {
     let (site, _) = server(|nth| [None, Some(Wrong::Refuse), Some(Wrong::BreakOff), Some(Wrong::Fail)][nth % 4]);
     let prompts = vec![json!([1, 2]); 8];
-    let row = Row::new("fake", Pace::Clients(1), 1, run(&asking(&site), &prompts, Pace::Clients(1)));
+    let row = ServeRow::new("fake", Pace::Clients(1), 1, run(&asking(&site), &prompts, Pace::Clients(1)));
     let counts: Vec<(&str, usize)> = row.errors.iter().map(|(error, &count)| (error.as_str(), count)).collect();
     let expected = [("an error in the stream: no more", 2), ("status 429: busy", 2), ("the answer broke off", 2)];
     assert_eq!(counts, expected);
@@ -135,7 +136,7 @@ fn what_goes_wrong_is_counted_by_its_cause() {
 #[test]
 fn a_server_that_stalls_is_not_waited_for() {
     let (site, _) = server(|_| Some(Wrong::Stall));
-    let asking = Asking { timeout: Duration::from_secs(1), ..asking(&site) };
+    let asking = ServeClient { timeout: Duration::from_secs(1), ..asking(&site) };
     let outcomes = run(&asking, &[json!([1])], Pace::Clients(1));
     assert_eq!(outcomes.each, [Err("no answer in time".to_owned())]);
     assert!(outcomes.seconds < 2.5, "{}", outcomes.seconds);
@@ -143,10 +144,10 @@ fn a_server_that_stalls_is_not_waited_for() {
 
 #[test]
 fn only_this_machine_is_loaded_unless_said() {
-    let error = Site::of("http://192.0.2.1:80", false, None).unwrap_err().to_string();
+    let error = Site::parse("http://192.0.2.1:80", false, None).unwrap_err().to_string();
     assert!(error.contains("hint: --anywhere"), "{error}");
-    assert!(Site::of("http://192.0.2.1:80", true, None).is_ok());
-    assert!(Site::of("https://127.0.0.1", false, None).unwrap_err().to_string().contains("hint:"));
+    assert!(Site::parse("http://192.0.2.1:80", true, None).is_ok());
+    assert!(Site::parse("https://127.0.0.1", false, None).unwrap_err().to_string().contains("hint:"));
 }
 
 fn options(line: &str) -> super::Options {

@@ -1,49 +1,49 @@
-//! What `xtask bench-peer` measured: the file's form, its statistics, its table.
+//! Reports of `xtask bench-peer`: file format, statistics and Markdown table.
 
-use crate::machine::Machine;
+use crate::machine::HostMachine;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
 
 /// One run of `xtask bench-peer`.
 #[derive(Serialize, Deserialize)]
-pub struct Report {
+pub struct BenchReport {
     pub date: String,
     pub command: String,
-    pub machine: Machine,
-    /// Of gristmill.
+    pub machine: HostMachine,
+    /// Commit that gristmill was built from.
     pub commit: String,
     pub peer: Peer,
-    pub rows: Vec<Row>,
+    pub rows: Vec<BenchRow>,
 }
 
-/// The other program.
+/// The program that gristmill is compared with.
 #[derive(Default, Serialize, Deserialize)]
 pub struct Peer {
-    /// In the words of whoever measured.
+    /// Name given with --peer-name.
     pub name: String,
-    /// In its own.
+    /// Build number and commit that the peer reports.
     pub build: String,
 }
 
-/// One test of one model.
+/// Results of one test of one model.
 #[derive(Serialize, Deserialize)]
-pub struct Row {
+pub struct BenchRow {
     pub model: String,
     pub test: Test,
     pub depth: usize,
     pub gristmill: Side,
-    /// The peer's ways of computing attention.
+    /// One side for each -fa setting of the peer.
     pub peer: Vec<Side>,
-    /// What gristmill has to read for a token.
+    /// Bytes that gristmill reads per token.
     pub bytes_per_token: Option<f64>,
 }
 
 #[derive(Serialize, Deserialize)]
 pub struct Side {
     pub label: String,
-    /// In the order they were taken: tokens a second, or seconds for the start.
+    /// Samples in the order taken: tokens/s, or seconds for the start-up test.
     pub samples: Vec<f64>,
-    /// The share of all cores that other programs used during each sample; empty where the system does not say.
+    /// Share of all cores that other programs used during each sample; empty if unknown.
     #[serde(default)]
     pub others: Vec<f64>,
 }
@@ -53,7 +53,7 @@ pub struct Side {
 pub enum Test {
     Prompt(usize),
     Generation(usize),
-    /// A process that loads the model and computes one token.
+    /// Start-up: a process that loads the model and computes one token.
     Start,
 }
 
@@ -88,61 +88,61 @@ impl TryFrom<String> for Test {
 }
 
 impl Test {
-    /// A sample with its unit.
+    /// Formats a sample with its unit.
     pub fn show(self, value: f64) -> String {
         format!("{value:.2} {}", if self == Test::Start { "s" } else { "tok/s" })
     }
 }
 
-/// Of samples.
+/// Minimum, median and maximum of samples.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Spread {
+pub struct SampleSpread {
     pub least: f64,
     pub median: f64,
     pub most: f64,
 }
 
-impl Spread {
-    /// `None` without samples.
-    pub fn of(samples: &[f64]) -> Option<Spread> {
+impl SampleSpread {
+    /// Returns `None` without samples.
+    pub fn from_samples(samples: &[f64]) -> Option<SampleSpread> {
         let mut sorted = samples.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         let (least, most) = (*sorted.first()?, *sorted.last()?);
-        // The two in the middle, which are one if the number is odd.
+        // Mean of the two middle samples, which coincide if the count is odd.
         let median = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
-        Some(Spread { least, median, most })
+        Some(SampleSpread { least, median, most })
     }
 }
 
-impl fmt::Display for Spread {
+impl fmt::Display for SampleSpread {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{:.2} / **{:.2}** / {:.2}", self.least, self.median, self.most)
     }
 }
 
-impl Row {
-    /// The peer's best way by its median.
-    pub fn best(&self) -> Option<(&Side, Spread)> {
+impl BenchRow {
+    /// Returns the peer's -fa setting with the better median.
+    pub fn best(&self) -> Option<(&Side, SampleSpread)> {
         let sign = if self.test == Test::Start { -1.0 } else { 1.0 };
-        let spreads = self.peer.iter().filter_map(|side| Some((side, Spread::of(&side.samples)?)));
+        let spreads = self.peer.iter().filter_map(|side| Some((side, SampleSpread::from_samples(&side.samples)?)));
         spreads.max_by(|(_, a), (_, b)| (sign * a.median).total_cmp(&(sign * b.median)))
     }
 
-    /// How many times as fast gristmill is.
-    fn ratio(&self, ours: Spread, peer: Spread) -> f64 {
+    /// Returns gristmill's speed relative to the peer's.
+    fn ratio(&self, ours: SampleSpread, peer: SampleSpread) -> f64 {
         if self.test == Test::Start { peer.median / ours.median } else { ours.median / peer.median }
     }
 }
 
-/// The report as Markdown.
-pub fn markdown(report: &Report) -> String {
+/// Formats the report as Markdown.
+pub fn markdown(report: &BenchReport) -> String {
     let mut out = String::new();
     write_markdown(&mut out, report).unwrap_or_else(|fmt::Error| unreachable!("a string takes all"));
     out
 }
 
-fn write_markdown(out: &mut String, report: &Report) -> fmt::Result {
-    let Report { date, command, machine, commit, peer, rows } = report;
+fn write_markdown(out: &mut String, report: &BenchReport) -> fmt::Result {
+    let BenchReport { date, command, machine, commit, peer, rows } = report;
     writeln!(out, "- Machine: {machine}")?;
     writeln!(out, "- Gristmill: {commit}")?;
     writeln!(out, "- Peer: {}, {}", peer.name, peer.build)?;
@@ -150,7 +150,7 @@ fn write_markdown(out: &mut String, report: &Report) -> fmt::Result {
     writeln!(out, "- Command: `{command}`")?;
     let sides = rows.iter().flat_map(|row| row.peer.iter().chain([&row.gristmill]));
     let others: Vec<f64> = sides.flat_map(|side| side.others.iter().map(|share| share * 100.0)).collect();
-    if let Some(Spread { least, median, most }) = Spread::of(&others) {
+    if let Some(SampleSpread { least, median, most }) = SampleSpread::from_samples(&others) {
         writeln!(
             out,
             "- Other programs used {least:.0} / **{median:.0}** / {most:.0} % of the cores during the samples"
@@ -160,12 +160,15 @@ fn write_markdown(out: &mut String, report: &Report) -> fmt::Result {
     writeln!(out, "| model | test | depth | gristmill | peer | its best | unit | ratio | bandwidth |")?;
     writeln!(out, "|---|---|---:|---:|---:|---|---|---:|---:|")?;
     for row in rows {
-        let (Some(ours), Some((side, theirs))) = (Spread::of(&row.gristmill.samples), row.best()) else { continue };
+        let (Some(ours), Some((side, theirs))) = (SampleSpread::from_samples(&row.gristmill.samples), row.best())
+        else {
+            continue;
+        };
         let unit = if row.test == Test::Start { "s" } else { "tok/s" };
         let share = row.bytes_per_token.zip(machine.read_bandwidth).map(|(bytes, most)| bytes * ours.median / most);
         let share = share.map_or(String::new(), |share| format!("{:.0} %", share * 100.0));
         let ratio = row.ratio(ours, theirs);
-        let Row { model, test, depth, .. } = row;
+        let BenchRow { model, test, depth, .. } = row;
         writeln!(
             out,
             "| {model} | {test} | {depth} | {ours} | {theirs} | {} | {unit} | {ratio:.2} | {share} |",
@@ -179,13 +182,13 @@ fn write_markdown(out: &mut String, report: &Report) -> fmt::Result {
 pub mod tests {
     use super::*;
 
-    pub fn example() -> Report {
+    pub fn example() -> BenchReport {
         let side = |label: &str, samples: &[f64]| Side {
             label: label.to_owned(),
             samples: samples.to_vec(),
             others: vec![0.25; samples.len()],
         };
-        let row = |test, ours: &[f64], zero: &[f64], one: &[f64], bytes| Row {
+        let row = |test, ours: &[f64], zero: &[f64], one: &[f64], bytes| BenchRow {
             model: "m.gguf".to_owned(),
             test,
             depth: 0,
@@ -193,10 +196,10 @@ pub mod tests {
             peer: vec![side("-fa 0", zero), side("-fa 1", one)],
             bytes_per_token: bytes,
         };
-        Report {
+        BenchReport {
             date: "2025-01-31".to_owned(),
             command: "cargo xtask bench-peer".to_owned(),
-            machine: Machine {
+            machine: HostMachine {
                 processor: "CPU".to_owned(),
                 features: vec!["avx2".to_owned()],
                 cores: 4,
@@ -215,11 +218,11 @@ pub mod tests {
 
     #[test]
     fn spreads() {
-        let spread = |least, median, most| Some(Spread { least, median, most });
-        assert_eq!(Spread::of(&[]), None);
-        assert_eq!(Spread::of(&[2.0]), spread(2.0, 2.0, 2.0));
-        assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), spread(1.0, 2.0, 3.0));
-        assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 8.0]), spread(1.0, 3.0, 8.0));
+        let spread = |least, median, most| Some(SampleSpread { least, median, most });
+        assert_eq!(SampleSpread::from_samples(&[]), None);
+        assert_eq!(SampleSpread::from_samples(&[2.0]), spread(2.0, 2.0, 2.0));
+        assert_eq!(SampleSpread::from_samples(&[3.0, 1.0, 2.0]), spread(1.0, 2.0, 3.0));
+        assert_eq!(SampleSpread::from_samples(&[4.0, 1.0, 2.0, 8.0]), spread(1.0, 3.0, 8.0));
     }
 
     #[test]
@@ -249,7 +252,7 @@ pub mod tests {
     #[test]
     fn a_report_is_read_back() -> serde_json::Result<()> {
         let text = serde_json::to_string(&example())?;
-        let again: Report = serde_json::from_str(&text)?;
+        let again: BenchReport = serde_json::from_str(&text)?;
         assert_eq!(markdown(&again), markdown(&example()));
         Ok(())
     }

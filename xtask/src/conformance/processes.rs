@@ -1,5 +1,6 @@
-//! A process for each test, or for each part of its cases: several at a time, each for so long at most. A kernel that crashes ends its process alone; which schedule
-//! that was is recorded, and the test goes on without it.
+//! Runs each test, or each part of its cases, in a process of its own, several at a time and with a
+//! timeout. A kernel that crashes ends only its process; the schedule
+//! is recorded, and the test continues without it.
 
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, VecDeque};
@@ -10,12 +11,12 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a process is looked at.
-const LOOK: Duration = Duration::from_millis(50);
-/// How many schedules of one test may end its process before it is given up: there is something to mend.
-const CRASHES: usize = 20;
+/// Interval between checks of a process.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Crashing schedules after which a test is abandoned.
+const MAX_CRASHES: usize = 20;
 
-/// A test, and which part of its cases, of how many.
+/// A test, and the part of its cases: index from 1, and number of parts.
 pub struct Job {
     pub test: String,
     pub part: (usize, usize),
@@ -28,7 +29,7 @@ impl Job {
             (i, n) => format!("{}, {i}/{n}", self.test),
         }
     }
-    /// Its file, as the test names it (`Record` in `tensor/tests/conformance/progress.rs`).
+    /// Returns a file of the job, named as by `Record` in `tensor/tests/conformance/progress.rs`.
     fn file(&self, folder: &Path, extension: &str) -> PathBuf {
         let (i, n) = self.part;
         let part = if n == 1 { String::new() } else { format!("@{i}of{n}") };
@@ -36,55 +37,55 @@ impl Job {
     }
 }
 
-/// How a job came to its end.
+/// Final state of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ended {
+pub enum JobResult {
     Passed,
-    /// A tool is missing.
+    /// A required tool is missing.
     Skipped,
     Failed,
-    /// A schedule ended its process.
+    /// A schedule crashed its process.
     Crashed,
-    /// It took longer than a process may.
+    /// The process exceeded its time limit.
     TimedOut,
-    /// The run was ended before it was done.
+    /// The run ended before the job was done.
     Left,
 }
 
-/// Names of the ends, in their order.
-const ENDS: [(Ended, &str); 6] = [
-    (Ended::Passed, "passed"),
-    (Ended::Skipped, "skipped"),
-    (Ended::Failed, "failed"),
-    (Ended::Crashed, "crashed"),
-    (Ended::TimedOut, "timed out"),
-    (Ended::Left, "left"),
+/// Names of the results, in the order of the table.
+const RESULT_NAMES: [(JobResult, &str); 6] = [
+    (JobResult::Passed, "passed"),
+    (JobResult::Skipped, "skipped"),
+    (JobResult::Failed, "failed"),
+    (JobResult::Crashed, "crashed"),
+    (JobResult::TimedOut, "timed out"),
+    (JobResult::Left, "left"),
 ];
 
-/// What all processes have in common.
+/// Settings shared by all processes.
 pub struct Run<'a> {
     pub binary: &'a Path,
     pub folder: &'a Path,
     pub environment: Vec<(&'static str, String)>,
-    /// Of one process.
+    /// Time limit of one process.
     pub limit: Option<Duration>,
-    /// When the run ends, done or not.
+    /// Time when the run ends, even if jobs remain.
     pub until: Option<Instant>,
 }
 
 impl Run<'_> {
-    /// Runs all, so many at a time; how each ended, in their order.
-    pub fn all(&self, jobs: Vec<Job>, at_a_time: usize) -> Result<Vec<(Job, Ended)>> {
+    /// Runs all jobs, `at_a_time` of them concurrently; returns their results in the same order.
+    pub fn all(&self, jobs: Vec<Job>, at_a_time: usize) -> Result<Vec<(Job, JobResult)>> {
         let count = jobs.len();
         let queue: Mutex<VecDeque<(usize, Job)>> = Mutex::new(jobs.into_iter().enumerate().collect());
-        let done: Mutex<Vec<(usize, Job, Ended)>> = Mutex::new(Vec::new());
+        let done: Mutex<Vec<(usize, Job, JobResult)>> = Mutex::new(Vec::new());
         let take = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let work = || -> Result<()> {
             while let Some((i, job)) = take() {
                 let start = Instant::now();
                 let how = self.job(&job)?;
                 let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                if start.elapsed() > LOOK || how != Ended::Left {
+                if start.elapsed() > POLL_INTERVAL || how != JobResult::Left {
                     let (n, seconds) = (done.len() + 1, start.elapsed().as_secs_f64());
                     println!("[{n}/{count}] {}: {} after {seconds:.1} s", job.name(), how.name());
                 }
@@ -100,13 +101,13 @@ impl Run<'_> {
         done.sort_by_key(|(i, ..)| *i);
         Ok(done.into_iter().map(|(_, job, how)| (job, how)).collect())
     }
-    /// One job, started again without the schedules that end its process.
-    fn job(&self, job: &Job) -> Result<Ended> {
+    /// Runs one job, restarting it without each schedule that crashed.
+    fn job(&self, job: &Job) -> Result<JobResult> {
         let (log, now) = (job.file(self.folder, "log"), job.file(self.folder, "now"));
         let mut crashes = 0;
         loop {
             if self.until.is_some_and(|until| Instant::now() >= until) {
-                return Ok(Ended::Left);
+                return Ok(JobResult::Left);
             }
             let mut child = self.start(job, &log)?;
             let status = match self.wait(&mut child)? {
@@ -117,25 +118,25 @@ impl Run<'_> {
             match schedule {
                 Some(schedule) => {
                     crashes += 1;
-                    // The record's test leaves it out from now on.
+                    // The test reads this record and skips the schedule from now on.
                     let line = format!("fatal\t{}, {status}\n", schedule.trim_end());
                     OpenOptions::new()
                         .create(true)
                         .append(true)
                         .open(job.file(self.folder, "tsv"))?
                         .write_all(line.as_bytes())?;
-                    if crashes == CRASHES {
-                        return Ok(Ended::Crashed);
+                    if crashes == MAX_CRASHES {
+                        return Ok(JobResult::Crashed);
                     }
                 }
-                None if !status.success() => return Ok(Ended::Failed),
-                None if crashes > 0 => return Ok(Ended::Crashed),
-                None if fs::read_to_string(&log)?.contains("skipped: conformance") => return Ok(Ended::Skipped),
-                None => return Ok(Ended::Passed),
+                None if !status.success() => return Ok(JobResult::Failed),
+                None if crashes > 0 => return Ok(JobResult::Crashed),
+                None if fs::read_to_string(&log)?.contains("skipped: conformance") => return Ok(JobResult::Skipped),
+                None => return Ok(JobResult::Passed),
             }
         }
     }
-    /// The process of a job; what it says goes to its log.
+    /// Starts the process of a job, with its output in a log file.
     fn start(&self, job: &Job, log: &Path) -> Result<Child> {
         if let Err(e) = fs::remove_file(job.file(self.folder, "now"))
             && e.kind() != io::ErrorKind::NotFound
@@ -152,8 +153,8 @@ impl Run<'_> {
         test.stdout(log.try_clone()?).stderr(log);
         test.spawn().with_context(|| format!("cannot start {}", self.binary.display()))
     }
-    /// Its status, or why it was ended.
-    fn wait(&self, child: &mut Child) -> io::Result<Result<ExitStatus, Ended>> {
+    /// Waits for the exit status; returns the reason if the process was killed.
+    fn wait(&self, child: &mut Child) -> io::Result<Result<ExitStatus, JobResult>> {
         let start = Instant::now();
         loop {
             if let Some(status) = child.try_wait()? {
@@ -163,14 +164,14 @@ impl Run<'_> {
             if late || self.until.is_some_and(|until| Instant::now() >= until) {
                 child.kill()?;
                 child.wait()?;
-                return Ok(Err(if late { Ended::TimedOut } else { Ended::Left }));
+                return Ok(Err(if late { JobResult::TimedOut } else { JobResult::Left }));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// The schedule that a process was busy with, and what it did to it.
+/// Reads the schedule that a process was working on, and the operation, from its `now` file.
 fn under_way(now: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(now) {
         Ok(text) => Ok(Some(text)),
@@ -179,27 +180,29 @@ fn under_way(now: &Path) -> io::Result<Option<String>> {
     }
 }
 
-impl Ended {
+impl JobResult {
     fn name(self) -> &'static str {
-        ENDS.iter().find(|(how, _)| *how == self).expect("every end has a name").1
+        RESULT_NAMES.iter().find(|(how, _)| *how == self).expect("every end has a name").1
     }
 }
 
-/// Jobs by device and end, and those that have not passed by name.
-pub fn table(ended: &[(Job, Ended)]) -> String {
-    let mut counts: BTreeMap<&str, BTreeMap<Ended, usize>> = BTreeMap::new();
+/// Formats job counts by device and result, and lists the jobs that did not pass.
+pub fn table(ended: &[(Job, JobResult)]) -> String {
+    let mut counts: BTreeMap<&str, BTreeMap<JobResult, usize>> = BTreeMap::new();
     for (job, how) in ended {
         let device = job.test.split("::").next().unwrap_or_default();
         *counts.entry(device).or_default().entry(*how).or_default() += 1;
     }
     let mut out = format!("{:<10}", "device");
-    ENDS.iter().for_each(|(_, name)| out += &format!(" {name:>9}"));
+    RESULT_NAMES.iter().for_each(|(_, name)| out += &format!(" {name:>9}"));
     for (device, counts) in counts {
         out += &format!("\n{device:<10}");
-        ENDS.iter().for_each(|(how, _)| out += &format!(" {:>9}", counts.get(how).copied().unwrap_or_default()));
+        RESULT_NAMES
+            .iter()
+            .for_each(|(how, _)| out += &format!(" {:>9}", counts.get(how).copied().unwrap_or_default()));
     }
     out += "\n";
-    for (end, name) in &ENDS[1..] {
+    for (end, name) in &RESULT_NAMES[1..] {
         let named: Vec<String> = ended.iter().filter(|(_, how)| how == end).map(|(job, _)| job.name()).collect();
         if !named.is_empty() {
             out += &format!("{name}: {}\n", named.join("; "));
@@ -212,7 +215,8 @@ pub fn table(ended: &[(Job, Ended)]) -> String {
 mod tests {
     use super::*;
 
-    /// Speaks as the tests do: one schedule of `cpu::crash` ends its process, and `cpu::slow` never ends.
+    /// Imitates the test executable: one schedule of
+    /// `cpu::crash` crashes, and `cpu::slow` never ends.
     const TESTS: &str = r#"#!/bin/sh
 file="$GRISTMILL_RECORD/$(echo $2 | sed s/::/-/)"
 case $2 in
@@ -245,8 +249,8 @@ esac
         let mut jobs: Vec<Job> = names.into_iter().map(|name| job(name, (1, 1))).collect();
         jobs.push(job("threads::a", (2, 3)));
         let ended = run.all(jobs, 3).unwrap();
-        let how: Vec<Ended> = ended.iter().map(|(_, how)| *how).collect();
-        use Ended::*;
+        let how: Vec<JobResult> = ended.iter().map(|(_, how)| *how).collect();
+        use JobResult::*;
         assert!(how == [Passed, Failed, Crashed, TimedOut, Skipped, Passed], "{}", table(&ended));
         let crash = fs::read_to_string(folder.join("cpu-crash.tsv")).unwrap();
         assert!(crash.starts_with("fatal\tone / seed 3\trun, signal: 11"), "{crash}");

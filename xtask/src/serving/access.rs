@@ -1,27 +1,27 @@
-//! How a server is reached: options of every command that asks one.
+//! Command-line options for reaching a server.
 
 use super::servers::{Named, Running};
 use anyhow::Result;
 
-/// For `#[command(flatten)]`.
+/// Options that commands include with `#[command(flatten)]`.
 #[derive(clap::Args)]
 pub struct Access {
-    /// The model, where a server has several [default: the first that it names]
+    /// Model to request [default: the first one that the server lists]
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// The key that servers want
+    /// API key, sent as a bearer token
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// Servers may be on other machines
+    /// Allow servers on other machines
     #[arg(long)]
     anywhere: bool,
 }
 
 impl Access {
-    /// A server that answers, and the name of its model that is asked.
+    /// Connects to a server, or starts it; returns it and the model's name.
     ///
     /// # Errors
-    /// When it cannot be started, does not get ready, or has no model.
+    /// If the server cannot be started, does not become ready, or lists no model.
     pub fn begin(&self, server: &Named) -> Result<(Running, String)> {
         let running = Running::begin(server, self.anywhere, self.api_key.clone())?;
         let model = self.model.clone().map_or_else(|| running.model(), Ok)?;

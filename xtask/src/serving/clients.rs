@@ -1,11 +1,12 @@
-//! Clients that ask at the same time, each in a thread.
+//! Concurrent clients, one thread each.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of the stack of a client's thread.
+/// Stack size of a client's thread, in bytes.
 pub const STACK: usize = 512 << 10;
 
-/// Does the things of numbers below `count`, each client the next one as soon as it is done with another, as long as that says true: a closed loop. Tells how many clients there was no thread for.
+/// Runs a closed loop: each client calls `each` with the next number below `count` until it returns
+/// false. Returns the number of clients whose thread could not be started.
 pub fn closed(count: usize, clients: usize, each: &(impl Fn(usize) -> bool + Sync)) -> usize {
     let next = AtomicUsize::new(0);
     let client = || {

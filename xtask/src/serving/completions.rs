@@ -1,25 +1,25 @@
-//! What an event of a stream of `/v1/completions` says.
+//! Events of a `/v1/completions` stream.
 
 use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 
-/// One event.
+/// One event of the stream.
 #[derive(Debug, Default)]
-pub struct Piece {
-    /// What it adds to the answer.
+pub struct CompletionEvent {
+    /// Text that the event appends to the answer; may be empty.
     pub text: String,
-    /// Why the answer ends with it, if it does.
+    /// The `finish_reason`, if the event ends the answer.
     pub finish: Option<String>,
-    /// What the answer took, where it says so: an object.
+    /// The `usage` object; null if the event has none.
     pub usage: Value,
 }
 
-impl Piece {
-    /// Reads the data of an event.
+impl CompletionEvent {
+    /// Parses the data of an event.
     ///
     /// # Errors
-    /// When it is no JSON, or tells of an error.
-    pub fn read(data: &str) -> Result<Piece> {
+    /// If the data is not JSON, or reports an error.
+    pub fn read(data: &str) -> Result<CompletionEvent> {
         let mut said: Value = serde_json::from_str(data).context("an event that is no JSON")?;
         if let Some(error) = said.get("error") {
             return Err(anyhow!(
@@ -30,9 +30,9 @@ impl Piece {
         let usage = said.get_mut("usage").map(Value::take).unwrap_or_default();
         let choice = &said["choices"][0];
         let text = |name: &str| choice[name].as_str().map(str::to_owned);
-        Ok(Piece { text: text("text").unwrap_or_default(), finish: text("finish_reason"), usage })
+        Ok(CompletionEvent { text: text("text").unwrap_or_default(), finish: text("finish_reason"), usage })
     }
-    /// A number of what the answer took.
+    /// Returns a count of `usage`, such as `completion_tokens`.
     pub fn count(&self, name: &str) -> Option<usize> {
         self.usage[name].as_u64().map(|count| count as usize)
     }

@@ -1,4 +1,4 @@
-//! A server for tests: what it answers is the test's affair, sockets and HTTP are here.
+//! Fake HTTP server for tests: sockets and HTTP are here, answers come from the test.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Result, Write};
@@ -6,10 +6,10 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A request as it came.
+/// An HTTP request as received.
 pub struct Asked {
     pub head: String,
-    /// Null where there is none.
+    /// JSON body; null if there is none.
     pub body: Value,
 }
 
@@ -23,13 +23,14 @@ impl Asked {
         reader.read_exact(&mut body)?;
         Ok(Asked { head, body: serde_json::from_slice(&body).unwrap_or_default() })
     }
-    /// The request's method and path are these.
+    /// Whether method and path are `what`, such as `GET /metrics`.
     pub fn is(&self, what: &str) -> bool {
         self.head.starts_with(&format!("{what} "))
     }
 }
 
-/// Answers each request on a connection and in a thread of its own; the address of the server, which ends with the tests.
+/// Answers each connection in a thread of its own; returns the server's address. The server lives
+/// as long as the test process.
 pub fn serve(answer: impl Fn(&Asked, &mut TcpStream) -> Result<()> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -37,24 +38,24 @@ pub fn serve(answer: impl Fn(&Asked, &mut TcpStream) -> Result<()> + Send + Sync
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let answer = answer.clone();
-            // Whoever has gone does not read it.
+            // An error means that the client has disconnected.
             std::thread::spawn(move || Asked::read(&stream).and_then(|asked| answer(&asked, &mut stream)));
         }
     });
     url
 }
 
-/// An answer that is told at once.
+/// Sends a complete answer that is not chunked.
 pub fn whole(stream: &mut TcpStream, text: &str) -> Result<()> {
     write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len())
 }
 
-/// Too many ask.
+/// Refuses the request with status 429.
 pub fn refuse(stream: &mut TcpStream) -> Result<()> {
     write!(stream, "HTTP/1.1 429 Busy\r\nContent-Length: 4\r\n\r\nbusy")
 }
 
-/// A token for every word, and one more for the first.
+/// Returns one token per word, preceded by a start token.
 pub fn tokenize(asked: &Asked, stream: &mut TcpStream) -> Result<()> {
     let id = |word: &str| word.bytes().fold(0, |id, byte| id * 31 % 65_521 + u64::from(byte));
     let words = asked.body["content"].as_str().unwrap().split(' ').map(id);
@@ -62,18 +63,18 @@ pub fn tokenize(asked: &Asked, stream: &mut TcpStream) -> Result<()> {
     whole(stream, &json!({ "tokens": ids }).to_string())
 }
 
-/// The beginning of an answer in [chunks](chunk).
+/// Sends the head of an answer in [chunks](chunk).
 pub fn begin(stream: &mut TcpStream) -> Result<()> {
     write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
 }
 
-/// One chunk; the empty one is the last.
+/// Sends one chunk; an empty chunk is the last.
 pub fn chunk(stream: &mut TcpStream, text: &str) -> Result<()> {
-    // In one piece, so that it is not sent in several.
+    // A single write, so that the chunk is not split.
     stream.write_all(format!("{:x};x=y\r\n{text}\r\n", text.len()).as_bytes())
 }
 
-/// An event of a stream, in two chunks, whose bounds are not those of lines.
+/// Sends an event in two chunks, split within a line.
 pub fn event(stream: &mut TcpStream, data: &Value) -> Result<()> {
     let data = format!("data: {data}\n\n");
     let (one, other) = data.split_at(9);
@@ -81,18 +82,18 @@ pub fn event(stream: &mut TcpStream, data: &Value) -> Result<()> {
     chunk(stream, other)
 }
 
-/// The end of a stream.
+/// Ends a stream with a usage event and `[DONE]`.
 pub fn end(stream: &mut TcpStream, usage: Value) -> Result<()> {
     let usage = json!({ "choices": [], "usage": usage });
     chunk(stream, &format!("data: {usage}\n\ndata: [DONE]\n\n"))?;
     chunk(stream, "")
 }
 
-/// Counts whatever is under way, as long as it is not dropped.
+/// Counts a request as in flight until it is dropped.
 pub struct UnderWay<'a>(&'a AtomicUsize);
 
 impl UnderWay<'_> {
-    /// One more, and how many there are with it.
+    /// Increments the count; returns the guard and the new count.
     pub fn new(count: &AtomicUsize) -> (UnderWay<'_>, usize) {
         let now = count.fetch_add(1, Ordering::SeqCst) + 1;
         (UnderWay(count), now)
@@ -111,7 +112,7 @@ struct Line<T: clap::Args> {
     options: T,
 }
 
-/// A command's options, of a line whose words are parted by `|`.
+/// Parses a command's options from words separated by `|`.
 pub fn options<T: clap::Args>(line: &str) -> T {
     <Line<T> as clap::Parser>::parse_from(line.split('|')).options
 }

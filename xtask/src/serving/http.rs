@@ -1,30 +1,31 @@
-//! A client of HTTP that notes when each line of an answer comes. Plain, over the sockets of the standard library: what it costs is what it measures.
+//! Minimal HTTP client that delivers the events of a stream as they arrive. It uses plain sockets
+//! of the standard library, so that its overhead does not distort the measurements.
 
 use anyhow::{Context, Result, anyhow, bail};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Most bytes of a line, and of an answer that is no stream.
-const MOST: u64 = 8 << 20;
-/// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(10);
+/// Maximum bytes of a line, and of an answer that is not a stream.
+const MAX_BODY_BYTES: u64 = 8 << 20;
+/// Timeout of connecting to a server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a server is, and the key to it.
+/// Address of a server, and its API key.
 #[derive(Clone, Debug)]
 pub struct Site {
     host: String,
     address: SocketAddr,
-    /// Sent as a bearer's.
+    /// Sent as a bearer token.
     pub key: Option<String>,
 }
 
 impl Site {
-    /// The server of `http://HOST:PORT`.
+    /// Parses an address such as `http://HOST:PORT`.
     ///
     /// # Errors
-    /// When it is no such address, or leads to another machine and may not.
-    pub fn of(url: &str, anywhere: bool, key: Option<String>) -> Result<Site> {
+    /// If it is not such an address, or is on another machine and `anywhere` is false.
+    pub fn parse(url: &str, anywhere: bool, key: Option<String>) -> Result<Site> {
         let hint = "hint: an address looks like http://127.0.0.1:8080";
         let rest =
             url.trim_end_matches('/').strip_prefix("http://").ok_or_else(|| anyhow!("{url}: not http://\n{hint}"))?;
@@ -33,18 +34,19 @@ impl Site {
         let found = with_port.to_socket_addrs().map_err(|error| anyhow!("{url}: {error}\n{hint}"))?;
         let address = found.into_iter().next().ok_or_else(|| anyhow!("{url}: no address\n{hint}"))?;
         if !anywhere && !address.ip().is_loopback() {
-            bail!("{url} is not on this machine\nhint: --anywhere, if that server is yours to load");
+            bail!("{url} is not on this machine\nhint: --anywhere, if you may load that server");
         }
         Ok(Site { host: host.to_owned(), address, key })
     }
 
-    /// Asks, with a body as JSON if there is one; the status, and what can be read of the answer by then.
+    /// Sends a request, with a JSON body if given; returns the status and a reader of the body.
     ///
     /// # Errors
-    /// When there is no answer in time.
+    /// If there is no answer by the deadline.
     fn ask(&self, path: &str, body: Option<&str>, by: Instant) -> Result<Answer> {
         let left = || by.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let mut stream = TcpStream::connect_timeout(&self.address, CONNECT.min(left())).context("cannot connect")?;
+        let mut stream =
+            TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT.min(left())).context("cannot connect")?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(left()))?;
         let method = if body.is_some() { "POST" } else { "GET" };
@@ -68,10 +70,10 @@ impl Site {
         Ok(Answer { status, lines: Body { reader, chunked, left: 0, ended: false, held: Vec::new() } })
     }
 
-    /// The whole of a short answer; an error of its own where the status is not 200.
+    /// Returns the body of an answer with status 200.
     ///
     /// # Errors
-    /// When there is none in time.
+    /// If the status is another, or the answer is not complete in time.
     pub fn fetch(&self, path: &str, body: Option<&str>, time: Duration) -> Result<String> {
         let mut answer = self.ask(path, body, Instant::now() + time)?;
         let text = answer.text();
@@ -81,10 +83,11 @@ impl Site {
         }
     }
 
-    /// The data of each event of a stream, as it comes.
+    /// Calls `each` with the data of every event of a stream, as it arrives.
     ///
     /// # Errors
-    /// When it is refused, breaks off or takes longer than `time`.
+    /// If the request is refused, the stream breaks off or
+    /// takes longer than `time`, or `each` fails.
     pub fn stream(
         &self,
         path: &str,
@@ -108,7 +111,7 @@ impl Site {
     }
 }
 
-/// The beginning of what a server said.
+/// Shortens a server's answer for an error message.
 fn short(text: &str) -> String {
     text.trim().chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -123,22 +126,23 @@ impl Answer {
         let mut text = String::new();
         while let Some(line) = self.lines.line()? {
             text = text + &line + "\n";
-            if text.len() as u64 > MOST {
-                bail!("an answer of more than {MOST} bytes");
+            if text.len() as u64 > MAX_BODY_BYTES {
+                bail!("an answer of more than {MAX_BODY_BYTES} bytes");
             }
         }
         Ok(text)
     }
 }
 
-/// Lines of a connection, until a moment.
+/// Lines of a connection, read until a deadline.
 struct Lines {
     stream: BufReader<TcpStream>,
     by: Instant,
 }
 
 impl Lines {
-    /// Does one read; again where it ends before its time, as a system that counts in ticks has it.
+    /// Performs one read, repeated if the socket's timeout fires early,
+    /// as it is rounded to system ticks.
     fn wait<T>(&mut self, mut read: impl FnMut(&mut BufReader<TcpStream>) -> std::io::Result<T>) -> Result<T> {
         loop {
             let left = self.by.saturating_duration_since(Instant::now());
@@ -152,27 +156,27 @@ impl Lines {
             }
         }
     }
-    /// Fills `buffer` as far as one read does; how many bytes.
+    /// Performs one read into `buffer`; returns the number of bytes.
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         self.wait(|stream| stream.read(buffer))
     }
-    /// The next line without its end; none at the end of all.
+    /// Returns the next line without its line end; `None` at the end of the connection.
     fn line(&mut self) -> Result<Option<String>> {
         let mut line = Vec::new();
-        // What a read had before its time was over is in the line already.
-        self.wait(|stream| stream.take(MOST).read_until(b'\n', &mut line))?;
+        // Bytes that were read before an early timeout are already in `line`.
+        self.wait(|stream| stream.take(MAX_BODY_BYTES).read_until(b'\n', &mut line))?;
         Ok((!line.is_empty()).then(|| String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()))
     }
 }
 
-/// The lines of a body, in chunks or not.
+/// Lines of a body, chunked or not.
 struct Body {
     reader: Lines,
     chunked: bool,
-    /// Bytes that are left of this chunk.
+    /// Unread bytes of the current chunk.
     left: usize,
     ended: bool,
-    /// Bytes that are no whole line yet.
+    /// Bytes that were read but not yet returned.
     held: Vec<u8>,
 }
 
@@ -187,13 +191,13 @@ impl Body {
                 let rest = std::mem::take(&mut self.held);
                 return Ok((!rest.is_empty()).then(|| String::from_utf8_lossy(&rest).into_owned()));
             }
-            if self.held.len() as u64 > MOST {
-                bail!("a line of more than {MOST} bytes");
+            if self.held.len() as u64 > MAX_BODY_BYTES {
+                bail!("a line of more than {MAX_BODY_BYTES} bytes");
             }
             self.more()?;
         }
     }
-    /// Reads some more.
+    /// Reads more bytes into `held`.
     fn more(&mut self) -> Result<()> {
         let mut buffer = [0; 16 << 10];
         if !self.chunked {
@@ -220,7 +224,7 @@ impl Body {
         self.held.extend_from_slice(&buffer[..read]);
         self.left -= read;
         if self.left == 0 {
-            // The end of the line behind a chunk.
+            // The line end after a chunk.
             self.reader.line()?;
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! Of many samples, the few that say most.
+//! Quantiles of samples.
 
 use serde::{Deserialize, Serialize};
 
-/// The value that half, nine tenths and 99 hundredths of the samples do not exceed; zero where there are none.
+/// 50th, 90th and 99th percentile; zero without samples.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug, Default)]
 pub struct Quantiles {
     pub p50: f64,
@@ -11,16 +11,16 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    pub fn of(mut samples: Vec<f64>) -> Quantiles {
+    pub fn from_samples(mut samples: Vec<f64>) -> Quantiles {
         samples.sort_by(f64::total_cmp);
-        // Nearest rank: a value that was measured.
+        // Nearest rank: always one of the samples.
         let at = |percent: usize| {
             let rank = (samples.len() * percent).div_ceil(100).max(1);
             samples.get(rank - 1).copied().unwrap_or(0.0)
         };
         Quantiles { p50: at(50), p90: at(90), p99: at(99) }
     }
-    /// In milliseconds.
+    /// Formats seconds as milliseconds, separated by spaces.
     pub fn show(&self) -> String {
         let ms = |seconds: f64| {
             let ms = seconds * 1e3;
@@ -36,9 +36,9 @@ mod tests {
 
     #[test]
     fn quantiles_are_samples() {
-        let hundred = Quantiles::of((1..=100).rev().map(f64::from).collect());
+        let hundred = Quantiles::from_samples((1..=100).rev().map(f64::from).collect());
         assert_eq!(hundred, Quantiles { p50: 50.0, p90: 90.0, p99: 99.0 });
-        assert_eq!(Quantiles::of(vec![3.0]), Quantiles { p50: 3.0, p90: 3.0, p99: 3.0 });
-        assert_eq!(Quantiles::of(vec![]), Quantiles::default());
+        assert_eq!(Quantiles::from_samples(vec![3.0]), Quantiles { p50: 3.0, p90: 3.0, p99: 3.0 });
+        assert_eq!(Quantiles::from_samples(vec![]), Quantiles::default());
     }
 }

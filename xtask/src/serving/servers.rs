@@ -1,4 +1,4 @@
-//! Servers that are asked: those that run already, and those that are started.
+//! Servers under test: running ones, and ones that the command starts.
 
 use super::http::Site;
 use anyhow::{Context, Result, anyhow, bail};
@@ -10,27 +10,27 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it is ready: a large model is read and compiled.
-const START: Duration = Duration::from_secs(1800);
-/// How long it may take to end, before it is killed.
-const END: Duration = Duration::from_secs(60);
-/// How often it is asked whether it is ready.
-const LOOK: Duration = Duration::from_millis(100);
-/// How long a short question may take.
-const QUESTION: Duration = Duration::from_secs(30);
-/// Lines of a server's that are repeated when it fails.
-const LAST: usize = 12;
+/// Start-up timeout: a large model is loaded and compiled.
+const START_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Shutdown timeout, after which the process is killed.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval between checks of a process.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Timeout of a short request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Lines of a server's standard error that an error message repeats.
+const LOG_TAIL_LINES: usize = 12;
 
 /// Where a server comes from.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Origin {
-    /// It runs.
+    /// Running, at this address.
     Url(String),
-    /// It is started with this command, whose `{port}` is the port to listen on.
+    /// Started with this command, in which `{port}` stands for the port.
     Command(String),
 }
 
-/// A server by its name.
+/// A server and its name in reports.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Named {
     pub name: String,
@@ -38,7 +38,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// `NAME=http://HOST:PORT`, or without a name.
+    /// Parses `NAME=http://HOST:PORT`; the name is optional.
     pub fn url(text: &str) -> Named {
         let (name, url) = match text.split_once('=') {
             Some((name, url)) if !name.contains("://") => (name, url),
@@ -46,10 +46,10 @@ impl Named {
         };
         Named { name: name.to_owned(), origin: Origin::Url(url.to_owned()) }
     }
-    /// `NAME=COMMAND`.
+    /// Parses the `NAME=COMMAND` of --start.
     ///
     /// # Errors
-    /// When it has no name, or nowhere to put the port.
+    /// If the name is missing, or the command lacks `{port}`.
     pub fn command(text: &str) -> Result<Named> {
         let hint = "hint: --start 'gristmill=target/release/gristmill serve MODEL --port {port}'";
         let (name, command) = text.split_once('=').ok_or_else(|| anyhow!("{text}: no name\n{hint}"))?;
@@ -60,7 +60,7 @@ impl Named {
     }
 }
 
-/// A server that answers; one that was started ends with this.
+/// A server that answers; if it was started here, dropping this stops it.
 pub struct Running {
     pub site: Site,
     child: Option<Started>,
@@ -72,64 +72,65 @@ struct Started {
 }
 
 impl Running {
-    /// Starts it where it does not run, and waits until it is ready.
+    /// Connects to the server, or starts it and waits until it is ready.
     ///
     /// # Errors
-    /// When it cannot be started, or does not get ready.
+    /// If it cannot be started, or does not become ready.
     pub fn begin(server: &Named, anywhere: bool, key: Option<String>) -> Result<Running> {
         match &server.origin {
             Origin::Url(url) => {
-                let site = Site::of(url, anywhere, key)?;
-                site.fetch("/v1/models", None, QUESTION).map_err(|error| {
+                let site = Site::parse(url, anywhere, key)?;
+                site.fetch("/v1/models", None, REQUEST_TIMEOUT).map_err(|error| {
                     anyhow!("{url} does not answer: {error:#}\nhint: start the server first, or have it started with --start")
                 })?;
                 Ok(Running { site, child: None })
             }
             Origin::Command(command) => {
-                // Free now; whoever takes it first has it, and the server says so.
+                // The port is free now but not reserved; if another
+                // process takes it, the server fails to start.
                 let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
                 let command = command.replace("{port}", &port.to_string());
-                let site = Site::of(&format!("http://127.0.0.1:{port}"), false, key)?;
+                let site = Site::parse(&format!("http://127.0.0.1:{port}"), false, key)?;
                 let mut running = Running { site, child: Some(Started::new(&command)?) };
                 running.wait().with_context(|| format!("{}: {command}", server.name))?;
                 Ok(running)
             }
         }
     }
-    /// Waits until the server that was started is ready.
+    /// Waits until a started server answers `/health`.
     fn wait(&mut self) -> Result<()> {
         let begun = Instant::now();
         loop {
             let Some(started) = &mut self.child else { return Ok(()) };
             if let Some(status) = started.child.try_wait()? {
-                bail!("it ended ({status}): {}\nhint: run this command by itself, see what it misses", started.last());
+                bail!("it ended ({status}): {}\nhint: run this command by itself to see the cause", started.last());
             }
-            if self.site.fetch("/health", None, QUESTION).is_ok() {
+            if self.site.fetch("/health", None, REQUEST_TIMEOUT).is_ok() {
                 return Ok(());
             }
-            if begun.elapsed() > START {
-                bail!("not ready within {} s: {}", START.as_secs(), started.last());
+            if begun.elapsed() > START_TIMEOUT {
+                bail!("not ready within {} s: {}", START_TIMEOUT.as_secs(), started.last());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
-    /// The number of its process, if it was started.
+    /// Returns the process id of a server that was started here.
     pub fn process(&self) -> Option<u32> {
         self.child.as_ref().map(|started| started.child.id())
     }
-    /// The model that it names first.
+    /// Returns the first model that the server lists.
     ///
     /// # Errors
-    /// When it names none.
+    /// If the server lists no model.
     pub fn model(&self) -> Result<String> {
-        let said: Value = serde_json::from_str(&self.site.fetch("/v1/models", None, QUESTION)?)?;
+        let said: Value = serde_json::from_str(&self.site.fetch("/v1/models", None, REQUEST_TIMEOUT)?)?;
         Ok(said["data"][0]["id"].as_str().context("/v1/models names no model")?.to_owned())
     }
 }
 
 impl Started {
     fn new(command: &str) -> Result<Started> {
-        // A process of its own in place of the shell, so that it is the one that ends.
+        // `exec` replaces the shell, so that signals reach the server itself.
         let mut shell = Command::new("sh");
         shell
             .args(["-c", &format!("exec {command}")])
@@ -145,7 +146,7 @@ impl Started {
                     let line = String::from_utf8_lossy(&line[..line.len().min(400)]).into_owned();
                     let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
                     said.push_back(line);
-                    if said.len() > LAST {
+                    if said.len() > LOG_TAIL_LINES {
                         said.pop_front();
                     }
                 }
@@ -153,7 +154,7 @@ impl Started {
         }
         Ok(Started { child, said })
     }
-    /// What it said last.
+    /// Returns the last lines of standard error.
     fn last(&self) -> String {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
@@ -164,13 +165,13 @@ impl Drop for Started {
     fn drop(&mut self) {
         let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         let begun = Instant::now();
-        while asked.as_ref().is_ok_and(|status| status.success()) && begun.elapsed() < END {
+        while asked.as_ref().is_ok_and(|status| status.success()) && begun.elapsed() < END_TIMEOUT {
             match self.child.try_wait() {
-                Ok(None) => std::thread::sleep(LOOK),
+                Ok(None) => std::thread::sleep(POLL_INTERVAL),
                 _ => return,
             }
         }
-        // It is gone, or goes now.
+        // The process has ended, or is killed now.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

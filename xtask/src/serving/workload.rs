@@ -1,20 +1,20 @@
-//! What is asked, and when: all of it follows from a seed.
+//! Prompts and arrival times, all derived from a seed.
 
 use super::http::Site;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Numbers that look random and are always the same (SplitMix64, Steele et al. 2014).
-pub struct Random(u64);
+/// SplitMix64 pseudo-random generator (Steele et al. 2014).
+pub struct WorkloadRng(u64);
 
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
+impl WorkloadRng {
+    pub fn new(seed: u64) -> WorkloadRng {
+        WorkloadRng(seed)
     }
-    /// Those of the thing of that number. Things of one seed have none in common with those of another that is near.
-    pub fn nth(seed: u64, nth: usize) -> Random {
-        Random::new(Random::new(seed ^ (nth as u64) << 20).next())
+    /// Creates the generator of item `nth`. Nearby seeds share no item's generator.
+    pub fn nth(seed: u64, nth: usize) -> WorkloadRng {
+        WorkloadRng::new(WorkloadRng::new(seed ^ (nth as u64) << 20).next())
     }
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -23,11 +23,11 @@ impl Random {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
-    /// From 0 to below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
@@ -36,9 +36,9 @@ impl Random {
     }
 }
 
-/// Moments of so many requests that come independently of one another, `rate` a second on average: the gaps of a Poisson process.
+/// Returns the arrival times of a Poisson process with `rate` requests per second on average.
 pub fn arrivals(requests: usize, rate: f64, seed: u64) -> Vec<Duration> {
-    let mut random = Random::new(seed);
+    let mut random = WorkloadRng::new(seed);
     let mut at = 0.0;
     (0..requests)
         .map(|_| {
@@ -48,7 +48,7 @@ pub fn arrivals(requests: usize, rate: f64, seed: u64) -> Vec<Duration> {
         .collect()
 }
 
-/// Words that most vocabularies have as one token.
+/// Words that are single tokens in most vocabularies.
 const WORDS: &[&str] = &[
     "the", "of", "and", "to", "in", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "he",
     "his", "are", "at", "from", "but", "or", "have", "an", "they", "which", "one", "you", "were", "all", "her", "she",
@@ -56,34 +56,35 @@ const WORDS: &[&str] = &[
     "up", "said", "what", "its", "about", "than", "into", "them", "can", "only", "other", "time",
 ];
 
-/// Prompts of one length, which begin alike.
+/// Prompts of one length with a shared prefix.
 #[derive(Clone, Copy, Debug)]
 pub struct Prompts {
-    /// Tokens of each.
+    /// Length of each prompt in tokens.
     pub length: usize,
-    /// How many of them, from the first on, all have in common.
+    /// Length of the shared prefix in tokens.
     pub common: usize,
-    /// What the rest follows from.
+    /// Seed of all words.
     pub seed: u64,
 }
 
 impl Prompts {
-    fn words(count: usize, mut random: Random) -> String {
+    fn words(count: usize, mut random: WorkloadRng) -> String {
         let words: Vec<&str> = (0..count).map(|_| *random.choose(WORDS)).collect();
         words.join(" ")
     }
-    /// Prompts number `from` and those behind it, as tokens of the server's; as words, one for each token, where it does not say its tokens.
+    /// Makes `count` prompts from number `from` on, as token ids of the server. Without
+    /// `/tokenize`, prompts are text with one word per token.
     ///
     /// # Errors
-    /// When it says too few.
+    /// If `/tokenize` returns fewer tokens than words.
     pub fn make(&self, site: &Site, from: usize, count: usize) -> Result<Vec<Value>> {
-        // A word has a token or more.
-        let common = tokens(site, &Prompts::words(self.common.max(1), Random::new(self.seed)))?;
+        // A word has at least one token.
+        let common = tokens(site, &Prompts::words(self.common.max(1), WorkloadRng::new(self.seed)))?;
         let one = |nth: usize| {
-            let own = Prompts::words(self.length.max(1), Random::nth(self.seed, nth));
+            let own = Prompts::words(self.length.max(1), WorkloadRng::nth(self.seed, nth));
             let Some(common) = &common else {
                 let rest: Vec<&str> = own.split(' ').take(self.length - self.common).collect();
-                let common = Prompts::words(self.common, Random::new(self.seed));
+                let common = Prompts::words(self.common, WorkloadRng::new(self.seed));
                 return Ok(json!([common, rest.join(" ")].join(" ").trim()));
             };
             let own = tokens(site, &own)?.context("it said tokens before")?;
@@ -96,7 +97,7 @@ impl Prompts {
     }
 }
 
-/// The tokens of a text, where the server says them.
+/// Tokenises a text; `None` if the server has no `/tokenize`.
 fn tokens(site: &Site, text: &str) -> Result<Option<Vec<u64>>> {
     let Ok(said) = site.fetch("/tokenize", Some(&json!({ "content": text }).to_string()), TOKENIZE) else {
         return Ok(None);
@@ -106,7 +107,7 @@ fn tokens(site: &Site, text: &str) -> Result<Option<Vec<u64>>> {
     Ok(Some(ids.iter().map(|id| id.as_u64().context("a token that is no number")).collect::<Result<_>>()?))
 }
 
-/// How long a server may take to make tokens of a text, beside what else it does.
+/// Timeout of `/tokenize`, which may wait for the server's other work.
 const TOKENIZE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -119,7 +120,7 @@ mod tests {
         let gaps: Vec<f64> = times.windows(2).map(|two| (two[1] - two[0]).as_secs_f64()).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let deviation = (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
-        // Of exponential gaps both are the same.
+        // Mean and standard deviation of exponential gaps are equal.
         assert!((mean * 50.0 - 1.0).abs() < 0.05 && (deviation * 50.0 - 1.0).abs() < 0.05, "{mean} {deviation}");
         assert_eq!(times, arrivals(10_000, 50.0, 7));
         assert_ne!(times, arrivals(10_000, 50.0, 8));

@@ -1,45 +1,46 @@
-//! What is asked, and when who asked hangs up: all of it follows from a seed.
+//! Requests and disconnects, all derived from a seed.
 
 use crate::serving::http::Site;
-use crate::serving::workload::{Prompts, Random};
+use crate::serving::workload::{Prompts, WorkloadRng};
 use anyhow::Result;
 use serde_json::json;
 use std::time::Duration;
 
-/// A client that hangs up after a while does so after a millisecond at least, and after so many doublings of it at most (8 s): as often within the first milliseconds as within the last
-/// seconds, since how long an answer takes is the server's affair.
-const DOUBLINGS: f64 = 13.0;
+/// Doublings of 1 ms in the longest delay before a disconnect (8 s). Delays are log-uniform, so
+/// that they suit fast and slow servers.
+const DELAY_DOUBLINGS: f64 = 13.0;
 
-/// One request, which may be sent any number of times.
+/// One request, which may be sent repeatedly.
 #[derive(Debug, PartialEq)]
-pub struct Case {
-    /// Its body.
+pub struct SoakCase {
+    /// JSON body of the request.
     pub body: String,
-    /// Tokens of its prompt.
+    /// Length of the prompt in tokens.
     pub prompt_tokens: usize,
-    /// Most tokens of its answer.
+    /// Maximum tokens of the answer.
     pub most: usize,
-    /// Is a token drawn, rather than the most probable one taken?
+    /// Whether tokens are sampled with a seed; otherwise decoding is greedy.
     pub drawn: bool,
 }
 
-/// How cases vary.
-pub struct Sizes {
+/// Number of cases, and ranges of their lengths.
+pub struct CaseSizes {
     pub cases: usize,
-    /// Most tokens of a prompt.
+    /// Maximum tokens of a prompt.
     pub prompt: usize,
-    /// Most tokens of an answer.
+    /// Maximum tokens of an answer.
     pub answer: usize,
     pub seed: u64,
 }
 
-/// Makes the cases. Prompts have 1 token to the most, and of every other some begin as those of others do. Every second answer is drawn with a seed, the others are the most probable ones;
-/// a quarter of them ends where the model ends it.
+/// Makes the cases. Prompt lengths are uniform from 1; every second prompt shares a prefix with
+/// others. Half of the answers are sampled with a seed, the others are greedy; a quarter of the
+/// answers end at the model's end-of-sequence token.
 ///
 /// # Errors
-/// When the server makes too few tokens of a text.
-pub fn cases(site: &Site, model: &str, sizes: &Sizes) -> Result<Vec<Case>> {
-    let mut random = Random::new(sizes.seed);
+/// If `/tokenize` returns fewer tokens than words.
+pub fn cases(site: &Site, model: &str, sizes: &CaseSizes) -> Result<Vec<SoakCase>> {
+    let mut random = WorkloadRng::new(sizes.seed);
     let one = |nth: usize| {
         let length = 1 + random.below(sizes.prompt);
         let common = if nth.is_multiple_of(2) { 0 } else { random.below(length) };
@@ -53,24 +54,24 @@ pub fn cases(site: &Site, model: &str, sizes: &Sizes) -> Result<Vec<Case>> {
         if drawn {
             body["seed"] = nth.into();
         }
-        Ok(Case { body: body.to_string(), prompt_tokens: length, most, drawn })
+        Ok(SoakCase { body: body.to_string(), prompt_tokens: length, most, drawn })
     };
     (0..sizes.cases).map(one).collect()
 }
 
-/// When a client hangs up.
+/// When a client disconnects.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Moment {
-    /// Once all is sent, before anything of the answer is read.
+    /// After the request is sent, before the answer is read.
     Sent,
-    /// After so many pieces of the answer.
+    /// After this number of chunks of the answer.
     Pieces(usize),
-    /// After so long.
+    /// After this time since the request.
     After(Duration),
 }
 
 impl Moment {
-    /// For a table.
+    /// Returns a label for the table.
     pub fn name(self) -> &'static str {
         match self {
             Moment::Sent => "before the answer",
@@ -80,10 +81,11 @@ impl Moment {
     }
 }
 
-/// The request of that number: which case it is, and when it hangs up, if it does. Of so many, that part does.
-pub fn request(nth: usize, cases: &[Case], hang_up: f64, seed: u64) -> (usize, Option<Moment>) {
-    // Behind those that prompts follow from.
-    let mut random = Random::nth(seed, cases.len() + nth);
+/// Derives request `nth` from the seed: its case, and its
+/// disconnect for a share `hang_up` of the requests.
+pub fn request(nth: usize, cases: &[SoakCase], hang_up: f64, seed: u64) -> (usize, Option<Moment>) {
+    // The first numbers are those of the prompts.
+    let mut random = WorkloadRng::nth(seed, cases.len() + nth);
     let case = random.below(cases.len());
     if random.unit() >= hang_up {
         return (case, None);
@@ -91,7 +93,7 @@ pub fn request(nth: usize, cases: &[Case], hang_up: f64, seed: u64) -> (usize, O
     let moment = match random.below(3) {
         0 => Moment::Sent,
         1 => Moment::Pieces(1 + random.below(cases[case].most)),
-        _ => Moment::After(Duration::from_secs_f64(0.001 * (random.unit() * DOUBLINGS).exp2())),
+        _ => Moment::After(Duration::from_secs_f64(0.001 * (random.unit() * DELAY_DOUBLINGS).exp2())),
     };
     (case, Some(moment))
 }

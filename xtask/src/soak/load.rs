@@ -1,37 +1,38 @@
-//! Requests, and what comes of them.
+//! Sends requests, and records their outcomes.
 
-use super::cases::{Case, Moment, request};
+use super::cases::{Moment, SoakCase, request};
 use crate::serving::clients::closed;
-use crate::serving::completions::Piece;
+use crate::serving::completions::CompletionEvent;
 use crate::serving::http::Site;
 use anyhow::{Context, Result, bail};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// After so many requests that failed no more are sent: a server that is gone, or stands still, is found soon.
-const MOST_FAILED: usize = 100;
+/// Failed requests after which no more are sent, so that a dead server is detected soon.
+const MAX_FAILURES: usize = 100;
 
-/// What is told of an answer.
+/// An answer, as far as it was received.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Answer {
+pub struct Completion {
     pub text: String,
-    /// Why it ended.
+    /// The `finish_reason` of the answer.
     pub finish: Option<String>,
-    /// How many tokens it has, where the server says so.
+    /// Number of generated tokens, if the server reports it.
     pub tokens: Option<usize>,
 }
 
-/// What came of a request.
+/// Outcome of one request.
 #[derive(PartialEq, Debug)]
 pub enum Outcome {
-    /// Its answer, how many seconds its first text was waited for (its end, where it has none), and how many others had theirs meanwhile.
+    /// The complete answer. `waited` is the seconds to its first text, or to its end if it is
+    /// empty; `others` is the number of other requests that got their first text meanwhile.
     Finished {
-        answer: Answer,
+        answer: Completion,
         waited: f64,
         others: usize,
     },
-    /// The client hung up, at that moment; what it had read.
+    /// The client disconnected at this moment. `text` is the received part of the answer.
     HungUp {
         moment: Moment,
         text: String,
@@ -39,30 +40,30 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// Whom it is asked of, and for how long.
-pub struct Asking {
+/// Client of the server under test.
+pub struct SoakClient {
     pub site: Site,
     pub timeout: Duration,
-    /// How many requests have had their first text.
+    /// Number of requests that have received their first text.
     served: AtomicUsize,
 }
 
-impl Asking {
-    pub fn new(site: Site, timeout: Duration) -> Asking {
-        Asking { site, timeout, served: AtomicUsize::new(0) }
+impl SoakClient {
+    pub fn new(site: Site, timeout: Duration) -> SoakClient {
+        SoakClient { site, timeout, served: AtomicUsize::new(0) }
     }
-    /// Asks once, and hangs up at that moment unless the answer has ended before.
-    pub fn ask(&self, case: &Case, moment: Option<Moment>) -> Outcome {
+    /// Sends a request, and disconnects at `moment` unless the answer has ended before.
+    pub fn ask(&self, case: &SoakCase, moment: Option<Moment>) -> Outcome {
         let within = match moment {
             Some(Moment::Sent) => Duration::ZERO,
             Some(Moment::After(time)) => time.min(self.timeout),
             _ => self.timeout,
         };
-        let (mut answer, mut first, mut pieces) = (Answer::default(), None, 0);
+        let (mut answer, mut first, mut pieces) = (Completion::default(), None, 0);
         let served = || self.served.fetch_add(1, Ordering::Relaxed);
         let (begun, before) = (Instant::now(), self.served.load(Ordering::Relaxed));
         let told = self.site.stream("/v1/completions", &case.body, within, |data| {
-            let piece = Piece::read(data)?;
+            let piece = CompletionEvent::read(data)?;
             answer.tokens = piece.count("completion_tokens").or(answer.tokens);
             if !piece.text.is_empty() {
                 first.get_or_insert_with(|| (begun.elapsed(), served()));
@@ -89,37 +90,37 @@ impl Asking {
             (Err(error), None) => Outcome::Failed(format!("{error:#}")),
         }
     }
-    /// Asks every case by itself, one after the other.
+    /// Sends every case alone, one after the other.
     ///
     /// # Errors
-    /// When one is not answered.
-    pub fn alone(&self, cases: &[Case]) -> Result<Vec<Answer>> {
-        let one = |(nth, case): (usize, &Case)| match self.ask(case, None) {
+    /// If a request fails.
+    pub fn alone(&self, cases: &[SoakCase]) -> Result<Vec<Completion>> {
+        let one = |(nth, case): (usize, &SoakCase)| match self.ask(case, None) {
             Outcome::Finished { answer, .. } => Ok(answer),
             Outcome::Failed(error) => bail!("prompt {nth}, alone: {error}"),
             Outcome::HungUp { .. } => bail!("prompt {nth}, alone: its client hung up"),
         };
         let answers = cases.iter().enumerate().map(one).collect::<Result<_>>();
         answers.context(
-            "nobody else asks, and a request fails\nhint: try `gristmill run` with this model, see whether it answers",
+            "a request fails although no other is sent\nhint: check with `gristmill run` that this model answers",
         )
     }
 }
 
-/// How many, by how many, and of what.
+/// Parameters of the load: a closed loop over random cases.
 pub struct Loop<'a> {
-    pub cases: &'a [Case],
+    pub cases: &'a [SoakCase],
     pub requests: usize,
     pub clients: usize,
     pub hang_up: f64,
     pub seed: u64,
 }
 
-/// What came of each request that was sent: the number of its case, and the outcome.
+/// Case number and outcome of each request that was sent.
 pub type Outcomes = Vec<(usize, Outcome)>;
 
-/// Sends all requests, unless too many fail; `done` is how many were, for whoever watches.
-pub fn run(asking: &Asking, of: &Loop, done: &AtomicUsize) -> Outcomes {
+/// Sends all requests unless too many fail; `done` counts finished ones for the progress messages.
+pub fn run(asking: &SoakClient, of: &Loop, done: &AtomicUsize) -> Outcomes {
     let (outcomes, failed) = (Mutex::new(Vec::with_capacity(of.requests)), AtomicUsize::new(0));
     let note = |case: usize, outcome: Outcome| {
         failed.fetch_add(usize::from(matches!(outcome, Outcome::Failed(_))), Ordering::Relaxed);
@@ -129,7 +130,7 @@ pub fn run(asking: &Asking, of: &Loop, done: &AtomicUsize) -> Outcomes {
     let each = |nth: usize| {
         let (case, moment) = request(nth, of.cases, of.hang_up, of.seed);
         note(case, asking.ask(&of.cases[case], moment));
-        failed.load(Ordering::Relaxed) < MOST_FAILED
+        failed.load(Ordering::Relaxed) < MAX_FAILURES
     };
     let without = closed(of.requests, of.clients, &each);
     (0..without).for_each(|_| note(0, Outcome::Failed("no thread for a client".into())));

@@ -1,61 +1,63 @@
-//! What a run comes to: a short table, JSON, and what was found.
+//! Reports of soak runs: text table, JSON and findings.
 
-use super::cases::Case;
-use super::load::{Answer, Outcome, Outcomes};
-use super::watch::{Counters, Growth, HELD};
-use crate::machine::Machine;
+use super::cases::SoakCase;
+use super::load::{Completion, Outcome, Outcomes};
+use super::watch::{Counters, Growth, RESOURCE_GAUGES};
+use crate::machine::HostMachine;
 use crate::serving::quantiles::Quantiles;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The longest wait may be so many times the median.
-const FAIR: f64 = 3.0;
-/// Answers that differ of which the texts are told.
-const EXAMPLES: usize = 5;
+/// Maximum ratio of the longest wait to the median.
+const MAX_UNFAIRNESS: f64 = 3.0;
+/// Number of differing answers that are quoted.
+const MAX_EXAMPLES: usize = 5;
 
-/// All of it.
+/// Measurements and findings of a run.
 #[derive(Serialize, Default)]
-pub struct Report {
+pub struct SoakReport {
     pub date: String,
     pub command: String,
     pub commit: String,
-    pub machine: Option<Machine>,
+    pub machine: Option<HostMachine>,
     pub server: String,
-    /// Whether [`Report::wait`] has to be fair.
+    /// Whether [`SoakReport::wait`] is checked for fairness.
     pub fair: bool,
     pub requests: usize,
     pub clients: usize,
     pub answers: Answers,
     pub seconds: f64,
-    /// Requests a second.
+    /// Requests per second, disconnected and failed ones included.
     pub rate: f64,
-    /// Seconds that the first text of finished answers was waited for.
-    pub wait: Spread,
-    /// How many others had theirs meanwhile: what a wait is by the server's doing, however busy the machine.
-    pub others: Spread,
-    /// None of a server that was not started here, or that ran too briefly.
+    /// Time to first text of finished answers, in seconds.
+    pub wait: LatencySpread,
+    /// Other requests that got their first text during each
+    /// wait; independent of the machine's load.
+    pub others: LatencySpread,
+    /// `None` for a server that was not started here, or a run that was too short.
     pub memory: Option<Growth>,
     pub before: Counters,
     pub after: Counters,
     pub findings: Vec<String>,
 }
 
-/// What came of the requests.
+/// Outcomes of the requests, counted.
 #[derive(Serialize, Default, PartialEq, Debug)]
 pub struct Answers {
     pub finished: usize,
-    /// By the moment.
+    /// Counts by moment of the disconnect.
     pub hung_up: BTreeMap<&'static str, usize>,
-    /// By the cause.
+    /// Counts by error message.
     pub failed: BTreeMap<String, usize>,
-    /// Finished ones that are not what was answered alone, and beginnings of those of clients that hung up likewise.
+    /// Finished answers that differ from the answer alone, and partial
+    /// ones that are no prefix of it.
     pub different: usize,
-    /// Some of them.
+    /// The first few differing answers.
     pub examples: Vec<Different>,
 }
 
-/// An answer that is not the one given alone.
+/// An answer that differs from the one given alone.
 #[derive(Serialize, PartialEq, Debug)]
 pub struct Different {
     pub prompt: usize,
@@ -65,16 +67,19 @@ pub struct Different {
     pub among_others: String,
 }
 
-/// What finished answers were waited for.
+/// Quantiles and maximum of samples.
 #[derive(Serialize, Default, Clone, Copy, PartialEq, Debug)]
-pub struct Spread {
+pub struct LatencySpread {
     pub quantiles: Quantiles,
     pub longest: f64,
 }
 
-impl Spread {
-    pub fn of(samples: Vec<f64>) -> Spread {
-        Spread { longest: samples.iter().copied().fold(0.0, f64::max), quantiles: Quantiles::of(samples) }
+impl LatencySpread {
+    pub fn from_samples(samples: Vec<f64>) -> LatencySpread {
+        LatencySpread {
+            longest: samples.iter().copied().fold(0.0, f64::max),
+            quantiles: Quantiles::from_samples(samples),
+        }
     }
     fn ratio(&self) -> f64 {
         if self.quantiles.p50 > 0.0 { self.longest / self.quantiles.p50 } else { 1.0 }
@@ -82,8 +87,8 @@ impl Spread {
 }
 
 impl Answers {
-    /// Of outcomes, beside what each case was answered alone.
-    pub fn of(outcomes: &Outcomes, cases: &[Case], alone: &[Answer]) -> Answers {
+    /// Compares outcomes with the answers that the cases received alone.
+    pub fn new(outcomes: &Outcomes, cases: &[SoakCase], alone: &[Completion]) -> Answers {
         let mut all = Answers::default();
         for (nth, outcome) in outcomes {
             let expected = alone.get(*nth);
@@ -105,11 +110,11 @@ impl Answers {
         }
         all
     }
-    fn differs(&mut self, nth: usize, cases: &[Case], alone: Option<&Answer>, among_others: String) {
+    fn differs(&mut self, nth: usize, cases: &[SoakCase], alone: Option<&Completion>, among_others: String) {
         self.different += 1;
-        if let (true, Some(case)) = (self.examples.len() < EXAMPLES, cases.get(nth)) {
+        if let (true, Some(case)) = (self.examples.len() < MAX_EXAMPLES, cases.get(nth)) {
             let alone = alone.map_or_else(|| "nothing".into(), |alone| format!("{alone:?}"));
-            let Case { prompt_tokens, drawn, .. } = *case;
+            let SoakCase { prompt_tokens, drawn, .. } = *case;
             self.examples.push(Different { prompt: nth, prompt_tokens, drawn, alone, among_others });
         }
     }
@@ -121,11 +126,11 @@ impl Answers {
     }
 }
 
-impl Report {
-    /// Notes what is not as it has to be.
+impl SoakReport {
+    /// Adds a finding for every violated invariant.
     pub fn find(&mut self, started: bool) {
         let mut found = Vec::new();
-        let Report { answers, wait, others, .. } = self;
+        let SoakReport { answers, wait, others, .. } = self;
         for (error, count) in &answers.failed {
             found.push(format!("{count} requests failed: {error}"));
         }
@@ -143,7 +148,7 @@ impl Report {
                 "prompt {prompt} ({prompt_tokens} tokens, {kind}): alone {alone}, among others {among_others}"
             ));
         }
-        for name in HELD {
+        for name in RESOURCE_GAUGES {
             match (self.before.get(name), self.after.get(name)) {
                 (Some(before), Some(after)) if after > before => {
                     found.push(format!("{name} is {after} though nobody asks, and was {before}"));
@@ -159,9 +164,9 @@ impl Report {
             }
             _ => {}
         }
-        if self.fair && wait.ratio() > FAIR {
+        if self.fair && wait.ratio() > MAX_UNFAIRNESS {
             found.push(format!(
-                "the longest wait of {:.3} s is {:.1} times the median of {:.3} s, and may be {FAIR} times; while somebody waited {} others were answered at most, by the median {}: where these are near, \
+                "the longest wait of {:.3} s is {:.1} times the median of {:.3} s, and may be {MAX_UNFAIRNESS} times; while somebody waited {} others were answered at most, by the median {}: where these are near, \
                  it was the machine that was slow at times",
                 wait.longest,
                 wait.ratio(),
@@ -189,18 +194,18 @@ fn show_memory(growth: &Growth) -> String {
     )
 }
 
-/// A table, and what was found below it.
-pub fn table(report: &Report) -> String {
-    let Report { answers, wait, others, .. } = report;
+/// Formats the table, followed by the findings.
+pub fn table(report: &SoakReport) -> String {
+    let SoakReport { answers, wait, others, .. } = report;
     let quantiles = wait.quantiles;
     let told = |name: &str| report.after.get(name).map_or("not told".to_owned(), f64::to_string);
     let memory = report.memory.as_ref().map_or("not measured".to_owned(), show_memory);
     let moments: Vec<String> = answers.hung_up.iter().map(|(moment, count)| format!("{count} {moment}")).collect();
     let longest = format!("longest {:.3}, {:.1} times the median", wait.longest, wait.ratio());
-    let fair = match (wait.ratio() <= FAIR, report.fair) {
+    let fair = match (wait.ratio() <= MAX_UNFAIRNESS, report.fair) {
         (true, _) => format!("{longest}: fair"),
         (false, true) => format!("{longest}: NOT fair"),
-        (false, false) => format!("{longest} (with --fair at most {FAIR})"),
+        (false, false) => format!("{longest} (with --fair at most {MAX_UNFAIRNESS})"),
     };
     let rows = [
         (

@@ -1,8 +1,8 @@
-//! Against a server that is right, and against those that are wrong in one way each.
+//! Tests against a correct fake server, and against servers with a single fault.
 
-use super::cases::{Case, Moment, request};
-use super::load::{Asking, Outcome};
-use super::report::{Report, Spread, table};
+use super::cases::{Moment, SoakCase, request};
+use super::load::{Outcome, SoakClient};
+use super::report::{LatencySpread, SoakReport, table};
 use crate::serving::fake::{self, Asked, UnderWay};
 use crate::serving::http::Site;
 use serde_json::json;
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
     Nothing,
-    /// Prompts of more than some tokens are answered otherwise where others are asked for.
+    /// Long prompts are answered differently while other requests are in flight.
     Confuse,
-    /// Whoever hangs up leaves a page behind.
+    /// Each disconnected client leaks a page.
     Leak,
-    /// Every seventh is refused.
+    /// Six of every 70 requests are refused.
     Refuse,
-    /// Its counters are not told.
+    /// The page of `/metrics` is empty.
     Silent,
 }
 
@@ -61,14 +61,14 @@ impl Server {
     }
 }
 
-/// As many pieces as are asked for, whose words follow from prompt and seed.
+/// Streams `max_tokens` chunks; their words depend on prompt and seed.
 fn tell(asked: &Asked, stream: &mut TcpStream, confused: bool, under_way: UnderWay) -> Result<()> {
     let tokens: Vec<u64> = serde_json::from_value(asked.body["prompt"].clone()).unwrap();
     let count = asked.body["max_tokens"].as_u64().unwrap();
     let begin = tokens.iter().sum::<u64>() + asked.body["seed"].as_u64().unwrap_or(0);
     fake::begin(stream)?;
     for nth in 0..count {
-        // The last word of long prompts' answers.
+        // Changes the last word of answers to long prompts.
         let other = u64::from(confused && tokens.len() > 10 && nth + 1 == count);
         std::thread::sleep(Duration::from_millis(1));
         let finish = (nth + 1 == count).then_some("length");
@@ -85,13 +85,13 @@ fn options(line: &str) -> super::Options {
     fake::options(line)
 }
 
-/// What is found of such a server.
-fn soaked(wrong: Wrong, more: &str) -> Report {
+/// Runs the soak test against a server with this fault.
+fn soaked(wrong: Wrong, more: &str) -> SoakReport {
     let server = Server::default();
     let url = fake::serve(move |asked, stream| server.answer(asked, stream, wrong));
     let line =
         format!("x|--url|fake={url}|--requests|200|--clients|8|--prompts|12|--prompt|20|--max-tokens|8|--idle|1{more}");
-    let mut report = Report::default();
+    let mut report = SoakReport::default();
     super::soak(&options(&line), &mut report).unwrap();
     report
 }
@@ -103,7 +103,7 @@ fn of_a_server_that_is_right_nothing_is_found() {
     let left: usize = report.answers.hung_up.values().sum();
     assert!((40..100).contains(&left) && report.answers.finished == 200 - left, "{:?}", report.answers);
     assert_eq!(report.answers.hung_up.len(), 3, "{:?}", report.answers);
-    // Seven others ask as well.
+    // Seven other clients send requests as well.
     assert!((1.0..200.0).contains(&report.others.longest), "{:?}", report.others);
     assert!(report.wait.quantiles.p50 >= 0.001 && report.wait.longest >= report.wait.quantiles.p99);
     let table = table(&report);
@@ -132,7 +132,7 @@ fn a_page_that_is_left_behind_is_found() {
 fn requests_that_fail_are_found_by_their_cause() {
     let report = soaked(Wrong::Refuse, "|--hang-up|0");
     let failed = report.answers.failed["status 429: busy"];
-    // Of 70 the last six; those alone were twelve of the first.
+    // The last six of every 70 requests fail; the first twelve were sent alone.
     assert_eq!((failed, report.findings.len()), (18, 1), "{:?}", report.findings);
     assert!(report.findings[0].starts_with("18 requests failed: status 429"), "{:?}", report.findings);
 }
@@ -140,14 +140,15 @@ fn requests_that_fail_are_found_by_their_cause() {
 #[test]
 fn counters_that_are_not_told_are_found() {
     let findings = soaked(Wrong::Silent, "").findings;
-    assert_eq!(findings.len(), super::watch::HELD.len(), "{findings:?}");
+    assert_eq!(findings.len(), super::watch::RESOURCE_GAUGES.len(), "{findings:?}");
     assert!(findings.iter().all(|finding| finding.starts_with("/metrics does not tell ")), "{findings:?}");
 }
 
 #[test]
 fn waiting_has_to_be_fair_where_that_is_asked_for() {
     let found = |fair, waits: &[f64]| {
-        let mut report = Report { fair, wait: Spread::of(waits.to_vec()), ..Report::default() };
+        let mut report =
+            SoakReport { fair, wait: LatencySpread::from_samples(waits.to_vec()), ..SoakReport::default() };
         report.find(false);
         report.findings.retain(|finding| finding.contains("longest wait"));
         report.findings
@@ -164,10 +165,11 @@ fn who_hangs_up_after_a_while_does_not_before_and_has_not_failed() {
         std::thread::sleep(Duration::from_secs(1));
         Ok(())
     });
-    let asking = Asking::new(Site::of(&url, false, None).unwrap(), Duration::from_secs(30));
-    let case = Case { body: "{}".into(), prompt_tokens: 1, most: 1, drawn: false };
+    let asking = SoakClient::new(Site::parse(&url, false, None).unwrap(), Duration::from_secs(30));
+    let case = SoakCase { body: "{}".into(), prompt_tokens: 1, most: 1, drawn: false };
     for nth in 0..100 {
-        // Ticks of the system are 1, 4 or 10 ms: from just below one to just above several.
+        // System ticks are 1, 4 or 10 ms: these times lie on
+        // both sides of one and of several ticks.
         let time = Duration::from_micros(3_000 + 90 * nth);
         let (moment, begun) = (Moment::After(time), Instant::now());
         assert_eq!(asking.ask(&case, Some(moment)), Outcome::HungUp { moment, text: String::new() });
@@ -177,8 +179,8 @@ fn who_hangs_up_after_a_while_does_not_before_and_has_not_failed() {
 
 #[test]
 fn requests_follow_from_the_seed() {
-    let cases: Vec<Case> =
-        (0..5).map(|_| Case { body: String::new(), prompt_tokens: 1, most: 9, drawn: false }).collect();
+    let cases: Vec<SoakCase> =
+        (0..5).map(|_| SoakCase { body: String::new(), prompt_tokens: 1, most: 9, drawn: false }).collect();
     let all = |part, seed| (0..3000).map(|nth| request(nth, &cases, part, seed)).collect::<Vec<_>>();
     let one = all(0.33, 4);
     assert_eq!(one, all(0.33, 4));

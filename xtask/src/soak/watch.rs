@@ -1,4 +1,4 @@
-//! What a server holds: by its own counters, and by the system's account of its process.
+//! Resources that a server holds: its own gauges, and the memory of its process.
 
 use crate::serving::http::Site;
 use anyhow::Result;
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Counters of `/metrics` that are, once nobody asks, what they were before anybody did.
-pub const HELD: [&str; 6] = [
+/// Gauges of `/metrics` that must return to their initial values when the server is idle.
+pub const RESOURCE_GAUGES: [&str; 6] = [
     "gristmill_requests_running",
     "gristmill_requests_waiting",
     "gristmill_connections",
@@ -16,45 +16,45 @@ pub const HELD: [&str; 6] = [
     "gristmill_cache_pages_used",
     "gristmill_cache_pages_leaked",
 ];
-/// Others that a report has.
-const TOLD: [&str; 5] = [
+/// Further counters for the report.
+const REPORTED_GAUGES: [&str; 5] = [
     "gristmill_cache_pages",
     "gristmill_prefix_cache_bytes",
     "gristmill_requests_preempted_total",
     "gristmill_requests_abandoned_total",
     "gristmill_prompt_tokens_cached_total",
 ];
-/// How often a server is asked whether it is idle.
-const LOOK: Duration = Duration::from_millis(100);
-/// How long it may take to tell its counters.
-const QUESTION: Duration = Duration::from_secs(30);
-/// How often memory is looked at.
-pub const SAMPLE: Duration = Duration::from_millis(100);
-/// Fewer samples of memory say nothing of how it grows.
-const LEAST: usize = 20;
+/// Interval between checks whether the server is idle.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Timeout of a `/metrics` request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Interval between memory samples.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum number of memory samples for a statement about growth.
+const MIN_SAMPLES: usize = 20;
 
-/// Counters by their names, of all models together; those that the server does not tell are not there.
+/// Counters by name, summed over models; counters that the server lacks are absent.
 pub type Counters = BTreeMap<&'static str, f64>;
 
-/// What `/metrics` says now.
+/// Reads the counters from `/metrics`.
 ///
 /// # Errors
-/// When there is no answer.
+/// If the server does not answer.
 pub fn counters(site: &Site) -> Result<Counters> {
-    let text = site.fetch("/metrics", None, QUESTION)?;
-    Ok(HELD.into_iter().chain(TOLD).filter_map(|name| Some((name, sum(&text, name)?))).collect())
+    let text = site.fetch("/metrics", None, REQUEST_TIMEOUT)?;
+    Ok(RESOURCE_GAUGES.into_iter().chain(REPORTED_GAUGES).filter_map(|name| Some((name, sum(&text, name)?))).collect())
 }
 
-/// What `/metrics` says before anybody asks, once connections of whoever looked whether the server is ready have closed.
+/// Reads the counters before the load, after the connections of the readiness check have closed.
 ///
 /// # Errors
-/// When there is no answer.
+/// If the server does not answer.
 pub fn at_first(site: &Site) -> Result<Counters> {
-    std::thread::sleep(LOOK);
+    std::thread::sleep(POLL_INTERVAL);
     counters(site)
 }
 
-/// The sum of a counter over its labels.
+/// Sums a counter over its labels; `None` if it is absent.
 fn sum(text: &str, name: &str) -> Option<f64> {
     let mut values = text.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
@@ -65,56 +65,57 @@ fn sum(text: &str, name: &str) -> Option<f64> {
     Some(first + values.sum::<f64>())
 }
 
-/// Waits until what a server holds is what it was before, for so long at most; its counters then.
+/// Waits until all gauges are back at their initial values, at most `limit`; returns the counters.
 ///
 /// # Errors
-/// When it does not answer any more.
+/// If the server does not answer any more.
 pub fn until_idle(site: &Site, before: &Counters, limit: Duration) -> Result<Counters> {
     let begun = Instant::now();
     loop {
         let now = counters(site)?;
-        if HELD.iter().all(|name| now.get(name) <= before.get(name)) || begun.elapsed() > limit {
+        if RESOURCE_GAUGES.iter().all(|name| now.get(name) <= before.get(name)) || begun.elapsed() > limit {
             return Ok(now);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Bytes of a process that are in memory; none where the system does not say.
+/// Returns the resident set size of a process in bytes; `None` if it is unknown.
 pub fn resident(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Looks at a process's memory, until `over`; `each` is told every sample.
+/// Samples a process's memory until `over` is set, and passes every sample to `each`.
 pub fn memory(process: Option<u32>, over: &AtomicBool, mut each: impl FnMut(Option<u64>)) -> Vec<u64> {
     let mut samples = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let now = process.and_then(resident);
         samples.extend(now);
         each(now);
-        std::thread::sleep(SAMPLE);
+        std::thread::sleep(SAMPLE_INTERVAL);
     }
     samples
 }
 
-/// Resident memory of a run, early and late.
+/// Resident memory early and late in a run.
 #[derive(Serialize, Clone, Copy, PartialEq, Debug)]
 pub struct Growth {
-    /// The median over the second tenth of the run, bytes: in the first the server still allocates what it keeps.
+    /// Median over the second tenth of the run, in bytes; the first tenth is warm-up.
     pub early: u64,
-    /// That over the last tenth.
+    /// Median over the last tenth, in bytes.
     pub late: u64,
-    /// How much more that may be.
+    /// Allowed growth in bytes.
     pub bound: u64,
 }
 
 impl Growth {
-    /// Of samples at equal distances, of which a growth of 5 %, or of so many bytes, is none; nothing where there are too few.
-    pub fn of(samples: &[u64], bytes: u64) -> Option<Growth> {
+    /// Compares the ends of equidistant samples. The allowed growth is `bytes` or 5 %, whichever is
+    /// more; `None` for too few samples.
+    pub fn fit(samples: &[u64], bytes: u64) -> Option<Growth> {
         let tenth = samples.len() / 10;
-        if samples.len() < LEAST {
+        if samples.len() < MIN_SAMPLES {
             return None;
         }
         let median = |part: &[u64]| {
@@ -125,7 +126,7 @@ impl Growth {
         let (early, late) = (median(&samples[tenth..2 * tenth]), median(&samples[samples.len() - tenth..]));
         Some(Growth { early, late, bound: bytes.max(early / 20) })
     }
-    /// Is it more than may be?
+    /// Whether memory has grown by more than the bound.
     pub fn is_found(&self) -> bool {
         self.late > self.early + self.bound
     }
@@ -144,13 +145,13 @@ mod tests {
 
     #[test]
     fn memory_grows_where_the_end_of_a_run_has_more_than_its_beginning() {
-        // What is taken in the first tenth counts for nothing.
+        // Growth within the first tenth is ignored.
         let mut samples: Vec<u64> = (0..100).map(|at| if at < 10 { at } else { 1000 }).collect();
-        assert_eq!(Growth::of(&samples, 20), Some(Growth { early: 1000, late: 1000, bound: 50 }));
+        assert_eq!(Growth::fit(&samples, 20), Some(Growth { early: 1000, late: 1000, bound: 50 }));
         samples[92..].fill(1051);
-        assert!(Growth::of(&samples, 20).unwrap().is_found());
-        assert!(!Growth::of(&samples, 51).unwrap().is_found());
-        assert_eq!(Growth::of(&samples[..19], 20), None);
+        assert!(Growth::fit(&samples, 20).unwrap().is_found());
+        assert!(!Growth::fit(&samples, 51).unwrap().is_found());
+        assert_eq!(Growth::fit(&samples[..19], 20), None);
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! Which crate may know which.
+//! Dependency rules between crates, checked in manifests and paths.
 
 use super::finding::Finding;
 use super::tree::{File, Tree};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A crate of the workspace and the crates below it.
+/// A crate of the workspace, and the crates that it may depend on.
 struct Crate {
     package: &'static str,
-    /// May be imported.
+    /// Crates that it may import.
     imports: &'static [&'static str],
-    /// May be imported by its tests besides.
+    /// Crates that its tests may import in addition.
     tests: &'static [&'static str],
 }
 
@@ -25,18 +25,19 @@ const PROFILE: &str = "gristmill-profile";
 const HUB: &str = "gristmill-hub";
 const SERVER: &str = "gristmill-server";
 
-/// The picture in ARCHITECTURE.md, bottom to top. An arrow that is not here does not exist.
+/// The crate table of ARCHITECTURE.md, bottom to top. Every other dependency is forbidden.
 const CRATES: &[Crate] = &[
     Crate { package: UOP, imports: &[], tests: &[] },
     Crate { package: ENCODINGS, imports: &[UOP], tests: &[] },
-    // Siblings: neither knows the other, and what they share lies in uop. A pass is tested on the table of formats.
+    // Siblings: compiler and runtime do not depend on each other; shared types are in uop. Passes
+    // are tested on the table of formats.
     Crate { package: COMPILER, imports: &[UOP], tests: &[ENCODINGS] },
     Crate { package: RUNTIME, imports: &[UOP], tests: &[] },
     Crate { package: BACKEND, imports: &[UOP, ENCODINGS, COMPILER, RUNTIME], tests: &[] },
     Crate { package: TENSOR, imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND], tests: &[] },
     Crate { package: LLM, imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR], tests: &[] },
     Crate { package: PROFILE, imports: &[UOP, RUNTIME], tests: &[] },
-    // Beside all of them: it fetches files and does not look into them.
+    // Outside the layers: it downloads files and does not read their contents.
     Crate { package: HUB, imports: &[], tests: &[] },
     Crate { package: SERVER, imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR, LLM, PROFILE], tests: &[] },
     Crate {
@@ -44,7 +45,7 @@ const CRATES: &[Crate] = &[
         imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR, LLM, PROFILE, HUB, SERVER],
         tests: &[],
     },
-    // A leaf: it feeds all of them, and none knows it.
+    // A leaf: it fuzzes the other crates, and no crate depends on it.
     Crate {
         package: "gristmill-fuzz",
         imports: &[UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR, LLM, SERVER],
@@ -62,20 +63,21 @@ struct Only {
 
 const ONLY: &[Only] = &[
     Only { libraries: &["axum", "hyper", "tower-http"], package: SERVER, hint: "only server knows HTTP" },
-    Only { libraries: &["ureq", "reqwest", "hf-hub"], package: HUB, hint: "only hub fetches from elsewhere" },
+    Only { libraries: &["ureq", "reqwest", "hf-hub"], package: HUB, hint: "only hub downloads files" },
     Only { libraries: &["libloading", "cudarc", "wgpu"], package: BACKEND, hint: "only backend opens devices" },
 ];
 
 const ARROW_HINT: &str = "arrows run uop <- encodings, compiler, runtime <- backend <- tensor <- llm <- server <- cli; \
-    move what both need down, or change the picture in ARCHITECTURE.md with xtask/src/tidy/arrows.rs";
+    move shared code into a lower crate, or change the tables in ARCHITECTURE.md and \
+    xtask/src/tidy/arrows.rs";
 
-/// No manifest depends on a crate above or beside it.
+/// Finds dependencies in manifests that [`CRATES`] does not allow.
 pub fn manifests(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for manifest in manifests_of(tree, &mut found) {
         let Manifest { file, package, dependencies } = manifest;
         let Some(row) = CRATES.iter().find(|c| c.package == package) else {
-            let hint = "give it a row in xtask/src/tidy/arrows.rs, that is, a place in the picture";
+            let hint = "add it to the crate table in ARCHITECTURE.md and to xtask/src/tidy/arrows.rs";
             found.push(finding(file, 1, format!("{package} is not a crate of the picture"), hint));
             continue;
         };
@@ -90,7 +92,8 @@ pub fn manifests(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No path leads into a crate above or beside: the manifest alone does not show a path inside a macro or a test.
+/// Finds paths into crates that [`CRATES`] does not allow. Manifests alone
+/// do not show paths in macros and tests.
 pub fn imports(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     let manifests = manifests_of(tree, &mut vec![]);
@@ -111,7 +114,7 @@ pub fn imports(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No crate but one knows a library of [`ONLY`].
+/// Finds dependencies on libraries of [`ONLY`] outside their crate.
 pub fn libraries(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for Manifest { file, package, dependencies } in manifests_of(tree, &mut vec![]) {
@@ -124,16 +127,16 @@ pub fn libraries(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Where GGUF may be spoken of: `llm`, these checks, and the fuzz targets that write such files.
+/// Folders that may name GGUF: `llm`, these checks, and the fuzz targets that write GGUF files.
 const GGUF_HOMES: &[&str] = &["llm/", "xtask/", "fuzz/"];
 
-/// No name in code speaks of GGUF outside `llm`.
+/// Finds identifiers that contain GGUF outside [`GGUF_HOMES`].
 pub fn gguf(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| !GGUF_HOMES.iter().any(|home| file.path.starts_with(home))) {
         for (token, word) in file.shipped() {
-            if token.kind == super::lexer::Kind::Ident && word.to_ascii_lowercase().contains("gguf") {
-                let hint = "only llm knows the file format: let it offer what is needed under a name without it";
+            if token.kind == super::lexer::TokenKind::Ident && word.to_ascii_lowercase().contains("gguf") {
+                let hint = "only llm knows the file format: let it export this under a name without the format";
                 found.push(finding(file, token.line, format!("`{word}` outside llm"), hint));
             }
         }
@@ -148,14 +151,14 @@ struct Manifest<'t> {
 }
 
 struct Dependency {
-    /// Of the package, whatever it is renamed to.
+    /// Name of the package, regardless of renames.
     name: String,
-    /// A dev-dependency.
+    /// Whether it is a dev-dependency.
     test: bool,
     line: usize,
 }
 
-/// The manifests of all packages; those that do not parse become findings.
+/// Parses the manifests of all packages; parse errors become findings.
 fn manifests_of<'t>(tree: &'t Tree, found: &mut Vec<Finding>) -> Vec<Manifest<'t>> {
     let mut out = vec![];
     let mut parsed = vec![];
@@ -164,11 +167,11 @@ fn manifests_of<'t>(tree: &'t Tree, found: &mut Vec<Finding>) -> Vec<Manifest<'t
             Ok(table) => parsed.push((file, table.into_inner())),
             Err(error) => {
                 let line = error.span().map_or(1, |span| file.line_at(span.start));
-                found.push(finding(file, line, error.message().to_owned(), "cargo would say the same"));
+                found.push(finding(file, line, error.message().to_owned(), "cargo rejects this manifest too"));
             }
         }
     }
-    // `x.workspace = true` may stand for a renamed package of the root's table.
+    // `x.workspace = true` may refer to a renamed package of the root's table.
     let shared = parsed.iter().find(|(file, _)| file.path == "Cargo.toml").and_then(|(_, table)| {
         let workspace = table.get("workspace")?.get_ref().as_table()?;
         workspace.get("dependencies")?.get_ref().as_table().cloned()
@@ -192,7 +195,8 @@ fn manifests_of<'t>(tree: &'t Tree, found: &mut Vec<Finding>) -> Vec<Manifest<'t
     out
 }
 
-/// Visits `[dependencies]`, `[build-dependencies]` and `[dev-dependencies]`, also those under `[target.…]`.
+/// Visits `[dependencies]`, `[build-dependencies]` and `[dev-dependencies]`,
+/// including those under `[target.…]`.
 fn sections<'d>(table: &DeTable<'d>, visit: &mut dyn FnMut(&DeTable<'d>, bool)) {
     for (key, value) in table {
         let Some(value) = value.get_ref().as_table() else { continue };
@@ -205,7 +209,7 @@ fn sections<'d>(table: &DeTable<'d>, visit: &mut dyn FnMut(&DeTable<'d>, bool)) 
     }
 }
 
-/// The row of the package whose folder holds the file; the innermost, should they nest.
+/// Returns the row of the package that contains the file; the innermost if packages nest.
 fn crate_of(manifests: &[Manifest], file: &File) -> Option<&'static Crate> {
     let folder = |m: &&Manifest| m.file.path.len() - "Cargo.toml".len();
     let holds = |m: &&Manifest| file.path.starts_with(&m.file.path[..folder(m)]);
@@ -229,7 +233,7 @@ mod tests {
     }
 
     fn manifest(check: fn(&Tree) -> Vec<Finding>, text: &str) -> Vec<(String, usize)> {
-        at(check(&Tree::of(&[ROOT, ("runtime/Cargo.toml", text)])))
+        at(check(&Tree::from_files(&[ROOT, ("runtime/Cargo.toml", text)])))
     }
 
     fn below() -> Vec<(String, usize)> {
@@ -263,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_crate_outside_the_picture_fails() {
-        let tree = Tree::of(&[("new/Cargo.toml", "[package]\nname = \"gristmill-new\"")]);
+        let tree = Tree::from_files(&[("new/Cargo.toml", "[package]\nname = \"gristmill-new\"")]);
         assert_eq!(at(manifests(&tree)), [("new/Cargo.toml".to_owned(), 1)]);
     }
 
@@ -274,7 +278,7 @@ mod tests {
 
     fn source(package: &str, text: &str) -> Vec<(String, usize)> {
         let manifest = format!("[package]\nname = \"{package}\"");
-        at(imports(&Tree::of(&[("x/Cargo.toml", &manifest), ("x/src/lib.rs", text)])))
+        at(imports(&Tree::from_files(&[("x/Cargo.toml", &manifest), ("x/src/lib.rs", text)])))
     }
 
     #[test]
@@ -307,8 +311,9 @@ mod tests {
 
     #[test]
     fn gguf_stays_in_llm() {
-        let tree =
-            |path| Tree::of(&[(path, "// gguf\nfn read_gguf() { \"gguf\" }\n#[cfg(test)] mod t { fn gguf() {} }")]);
+        let tree = |path| {
+            Tree::from_files(&[(path, "// gguf\nfn read_gguf() { \"gguf\" }\n#[cfg(test)] mod t { fn gguf() {} }")])
+        };
         assert_eq!(at(gguf(&tree("cli/src/a.rs"))), [("cli/src/a.rs".to_owned(), 2)]);
         assert_eq!(at(gguf(&tree("llm/src/a.rs"))), []);
     }

@@ -1,14 +1,17 @@
-//! Pages that are made of files are what their files give: that of benchmarks, and that of what each optimisation is worth.
+//! Generated pages are current: benchmarks, ablation, and the index of experiments.
 
 use super::finding::Finding;
 use super::tree::Tree;
-use crate::{ablation, benchmarks as measured};
+use crate::{ablation, benchmarks as measured, experiments};
 use anyhow::Result;
 
-/// A page, the folder of its files, what makes it of their names and contents; hints where it is not what they give, and where one is no report.
+/// A generated page, its source folder, and the function that formats it from names and contents.
+/// `write` is the hint for a stale page, `measure` the one for an invalid source file.
 struct Made {
     page: &'static str,
     folder: &'static str,
+    /// Extension of the source files.
+    ending: &'static str,
     make: fn(Vec<(&str, &str)>) -> Result<String>,
     write: &'static str,
     measure: &'static str,
@@ -18,6 +21,7 @@ const MADE: &[Made] = &[
     Made {
         page: measured::PAGE,
         folder: measured::FOLDER,
+        ending: ".json",
         make: measured::page,
         write: "`cargo xtask benchmarks` writes the page; change the files, not the page",
         measure: "`cargo xtask bench-peer -o` writes such files",
@@ -25,9 +29,18 @@ const MADE: &[Made] = &[
     Made {
         page: ablation::PAGE,
         folder: ablation::FOLDER,
+        ending: ".json",
         make: ablation::page,
         write: "`cargo xtask ablation` writes the page; change the files, not the page",
         measure: "`cargo xtask ablation -o` writes such files",
+    },
+    Made {
+        page: experiments::INDEX,
+        folder: experiments::FOLDER,
+        ending: ".md",
+        make: experiments::index,
+        write: "`cargo xtask experiments` writes the index; change the files, not the index",
+        measure: "CONTRIBUTING.md has the form of an experiment",
     },
 ];
 
@@ -39,7 +52,7 @@ fn found(tree: &Tree, made: &Made) -> Option<Finding> {
     let finding = |path: &str, line, message, hint| Finding { path: path.to_owned(), line, message, hint };
     let files = tree.files.iter().filter_map(|file| {
         let name = file.path.strip_prefix(made.folder)?;
-        name.ends_with(".json").then_some((name, file.text.as_str()))
+        (name.ends_with(made.ending) && file.path != made.page).then_some((name, file.text.as_str()))
     });
     let files: Vec<_> = files.collect();
     let there = tree.files.iter().find(|file| file.path == made.page).map(|file| file.text.as_str());
@@ -70,8 +83,9 @@ mod tests {
         for ((made, json), folder) in MADE.iter().zip([&json, &ablation]).zip(of) {
             let name = format!("{folder}a.json");
             let good = (made.make)(vec![("a.json", json)]).unwrap();
-            let lines =
-                |files: &[(&str, &str)]| benchmarks(&Tree::of(files)).iter().map(|f| f.line).collect::<Vec<_>>();
+            let lines = |files: &[(&str, &str)]| {
+                benchmarks(&Tree::from_files(files)).iter().map(|f| f.line).collect::<Vec<_>>()
+            };
             let a = (name.as_str(), json.as_str());
             assert_eq!(lines(&[a, (made.page, &good)]), [0; 0]);
             assert_eq!(

@@ -1,19 +1,21 @@
-//! No circle of files in a crate: whoever reads a file can read what it stands on first, and a file can be tested or moved without what stands on it.
+//! No dependency cycle between files of a crate: each file can be read, tested and moved without
+//! the files that depend on it.
 //!
-//! Nodes are the `.rs` files under a crate's `src`, but for tests. An edge goes from a path (of a `use`, or in code) to the file that defines the
-//! first item on it; a name that a module only imports or re-exports leads to where it comes from. A module's declaration is no edge.
+//! Nodes are the `.rs` files under a crate's `src`, tests excluded. An edge leads from a path (in a
+//! `use` or in code) to the file that defines the first item on it; imports and re-exports are
+//! resolved to the definition. A module declaration is no edge.
 
 use super::finding::Finding;
-use super::lexer::{Kind, Token};
+use super::lexer::{Token, TokenKind};
 use super::tree::{File, Tree};
 use std::collections::{BTreeMap, VecDeque};
 
-/// One finding for each set of files that all lead to each other, with the arrows of a shortest circle in it.
+/// Reports each strongly connected component of files, with a shortest cycle in it.
 pub fn circles(tree: &Tree) -> Vec<Finding> {
     crates(tree).into_iter().flat_map(|(folder, files)| of_crate(folder, &files)).collect()
 }
 
-/// Returns the `.rs` files under each crate's `src`, but for tests.
+/// Returns the `.rs` files under each crate's `src`, tests excluded.
 pub fn crates(tree: &Tree) -> BTreeMap<&str, Vec<&File>> {
     let mut crates: BTreeMap<&str, Vec<&File>> = BTreeMap::new();
     for file in tree.files.iter().filter(|file| !file.test && file.path.ends_with(".rs")) {
@@ -59,14 +61,14 @@ fn finding(files: &[&File], edges: &Edges, component: &[usize], circle: &[usize]
         path: files[circle[0]].path.clone(),
         line: arrows[0].0,
         message,
-        hint: "move what both need into a file below both, named by what it is",
+        hint: "move the shared items into a file that both import, named by its content",
     }
 }
 
 /// For each file, the files that its paths lead to, with the first line of such a path.
 pub type Edges = Vec<BTreeMap<usize, usize>>;
 
-/// The files of a shortest circle through `start`, from it on.
+/// Returns the files of a shortest cycle through `start`, beginning with it.
 pub fn shortest_circle(edges: &Edges, start: usize) -> Option<Vec<usize>> {
     let mut before: BTreeMap<usize, usize> = BTreeMap::new();
     let mut queue = VecDeque::from([start]);
@@ -89,7 +91,7 @@ pub fn shortest_circle(edges: &Edges, start: usize) -> Option<Vec<usize>> {
     None
 }
 
-/// Tells whether a path leads from one node to another, or they are the same.
+/// Whether `to` is reachable from `from`; each node reaches itself.
 pub fn leads(edges: &Edges, from: usize, to: usize) -> bool {
     let mut seen = vec![false; edges.len()];
     let mut stack = vec![from];
@@ -125,7 +127,8 @@ pub fn edges(folder: &str, files: &[&File]) -> Edges {
     edges
 }
 
-/// The module of a file, from the root of its crate on. A library and a program in one package are two crates.
+/// Returns the module path of a file, from its crate's root. Library
+/// and binary of a package are separate crates.
 fn module_of(inside: &str, has_library: bool) -> Vec<String> {
     let base = inside.strip_suffix(".rs").unwrap_or(inside);
     if base == "lib" || base == "main" {
@@ -136,7 +139,7 @@ fn module_of(inside: &str, has_library: bool) -> Vec<String> {
     std::iter::once(root).chain(base.split('/')).map(str::to_owned).collect()
 }
 
-/// A path in code, with the module it is written in.
+/// A path in code, with the module that contains it.
 struct Path {
     file: usize,
     module: Vec<String>,
@@ -151,16 +154,16 @@ struct Modules {
 
 struct Module {
     file: usize,
-    /// Names that the module defines itself, its modules left out.
+    /// Names that the module defines itself, child modules excluded.
     items: Vec<String>,
-    /// Names that it imports, and what they stand for.
+    /// Imported names, and the paths that they stand for.
     imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
-    /// Modules in files of their own that it declares.
+    /// Child modules that are declared in files of their own.
     declared: Vec<String>,
 }
 
-/// Keywords that a name of an item follows.
+/// Keywords that precede the name of an item.
 const DEFINING: &[&str] = &["fn", "struct", "enum", "union", "trait", "type", "const", "static"];
 
 impl Modules {
@@ -169,13 +172,13 @@ impl Modules {
         self.by_path.entry(path.to_vec()).or_insert_with(new)
     }
 
-    /// Reads a file's items and imports; the paths in it, those of imports too, go to `paths`.
+    /// Reads a file's items and imports, and appends all its paths to `paths`.
     fn read(&mut self, at: usize, file: &File, root: &[String], paths: &mut Vec<Path>) {
         let code: Vec<(&Token, &str)> = file.shipped().filter(|(token, _)| !token.attribute).collect();
         let word = |i: usize| code.get(i).map_or("", |(_, word)| *word);
         let mut module = root.to_vec();
         self.module(&module, at);
-        // Braces that are open, and of these the number before each module that is written out here.
+        // Number of open braces, and that number inside each enclosing inline module.
         let (mut depth, mut outside) = (0usize, vec![0usize]);
         let mut i = 0;
         while let Some((token, text)) = code.get(i) {
@@ -188,7 +191,7 @@ impl Modules {
                         let here = self.module(&module, at);
                         match name {
                             Some(name) if top => _ = here.imports.insert(name, names.clone()),
-                            // An import inside a function gives way to one that the whole module sees.
+                            // An import inside a function does not replace one of the module.
                             Some(name) => _ = here.imports.entry(name).or_insert_with(|| names.clone()),
                             None => here.globs.push(names.clone()),
                         }
@@ -218,9 +221,9 @@ impl Modules {
                 }
                 _ => {}
             }
-            // A path begins where no other does: not behind `::`, nor as a field or method.
+            // A path does not begin after `::`, nor as a field or method.
             let begins = i == 0 || ![":", "."].contains(&word(i - 1)) || word(i - 1) == ":" && !joined(&code, i - 2);
-            if token.kind == Kind::Ident && begins && joined(&code, i + 1) {
+            if token.kind == TokenKind::Ident && begins && joined(&code, i + 1) {
                 let (names, end) = path(&code, i);
                 paths.push(Path { file: at, module: module.clone(), line: token.line, names });
                 i = end;
@@ -230,7 +233,7 @@ impl Modules {
         }
     }
 
-    /// The file that defines the first item on a path; nothing if it ends at a module or leads out of the crate.
+    /// Returns the file that defines the first item on a path; `None` for modules and other crates.
     fn file_of(&self, module: &[String], names: &[String]) -> Option<usize> {
         match self.resolve(module, names, 0) {
             Some(Target::Item(file)) => Some(file),
@@ -239,7 +242,7 @@ impl Modules {
     }
 
     fn resolve(&self, from: &[String], names: &[String], depth: usize) -> Option<Target> {
-        // Imports of one another's imports: more steps than any real chain has.
+        // Bounds the recursion through imports that refer to each other; real chains are shorter.
         if depth > 32 {
             return None;
         }
@@ -257,7 +260,7 @@ impl Modules {
                     } else if module.items.iter().any(|item| item == name) {
                         return Some(Target::Item(module.file));
                     } else if module.declared.iter().any(|declared| declared == name) {
-                        // Its file is not where modules lie: `#[path]` names one that another crate has.
+                        // Its file has another location: `#[path]` names a file of another crate.
                         return None;
                     } else {
                         let imported = module.imports.get(name).filter(|path| path[..] != names[..=i]);
@@ -268,7 +271,8 @@ impl Modules {
                         match elsewhere {
                             Some(Target::Module(path)) => at = path,
                             Some(item) => return Some(item),
-                            // Another crate's, or, behind a module of this one, what a macro has made there.
+                            // The name belongs to another crate or, after a module of this crate, a
+                            // macro defines it there.
                             None if i == 0 || imported.is_some() => return None,
                             None => return Some(Target::Item(module.file)),
                         }
@@ -285,7 +289,7 @@ enum Target {
     Item(usize),
 }
 
-/// Is `::` here?
+/// Whether the tokens at `at` are `::`.
 fn joined(code: &[(&Token, &str)], at: usize) -> bool {
     match (code.get(at), code.get(at + 1)) {
         (Some((a, ":")), Some((b, ":"))) => a.end == b.start,
@@ -293,10 +297,10 @@ fn joined(code: &[(&Token, &str)], at: usize) -> bool {
     }
 }
 
-/// The names of the path that begins at `at`, and where it ends.
+/// Returns the names of the path that begins at `at`, and the index after it.
 fn path(code: &[(&Token, &str)], mut at: usize) -> (Vec<String>, usize) {
     let mut names = vec![name(code[at].1)];
-    while joined(code, at + 1) && code.get(at + 3).is_some_and(|(token, _)| token.kind == Kind::Ident) {
+    while joined(code, at + 1) && code.get(at + 3).is_some_and(|(token, _)| token.kind == TokenKind::Ident) {
         at += 3;
         names.push(name(code[at].1));
     }
@@ -311,16 +315,16 @@ fn name(word: &str) -> String {
 struct Import {
     line: usize,
     names: Vec<String>,
-    /// What it is called here; none of `*`.
+    /// Local name; `None` for `*`.
     name: Option<String>,
 }
 
-/// Reads a tree of imports below `above`, from `at` on; returns where it ends.
+/// Reads a tree of imports below the path `above`, from `at` on; returns the index after it.
 fn import(code: &[(&Token, &str)], mut at: usize, above: &[String], out: &mut Vec<Import>) -> usize {
     let mut names = above.to_vec();
     let word = |i: usize| code.get(i).map_or("", |(_, word)| *word);
     let line = code.get(at).map_or(0, |(token, _)| token.line);
-    // `::name` is another crate's.
+    // `::name` is a name of another crate.
     if joined(code, at) {
         names.push(String::new());
         at += 2;
@@ -347,7 +351,7 @@ fn import(code: &[(&Token, &str)], mut at: usize, above: &[String], out: &mut Ve
             at += 2;
             continue;
         }
-        // `self` at the end of a list is the module that the list is of.
+        // `self` in a list stands for the module of the list.
         if names.len() > 1 && names.last().is_some_and(|name| name == "self") {
             names.pop();
         }
@@ -366,10 +370,10 @@ mod tests {
     use super::*;
 
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        circles(&Tree::of(files)).into_iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.message)).collect()
+        circles(&Tree::from_files(files)).into_iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.message)).collect()
     }
 
-    /// Does `a` lead to a `b` that leads back?
+    /// Whether `a` depends on a `b` that depends on `a`.
     fn is_edge(root: &str, a: &str) -> bool {
         let b = "use crate::a::A; pub struct B; pub mod inner { pub struct Deep; }";
         let lib = format!("mod a; mod b; {root}");
@@ -441,7 +445,7 @@ mod tests {
         for root in ["pub use b::B;", "use crate::b::B;", "use self::b::B as C; pub use C as B;", "use b::*;"] {
             assert!(is_edge(root, "use crate::B;"), "{root}");
         }
-        // What the parent defines itself is no edge to `b`.
+        // An item that the parent defines itself adds no edge to `b`.
         assert!(!is_edge("pub struct B;", "use super::B;"));
         assert!(!is_edge("pub use std::b::B;", "use super::B;"));
     }
@@ -455,9 +459,9 @@ mod tests {
         assert!(with("mod child; pub struct Shared; fn g() { child::f() }"));
         assert!(!with("mod child; pub struct Shared;"));
         assert!(!with("mod child; use other::Shared; fn g() { child::f() }"));
-        // A module that lies elsewhere is not its parent's.
+        // A module with a `#[path]` is not part of its parent.
         assert!(!with("mod child; #[path = \"../Shared.rs\"] mod Shared; fn g() { child::f() }"));
-        // What a macro makes is its module's.
+        // A macro's items belong to the module that invokes it.
         assert!(with("mod child; make! { Shared } fn g() { child::f() }"));
     }
 

@@ -1,20 +1,21 @@
-//! Pages and comments speak of the project alone: whoever reads them has neither a tracker's numbers nor papers from outside the repository.
+//! Pages and comments refer to the repository only: no issue
+//! or session numbers, no documents from outside.
 
 use super::finding::Finding;
 use super::tree::{File, Tree};
 
-/// Words that, with a number behind them, only those understand who were there.
+/// Words that, followed by a number, refer to something outside the repository.
 const NUMBERED: &[&str] = &["issue", "issues", "session", "sessions"];
 
-/// Papers that are not in the repository.
+/// Documents that are not in the repository.
 const PAPERS: &[&str] = &["MODEL_SPEC", "DESIGN.md", "DESIGN §", "REVIEW.md"];
 
-/// Endings of files that are pages, or whose comments are not told from the rest.
+/// Extensions of pages, and of files whose comments are not separated from code.
 const ENDINGS: &[&str] = &["md", "toml", "sh", "c", "h", "js", "cjs", "py"];
 
-const HINT: &str = "name the topic, the commit or the machine; cite a page under docs/, or what was published";
+const HINT: &str = "name the topic, the commit or the machine; cite a page under docs/ or a publication";
 
-/// No number of an issue or a session and no paper from outside, in pages and comments.
+/// Finds issue numbers, session numbers and outside documents in pages and comments.
 pub fn circumstances(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in &tree.files {
@@ -35,19 +36,19 @@ pub fn circumstances(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// The pieces of a file that are prose, each with the byte that it begins at.
+/// Returns the prose of a file, each part with its byte offset.
 fn prose(file: &File) -> Vec<(usize, &str)> {
     if !file.path.ends_with(".rs") {
         let page = file.path.rsplit_once('.').is_some_and(|(_, ending)| ENDINGS.contains(&ending));
         return if page { vec![(0, file.text.as_str())] } else { vec![] };
     }
-    // Between the tokens of a Rust file are its comments, and white space.
+    // Comments and white space of a Rust file lie between its tokens.
     let ends = [0].into_iter().chain(file.tokens.iter().map(|token| token.end));
     let starts = file.tokens.iter().map(|token| token.start).chain([file.text.len()]);
     ends.zip(starts).map(|(end, start)| (end, &file.text[end..start])).collect()
 }
 
-/// What a line names that it should not.
+/// Returns the first forbidden mention in a line.
 fn mention(line: &str) -> Option<String> {
     if let Some(paper) = PAPERS.iter().find(|paper| line.contains(*paper)) {
         return Some((*paper).to_owned());
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        circumstances(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        circumstances(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A page names files that are there: who follows it finds what it speaks of.
+//! Source files and experiments that pages cite exist.
 
 use super::finding::Finding;
 use super::tree::{File, Tree};
@@ -7,7 +7,8 @@ use std::collections::HashSet;
 /// Endings of source files that pages cite.
 const SOURCES: &[&str] = &[".rs", ".cjs", ".py"];
 
-/// Every source file between backticks in a page at the root or under `docs/` is there: under this path, or under the end of a longer one.
+/// Finds missing source files that pages cite between backticks. Pages are those at the root and
+/// under `docs/`; a citation may be a whole path or the end of one.
 pub fn cited(tree: &Tree) -> Vec<Finding> {
     let mut ends: HashSet<&str> = HashSet::new();
     for file in &tree.files {
@@ -17,6 +18,39 @@ pub fn cited(tree: &Tree) -> Vec<Finding> {
     tree.files.iter().filter(|file| is_page(&file.path)).flat_map(|page| of_page(page, &ends)).collect()
 }
 
+/// Path prefix of an experiment's number in comments and pages.
+const EXPERIMENT: &str = "docs/experiments/";
+
+/// Finds citations of experiments that have no file, in comments and pages.
+pub fn experiments(tree: &Tree) -> Vec<Finding> {
+    let names = tree.files.iter().filter_map(|file| file.path.strip_prefix(EXPERIMENT));
+    let numbers: HashSet<&str> = names.filter_map(|name| name.get(..3)).collect();
+    let mut found = vec![];
+    for file in &tree.files {
+        let comments: Vec<(usize, &str)> = if file.path.ends_with(".rs") {
+            file.comments().map(|comment| (comment.line, comment.text)).collect()
+        } else if file.path.ends_with(".md") {
+            file.lines().collect()
+        } else {
+            continue;
+        };
+        for (line, text) in comments {
+            for rest in text.split(EXPERIMENT).skip(1) {
+                let number = rest.get(..3).filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+                if let Some(number) = number.filter(|number| !numbers.contains(number)) {
+                    found.push(Finding {
+                        path: file.path.clone(),
+                        line,
+                        message: format!("cites experiment {number}, and no file has this number"),
+                        hint: "docs/experiments/README.md lists them",
+                    });
+                }
+            }
+        }
+    }
+    found
+}
+
 fn is_page(path: &str) -> bool {
     path.ends_with(".md") && (path.starts_with("docs/") || !path.contains('/'))
 }
@@ -24,14 +58,14 @@ fn is_page(path: &str) -> bool {
 fn of_page(page: &File, ends: &HashSet<&str>) -> Vec<Finding> {
     let mut found = vec![];
     for (line, text) in page.lines() {
-        // Every other piece between backticks is code.
+        // Every second part of the split lies between backticks.
         for path in text.split('`').skip(1).step_by(2).flat_map(paths) {
             if !ends.contains(path.as_str()) {
                 found.push(Finding {
                     path: page.path.clone(),
                     line,
                     message: format!("cites {path}, and no file's path ends so"),
-                    hint: "name where it is now, or say what it was without a path",
+                    hint: "cite its present path, or describe it without a path",
                 });
             }
         }
@@ -39,14 +73,14 @@ fn of_page(page: &File, ends: &HashSet<&str>) -> Vec<Finding> {
     found
 }
 
-/// The paths of source files in a piece of code. What stands for a name (`<name>`, `*`) is none.
+/// Returns the source paths in a code span; paths with placeholders (`<name>`, `*`) are excluded.
 fn paths(code: &str) -> Vec<String> {
     let words = code.split(|c: char| !c.is_alphanumeric() && !"._/{},-<>*".contains(c));
     let sources = words.filter(|word| SOURCES.iter().any(|ending| word.len() > ending.len() && word.ends_with(ending)));
     sources.filter(|word| !word.contains(['<', '*'])).flat_map(alternatives).collect()
 }
 
-/// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+/// Expands `a/{b,c}.rs` to `a/b.rs` and `a/c.rs`.
 fn alternatives(path: &str) -> Vec<String> {
     let group = path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
     let Some((before, (group, behind))) = group else { return vec![path.to_owned()] };
@@ -60,7 +94,7 @@ mod tests {
     fn messages(page: &str, text: &str) -> Vec<String> {
         let files =
             [(page, text), ("compiler/src/map/simd.rs", ""), ("compiler/src/map/simt.rs", ""), ("a/lib.rs", "")];
-        cited(&Tree::of(&files)).into_iter().map(|f| f.message).collect()
+        cited(&Tree::from_files(&files)).into_iter().map(|f| f.message).collect()
     }
 
     #[test]
@@ -70,6 +104,20 @@ mod tests {
             assert_eq!(messages("A.md", text).len(), 1, "{text}");
             assert!(messages("a/README.md", text).is_empty(), "{text}");
         }
+    }
+
+    #[test]
+    fn experiments_have_files() {
+        let files = [
+            ("docs/experiments/007-a.md", ""),
+            (
+                "a/src/lib.rs",
+                "/// Rows (docs/experiments/007).\nfn f() {}\n/// Pages (docs/experiments/008).\nfn g() {}",
+            ),
+            ("docs/b.md", "[an index](docs/experiments/README.md)\n[nine](docs/experiments/009-b.md)"),
+        ];
+        let found = super::experiments(&Tree::from_files(&files));
+        assert_eq!(found.iter().map(|f| f.line).collect::<Vec<_>>(), [3, 2]);
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Dialects print and decide nothing: they know no machine, and where they cannot print they say so.
+//! Dialects only print: they know no machine, and report nodes that they cannot print.
 
 use super::finding::Finding;
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use super::tree::Tree;
 
-/// What a decision would be made of.
+/// Types that a decision would depend on.
 const FACTS: &[&str] = &["Target", "Tuning", "Machine", "MachineKind"];
-/// What would make text of nothing.
+/// Calls that would replace missing text by a default.
 const FALLBACKS: &[&str] = &["unwrap_or", "unwrap_or_default"];
 
 pub fn dialects(tree: &Tree) -> Vec<Finding> {
@@ -14,11 +14,11 @@ pub fn dialects(tree: &Tree) -> Vec<Finding> {
     let renders = |path: &str| dialect(path) || path.starts_with("backend/src/render");
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| renders(&file.path)) {
-        for (token, word) in file.shipped().filter(|(token, _)| token.kind == Kind::Ident) {
+        for (token, word) in file.shipped().filter(|(token, _)| token.kind == TokenKind::Ident) {
             let (message, hint) = if FACTS.contains(&word) {
-                (format!("`{word}` in a dialect"), "let a pass of the compiler decide, and say it in linear code")
+                (format!("`{word}` in a dialect"), "let a compiler pass decide, and encode the decision in linear code")
             } else if FALLBACKS.contains(&word) {
-                (format!("`{word}` where text is made"), "what has no text is a bug that shows its node: `unprintable`")
+                (format!("`{word}` where text is made"), "a node without text is a bug: print it with `unprintable`")
             } else {
                 continue;
             };
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        dialects(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        dialects(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! What checks find, and what they let pass.
+//! Findings of checks, and their allow lists.
 
 use super::tree::matches;
 
-/// Something that should be absent, where it is, and what to do about it.
+/// A violation of a check: its place, and a hint how to fix it.
 #[derive(Debug, PartialEq)]
 pub struct Finding {
     pub path: String,
@@ -11,10 +11,10 @@ pub struct Finding {
     pub hint: &'static str,
 }
 
-/// A place where something is allowed that elsewhere is not.
+/// A path pattern for which a check makes an exception.
 pub struct Allow {
     pub glob: &'static str,
-    /// Read by whoever asks why; printed by nothing.
+    /// Reason, for readers of the table; never printed.
     #[expect(dead_code, reason = "the reason is for the reader of the table")]
     pub because: &'static str,
 }

@@ -1,28 +1,19 @@
-//! No circle of folders in a crate: each top-level module stands on others that do not lead back to it, so that a crate reads from its lowest folder to its highest.
+//! No dependency cycle between the top-level modules of a crate, so that its modules form layers.
 //!
-//! Nodes are the top-level modules of a crate, a folder or a file; the crate's root is none of them. Edges are those of [`circles`](super::circles) between files of different modules.
+//! Nodes are the top-level modules of a crate, folders or files; the crate's root is excluded.
+//! Edges are those of [`circles`](super::circles) between files of different modules.
 
 use super::circles::{crates, edges, leads, shortest_circle};
 use super::finding::Finding;
 use super::tree::{File, Tree};
 use std::collections::BTreeMap;
 
-/// A crate, folders of it that may lead to each other, and why.
-type Exception = (&'static str, &'static [&'static str], &'static str);
-
-/// Folders that may lead to each other.
-const EXCEPTIONS: &[Exception] = &[(
-    "compiler",
-    &["decompose", "layout", "lower", "price", "tile"],
-    "tiling, lowering and the cost model call each other; the folders are being taken apart",
-)];
-
-/// Finds for each set of top-level modules that lead to each other the arrows of a shortest circle.
+/// Reports each strongly connected component of top-level modules, with a shortest cycle in it.
 pub fn folders(tree: &Tree) -> Vec<Finding> {
     crates(tree).into_iter().flat_map(|(name, files)| of_crate(name, &files)).collect()
 }
 
-/// Where a top-level module leads to another: the file, the line, and the file that it leads to.
+/// Edge between top-level modules: file, line, and target file.
 type Arrow<'t> = (&'t str, usize, &'t str);
 
 fn of_crate(name: &str, files: &[&File]) -> Vec<Finding> {
@@ -53,23 +44,17 @@ fn of_crate(name: &str, files: &[&File]) -> Vec<Finding> {
         let component: Vec<usize> = (0..names.len()).filter(together).collect();
         component.iter().for_each(|&member| reported[member] = true);
         let members: Vec<&str> = component.iter().map(|&member| names[member]).collect();
-        if !is_excepted(name, &members) {
-            let circles = component.iter().filter_map(|&member| shortest_circle(&graph, member));
-            found.extend(circles.min_by_key(Vec::len).map(|circle| finding(&arrows, &members, &circle)));
-        }
+        let circles = component.iter().filter_map(|&member| shortest_circle(&graph, member));
+        found.extend(circles.min_by_key(Vec::len).map(|circle| finding(&arrows, &members, &circle)));
     }
     found
 }
 
-/// Returns the top-level module of a file; none for the crate's root.
+/// Returns the top-level module of a file; `None` for the crate's root.
 fn module<'t>(name: &str, file: &'t File) -> Option<&'t str> {
     let inside = &file.path[name.len() + "/src/".len()..];
     let module = inside.split_once('/').map_or_else(|| inside.strip_suffix(".rs").unwrap_or(inside), |path| path.0);
     Some(module).filter(|module| !["lib", "main"].contains(module))
-}
-
-fn is_excepted(name: &str, members: &[&str]) -> bool {
-    EXCEPTIONS.iter().any(|row| row.0 == name && members.iter().all(|member| row.1.contains(member)))
 }
 
 fn finding(arrows: &BTreeMap<(usize, usize), Arrow>, members: &[&str], circle: &[usize]) -> Finding {
@@ -81,7 +66,7 @@ fn finding(arrows: &BTreeMap<(usize, usize), Arrow>, members: &[&str], circle: &
         message += &format!("; it is in a knot of {}: {}", members.len(), members.join(", "));
     }
     let &&(path, line, _) = &of_circle[0];
-    Finding { path: path.to_owned(), line, message, hint: "move what both need into a folder below both" }
+    Finding { path: path.to_owned(), line, message, hint: "move the shared items into a folder that both import" }
 }
 
 #[cfg(test)]
@@ -89,10 +74,10 @@ mod tests {
     use super::*;
 
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        folders(&Tree::of(files)).into_iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.message)).collect()
+        folders(&Tree::from_files(files)).into_iter().map(|f| format!("{}:{}: {}", f.path, f.line, f.message)).collect()
     }
 
-    /// Two folders without a circle of files: `a/low` and `b/high` know nothing.
+    /// Folders without a cycle: `a/high` imports `b`, which imports nothing.
     const FILES: [(&str, &str); 5] = [
         ("x/src/lib.rs", "mod a; mod b;"),
         ("x/src/a/mod.rs", "pub mod low; pub mod high;"),
@@ -106,7 +91,7 @@ mod tests {
         assert!(found(&FILES).is_empty());
         let mut files = FILES;
         files[4].1 = "\nuse crate::a::low::low; pub fn f() { low() }";
-        assert!(super::super::circles::circles(&Tree::of(&files)).is_empty());
+        assert!(super::super::circles::circles(&Tree::from_files(&files)).is_empty());
         let said =
             "x/src/a/high.rs:1: a circle of folders: x/src/a/high.rs:1 to x/src/b.rs, x/src/b.rs:2 to x/src/a/low.rs";
         assert_eq!(found(&files), [said]);
@@ -120,14 +105,5 @@ mod tests {
         assert!(found(&files).is_empty());
         files[4].1 = "use crate::root; pub fn f() {}";
         assert!(found(&files).is_empty());
-    }
-
-    #[test]
-    fn exceptions_are_for_their_folders_alone() {
-        let (name, knot, _) = EXCEPTIONS[0];
-        assert!(is_excepted(name, &knot[..2]));
-        assert!(!is_excepted(name, &[knot[0], "elsewhere"]));
-        assert!(!is_excepted("elsewhere", &knot[..2]));
-        assert!(EXCEPTIONS.iter().all(|row| !row.2.is_empty()));
     }
 }

@@ -1,10 +1,11 @@
-//! No format's name outside the table of formats: what a format needs, its description says.
+//! Format names appear only in the table of formats; other
+//! code asks an encoding for its description.
 
 use super::finding::{Allow, Finding, allowed};
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use super::tree::Tree;
 
-/// Names met in files and in the table. A format that is not here yet is caught once its description is read (below).
+/// Known format names; those of new descriptions are added when the tree is read (`names`).
 const NAMES: &[&str] = &[
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "iq1_s", "iq1_m",
     "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs", "tq1_0", "tq2_0", "mxfp4", "nvfp4",
@@ -26,17 +27,18 @@ pub fn formats(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| !allowed(ALLOWED, &file.path)) {
         for (token, word) in file.shipped() {
-            // In the command line, a string of several words is help for a person; an attribute's always is.
-            let prose = token.kind == Kind::Text
+            // Attributes are help text, and so are strings of
+            // several words in the command line's crate.
+            let prose = token.kind == TokenKind::Text
                 && (token.attribute || file.path.starts_with("cli/") && word.contains(char::is_whitespace));
-            if prose || !matches!(token.kind, Kind::Ident | Kind::Text) {
+            if prose || !matches!(token.kind, TokenKind::Ident | TokenKind::Text) {
                 continue;
             }
             if let Some((at, name)) = names.iter().find_map(|name| Some((find(word, name)?, name))) {
                 let line = token.line + word[..at].matches('\n').count();
                 let message = format!("the format {name} has a name here");
-                let hint = "ask the encoding for what differs (block, bytes, value), so that a new format needs no line \
-                    here; a place that must know names goes into the table in xtask/src/tidy/formats.rs, with its reason";
+                let hint = "ask the encoding for its properties (block, bytes, value), so that a new format needs no line \
+                    here; if names are necessary, add the file to the table in xtask/src/tidy/formats.rs, with a reason";
                 found.push(Finding { path: file.path.clone(), line, message, hint });
             }
         }
@@ -44,15 +46,16 @@ pub fn formats(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// The known names, and every string in `encodings` that looks like one of a format: a new file is guarded at once.
+/// Returns the known names and every format-like string in
+/// `encodings`, which covers new files at once.
 fn names(tree: &Tree) -> Vec<String> {
     let mut names: Vec<String> = NAMES.iter().map(|name| name.to_string()).collect();
     for file in tree.files.iter().filter(|file| file.path.starts_with("encodings/src/")) {
-        for (token, word) in file.shipped().filter(|(token, _)| token.kind == Kind::Text && !token.attribute) {
+        for (token, word) in file.shipped().filter(|(token, _)| token.kind == TokenKind::Text && !token.attribute) {
             let name = word.trim_matches('"');
             let quantised = name.contains('_') && name.starts_with(|c: char| c.is_ascii_lowercase());
             let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-            if token.kind == Kind::Text && plain && quantised && name.bytes().any(|b| b.is_ascii_digit()) {
+            if token.kind == TokenKind::Text && plain && quantised && name.bytes().any(|b| b.is_ascii_digit()) {
                 names.push(name.to_owned());
             }
         }
@@ -60,7 +63,7 @@ fn names(tree: &Tree) -> Vec<String> {
     names
 }
 
-/// Where `name` stands in `text` as a word; an underscore beside it ends the word, so `block_q4_0` is found too.
+/// Finds `name` as a word in `text`. An underscore ends a word, so `block_q4_0` is found too.
 fn find(text: &str, name: &str) -> Option<usize> {
     let lower = text.to_ascii_lowercase();
     let inside = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
@@ -75,7 +78,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        formats(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        formats(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]
@@ -111,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_new_description_is_guarded_at_once() {
-        let tree = Tree::of(&[
+        let tree = Tree::from_files(&[
             ("encodings/src/x9_z.rs", "static X: Encoding = Encoding { name: \"x9_z\", scale: \"f16\" };"),
             ("tensor/src/a.rs", "fn f(f16: u8) {}\nfn x9_z() {}"),
         ]);

@@ -1,4 +1,4 @@
-//! House rules that hold for every file alike.
+//! House rules for all files.
 
 use super::finding::Finding;
 use super::lexer::Token;
@@ -6,10 +6,11 @@ use super::tree::{File, MAX_BYTES, Tree};
 
 const MAX_LINES: usize = 800;
 
-/// Roots of one machine's folders, split so that this file does not hold them.
+/// Root folders of one machine, split so that this file does not contain them.
 const MACHINE_ROOTS: &[&str] = &[concat!("/", "work/"), concat!("/", "root/")];
 
-/// Hosts of package registries, split likewise. Which registry answers is a matter of the machine, not of the project.
+/// Hosts of package registries, split likewise. The choice of a registry is configured per machine,
+/// not in the project.
 const REGISTRY_HOSTS: &[&str] = &[
     concat!("crates", ".io"),
     concat!("pypi", ".org"),
@@ -21,10 +22,11 @@ const REGISTRY_HOSTS: &[&str] = &[
     concat!("maven", ".org"),
 ];
 
-/// The one source that Cargo.lock writes for cargo's default registry, wherever the packages really came from.
+/// Source that Cargo.lock records for cargo's default registry, whichever mirror was used.
 const DEFAULT_SOURCE: &str = concat!("source = \"registry+https://github.com/rust-lang/crates", ".io-index\"");
 
-/// No glob import outside tests, and none of the crate's root anywhere: after it every arrow runs through `lib.rs`.
+/// Finds glob imports outside tests, and globs of the crate's
+/// root anywhere: these route every dependency through `lib.rs`.
 pub fn globs(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in &tree.files {
@@ -39,7 +41,7 @@ pub fn globs(tree: &Tree) -> Vec<Finding> {
             let root = matches!(path[..], ["crate", ":", ":", "*"]);
             if root || !(file.test || token.test) {
                 let path = path.concat();
-                let hint = "name what is used: the import graph is read by people";
+                let hint = "import each name, so that the import graph can be read";
                 found.push(finding(file, token.line, format!("glob import `use {path}`"), hint));
             }
         }
@@ -47,7 +49,7 @@ pub fn globs(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No work left undone, in tests neither.
+/// Finds unfinished work, in tests too.
 pub fn unfinished(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in &tree.files {
@@ -57,12 +59,12 @@ pub fn unfinished(tree: &Tree) -> Vec<Finding> {
             let before = at.checked_sub(1).map_or("", |at| code[at].1);
             let (message, hint) = match *word {
                 "todo" | "unimplemented" if next == "!" => {
-                    (format!("`{word}!`"), "finish it, or return a typed error that says what is not supported")
+                    (format!("`{word}!`"), "finish it, or return a typed error that names the unsupported case")
                 }
                 "dbg" if next == "!" => ("`dbg!`".to_owned(), "remove it, or log under GRISTMILL_LOG"),
                 // `#[ignore]`, `#[ignore = "…"]`, `#[cfg_attr(…, ignore)]`.
                 "ignore" if token.attribute && ["[", ","].contains(&before) => {
-                    ("an ignored test".to_owned(), "make it pass, or let it find out at run time that it cannot run")
+                    ("an ignored test".to_owned(), "make it pass, or skip it at run time where it cannot run")
                 }
                 _ => continue,
             };
@@ -72,7 +74,7 @@ pub fn unfinished(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No Rust file grows past [`MAX_LINES`].
+/// Finds Rust files of more than [`MAX_LINES`] lines.
 pub fn long_files(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| file.path.ends_with(".rs")) {
@@ -85,7 +87,7 @@ pub fn long_files(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No file grows past [`MAX_BYTES`].
+/// Finds files of more than [`MAX_BYTES`] bytes.
 pub fn big_files(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| file.bytes > MAX_BYTES) {
@@ -95,7 +97,7 @@ pub fn big_files(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No absolute path of the machine it was written on.
+/// Finds absolute paths of the machine that a file was written on.
 pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in &tree.files {
@@ -109,13 +111,13 @@ pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Whether `root` starts a path in `text`, rather than continuing one.
+/// Whether `root` starts a path in `text`, rather than continues one.
 fn absolute(text: &str, root: &str) -> bool {
     let continues = |c: char| c.is_alphanumeric() || "_-.~/})$*".contains(c);
     text.match_indices(root).any(|(at, _)| !text[..at].ends_with(continues))
 }
 
-/// No package registry's host, except for cargo's name of its default one in Cargo.lock.
+/// Finds hosts of package registries, except the default registry's source in Cargo.lock.
 pub fn registry_hosts(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in &tree.files {
@@ -135,7 +137,7 @@ pub fn registry_hosts(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// No block of code in a page that nobody closes, and no heading that sticks to the text before it: a merge loses lines silently.
+/// Finds unclosed code blocks in pages, and headings directly after text: faulty merges leave them.
 pub fn pages(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| file.path.ends_with(".md")) {
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
 
     fn lines(check: fn(&Tree) -> Vec<Finding>, path: &str, text: &str) -> Vec<usize> {
-        check(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        check(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]
@@ -234,7 +236,7 @@ mod tests {
 
     #[test]
     fn big_files_fail() {
-        let mut tree = Tree::of(&[("a.bin", "")]);
+        let mut tree = Tree::from_files(&[("a.bin", "")]);
         tree.files[0].bytes = MAX_BYTES;
         assert_eq!(big_files(&tree), []);
         tree.files[0].bytes += 1;

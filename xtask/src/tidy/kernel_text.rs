@@ -1,11 +1,11 @@
-//! No kernel source text outside renderers: kernels are generated from the graph, and a dialect is the only place that
-//! knows a language.
+//! No kernel source text outside renderers: kernels are generated from the graph, and a dialect is
+//! the only place that knows a language.
 
 use super::finding::{Allow, Finding, allowed};
-use super::lexer::Kind;
+use super::lexer::TokenKind;
 use super::tree::Tree;
 
-/// Signs of C, CUDA C, Metal or WGSL in a string.
+/// Strings that occur in C, CUDA C, Metal or WGSL source.
 const SIGNS: &[&str] = &[
     "__builtin_",
     "__attribute__",
@@ -26,7 +26,7 @@ const SIGNS: &[&str] = &[
     "var<workgroup",
 ];
 
-/// Endings of files that hold nothing else.
+/// Extensions of kernel source files.
 const ENDINGS: &[&str] = &["c", "h", "cc", "cpp", "hpp", "cu", "cuh", "ptx", "metal", "wgsl", "cl", "ll", "s"];
 
 const ALLOWED: &[Allow] = &[
@@ -38,12 +38,12 @@ const ALLOWED: &[Allow] = &[
     Allow { glob: "xtask/src/tidy/kernel_text.rs", because: "the signs to look for" },
 ];
 
-const HINT: &str = "say it as ops and let the dialect render it; a custom kernel belongs in a test";
+const HINT: &str = "express it as ops and let the dialect render it; a custom kernel belongs in a test";
 
 pub fn kernel_text(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
     for file in tree.files.iter().filter(|file| !allowed(ALLOWED, &file.path)) {
-        for (token, word) in file.shipped().filter(|(token, _)| token.kind == Kind::Text && !token.attribute) {
+        for (token, word) in file.shipped().filter(|(token, _)| token.kind == TokenKind::Text && !token.attribute) {
             let raw = word.trim_start_matches(['b', 'c']).starts_with('r');
             let text = if raw { word.to_owned() } else { word.replace("\\\"", "\"") };
             if let Some((at, sign)) = sign(&text) {
@@ -69,7 +69,8 @@ fn sign(text: &str) -> Option<(usize, &'static str)> {
     fixed.or_else(|| Some((void(text)?, "void")))
 }
 
-/// `void name(` or `void *`, where the name may hold a format's placeholder; "void" in a sentence is not one.
+/// Finds `void name(` or `void *`, where the name may contain a
+/// format placeholder; "void" in prose does not match.
 fn void(text: &str) -> Option<usize> {
     text.match_indices("void").map(|(at, _)| at).find(|&at| {
         let name = |c: char| c.is_alphanumeric() || "_{}:".contains(c);
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        kernel_text(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        kernel_text(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]
@@ -133,8 +134,12 @@ mod tests {
 
     #[test]
     fn source_files_fail() {
-        let tree =
-            Tree::of(&[("llm/src/k.cu", ""), ("backend/src/cuda/dialect/head.cu", ""), ("a/c", ""), ("b.rs", "")]);
+        let tree = Tree::from_files(&[
+            ("llm/src/k.cu", ""),
+            ("backend/src/cuda/dialect/head.cu", ""),
+            ("a/c", ""),
+            ("b.rs", ""),
+        ]);
         assert_eq!(kernel_files(&tree).into_iter().map(|f| f.path).collect::<Vec<_>>(), ["llm/src/k.cu"]);
     }
 }

@@ -1,13 +1,13 @@
-//! A lexer for Rust, just deep enough to tell code from comments, strings, attributes and tests.
+//! Minimal Rust lexer that separates code from comments, strings, attributes and tests.
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum TokenKind {
     Ident,
     Lifetime,
     Number,
-    /// A string, byte string or C string, raw or not, with its quotes.
+    /// String, byte string or C string literal, raw or not, with its quotes.
     Text,
-    /// A character or byte.
+    /// Character or byte literal.
     Char,
     Punct,
 }
@@ -15,24 +15,25 @@ pub enum Kind {
 /// A token that is not a comment.
 #[derive(Clone, Copy, Debug)]
 pub struct Token {
-    pub kind: Kind,
+    pub kind: TokenKind,
     pub start: usize,
     pub end: usize,
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Inside `#[…]`.
+    /// Whether the token is inside `#[…]`.
     pub attribute: bool,
-    /// Inside an item under `#[cfg(test)]` or `#[test]`.
+    /// Whether the token is inside an item under `#[cfg(test)]` or `#[test]`.
     pub test: bool,
 }
 
-/// The tokens of a file, and the modules it declares under `#[cfg(test)]` that live in files of their own.
+/// Tokens of a file, and its `#[cfg(test)]` modules that have files of their own.
 pub struct Lexed {
     pub tokens: Vec<Token>,
     pub test_modules: Vec<String>,
 }
 
-/// Never fails: text that is not Rust gives tokens that no check is interested in.
+/// Splits a file into tokens. Never fails: text that is
+/// not Rust yields tokens that no check matches.
 pub fn lex(text: &str) -> Lexed {
     let mut tokens = tokens(text);
     let mut test_modules = vec![];
@@ -52,19 +53,19 @@ fn tokens(text: &str) -> Vec<Token> {
         } else if rest.starts_with("/*") {
             (None, block_comment(rest))
         } else if let Some(len) = string(rest) {
-            (Some(Kind::Text), len)
+            (Some(TokenKind::Text), len)
         } else if let Some(len) = character(rest) {
-            (Some(Kind::Char), len)
+            (Some(TokenKind::Char), len)
         } else if c == '\'' {
-            (Some(Kind::Lifetime), 1 + word(&rest[1..]))
+            (Some(TokenKind::Lifetime), 1 + word(&rest[1..]))
         } else if let Some(raw) = rest.strip_prefix("r#").filter(|r| word(r) > 0) {
-            (Some(Kind::Ident), 2 + word(raw))
+            (Some(TokenKind::Ident), 2 + word(raw))
         } else if c.is_ascii_digit() {
-            (Some(Kind::Number), number(rest))
+            (Some(TokenKind::Number), number(rest))
         } else if word(rest) > 0 {
-            (Some(Kind::Ident), word(rest))
+            (Some(TokenKind::Ident), word(rest))
         } else {
-            (Some(Kind::Punct), c.len_utf8())
+            (Some(TokenKind::Punct), c.len_utf8())
         };
         if let Some(kind) = kind {
             out.push(Token { kind, start: at, end: at + len, line, attribute: false, test: false });
@@ -75,7 +76,7 @@ fn tokens(text: &str) -> Vec<Token> {
     out
 }
 
-/// Bytes of the identifier at the start, digits included.
+/// Returns the length in bytes of the identifier at the start, digits included.
 fn word(text: &str) -> usize {
     text.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(text.len())
 }
@@ -88,7 +89,7 @@ fn number(text: &str) -> usize {
     }
 }
 
-/// Block comments nest.
+/// Returns the length of a block comment, nested comments included.
 fn block_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0usize, 0);
     while at < text.len() {
@@ -123,7 +124,7 @@ fn string(text: &str) -> Option<usize> {
     Some(quoted(body, '"').map_or(text.len(), |len| prefix.len() + len))
 }
 
-/// A character, as opposed to a lifetime: `'a'`, `'\n'`, `b'x'`.
+/// Returns the length of a character literal (`'a'`, `'\n'`, `b'x'`); `None` for a lifetime.
 fn character(text: &str) -> Option<usize> {
     let prefix = usize::from(text.starts_with("b'"));
     let mut inner = text[prefix..].strip_prefix('\'')?.chars();
@@ -134,7 +135,7 @@ fn character(text: &str) -> Option<usize> {
     }
 }
 
-/// Bytes of the literal that opens `text`, up to the quote that no backslash escapes.
+/// Returns the length of the literal at the start, up to the first quote without a backslash.
 fn quoted(text: &str, quote: char) -> Option<usize> {
     let mut chars = text.char_indices().skip(1);
     while let Some((at, c)) = chars.next() {
@@ -147,7 +148,7 @@ fn quoted(text: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// Sets `attribute` and `test`.
+/// Sets `attribute` and `test` of the tokens, and collects modules for tests.
 fn mark(text: &str, tokens: &mut [Token], test_modules: &mut Vec<String>) {
     let word = |t: &Token| &text[t.start..t.end];
     let mut at = 0;
@@ -163,12 +164,13 @@ fn mark(text: &str, tokens: &mut [Token], test_modules: &mut Vec<String>) {
         if !is_test(text, &tokens[open + 1..end]) {
             at = end;
         } else if inner {
-            // `#![cfg(test)]` holds for all that follows; nothing but other inner attributes may come before it.
+            // `#![cfg(test)]` applies to the whole file; only
+            // other inner attributes may precede it.
             tokens.iter_mut().for_each(|t| t.test = true);
             at = end;
         } else {
             let item = item_end(text, tokens, end);
-            // Not a jump to the item's end: its own attributes still want marking.
+            // Continue at the item rather than after it, since its own attributes need marking too.
             tokens[at..item].iter_mut().for_each(|t| t.test = true);
             let body: Vec<&str> = tokens[end..item].iter().map(word).collect();
             if let [.., "mod", name, ";"] = body[..] {
@@ -179,7 +181,8 @@ fn mark(text: &str, tokens: &mut [Token], test_modules: &mut Vec<String>) {
     }
 }
 
-/// Whether the inside of an attribute makes its item a test: `test`, `tokio::test`, `cfg(test)`, `cfg(any(test, …))`.
+/// Whether the tokens inside an attribute make its item
+/// a test: `test`, `tokio::test`, `cfg(test)`, `cfg(any(test, …))`.
 fn is_test(text: &str, attribute: &[Token]) -> bool {
     let words: Vec<&str> = attribute.iter().map(|t| &text[t.start..t.end]).collect();
     match words[..] {
@@ -189,7 +192,7 @@ fn is_test(text: &str, attribute: &[Token]) -> bool {
     }
 }
 
-/// One past the bracket that closes the one at `open`.
+/// Returns the index after the bracket that closes the one at `open`.
 pub fn close(text: &str, tokens: &[Token], open: usize) -> usize {
     let mut depth = 0usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -226,7 +229,7 @@ const ITEMS: &[&str] = &[
     "use",
 ];
 
-/// One past the item, field or variant at `from`, which may have further attributes.
+/// Returns the index after the item, field or variant at `from`, which may have further attributes.
 fn item_end(text: &str, tokens: &[Token], from: usize) -> usize {
     let word = |at: usize| tokens.get(at).map_or("", |t| &text[t.start..t.end]);
     let mut at = from;
@@ -280,8 +283,8 @@ mod tests {
 
     #[test]
     fn characters_are_not_lifetimes() {
-        let kinds: Vec<Kind> = lex(r"'a' '\'' 'a b'\\' 'é' '_ r#type").tokens.iter().map(|t| t.kind).collect();
-        use Kind::{Char, Ident, Lifetime};
+        let kinds: Vec<TokenKind> = lex(r"'a' '\'' 'a b'\\' 'é' '_ r#type").tokens.iter().map(|t| t.kind).collect();
+        use TokenKind::{Char, Ident, Lifetime};
         assert_eq!(kinds, [Char, Char, Lifetime, Char, Char, Lifetime, Ident]);
     }
 

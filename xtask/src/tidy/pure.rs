@@ -1,16 +1,16 @@
-//! What computes without the world: no file, process or socket in the crates below the backends.
+//! Crates below the backends access no files, processes or sockets.
 
 use super::finding::Finding;
 use super::lexer::Token;
 use super::tree::{File, Tree};
 
-/// Crates whose functions depend on their arguments alone: what they compile to is kept by these, and the same anywhere.
+/// Crates of pure functions: compiled kernels are cached by their inputs, on any machine.
 const HOMES: &[&str] = &["uop/src/", "encodings/src/", "compiler/src/"];
 
-/// Modules of `std` that reach out of the process.
+/// Modules of `std` with effects outside the process.
 const OUTSIDE: &[&str] = &["fs", "process", "net"];
 
-/// No path into a module of [`OUTSIDE`] in what ships of these crates.
+/// Finds paths into a module of [`OUTSIDE`] in these crates, tests excluded.
 pub fn pure(tree: &Tree) -> Vec<Finding> {
     tree.files.iter().filter(|file| HOMES.iter().any(|home| file.path.starts_with(home))).flat_map(of_file).collect()
 }
@@ -24,12 +24,13 @@ fn of_file(file: &File) -> Vec<Finding> {
         path: file.path.clone(),
         line: token.line,
         message: format!("`std::{word}` in a crate that neither reads files nor starts anything"),
-        hint: "let runtime, backend or whoever calls do it, and hand in what was read",
+        hint: "let runtime, backend or the caller do it, and pass the data in",
     };
     outside.map(finding).collect()
 }
 
-/// The modules of `std` that a path whose rest begins at `at` leads into: one, or those of a group.
+/// Returns the modules of `std` that a path leads into: one, or those of a group. The rest of the
+/// path begins at `at`.
 fn modules<'f>(code: &[(&'f Token, &'f str)], at: usize) -> Vec<(&'f Token, &'f str)> {
     let Some(&first) = code.get(at) else { return vec![] };
     if first.1 != "{" {
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        pure(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        pure(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]

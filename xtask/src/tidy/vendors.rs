@@ -1,13 +1,13 @@
-//! The compiler plans for machines as their tables of facts describe them: it names no vendor of devices, no interface to them and no language of theirs, in comments neither. The machine that a
-//! figure was measured on is named there, as who reads it must know.
+//! The compiler describes devices by tables of machine properties: it names no vendor, API or
+//! kernel language, in code or comments. Machines on which a figure was measured may be named.
 
 use super::finding::Finding;
 use super::tree::Tree;
 
-/// What knows no device.
+/// Folder without names of vendors.
 const HOME: &str = "compiler/";
 
-/// Vendors, interfaces and languages, in small letters.
+/// Vendors, APIs and languages, in lower case.
 const NAMES: &[&str] = &[
     "amd", "apple", "cublas", "cuda", "d3d12", "direct3d", "directx", "dx12", "hip", "hlsl", "intel", "lavapipe",
     "llvmpipe", "mesa", "metal", "msl", "naga", "nvcc", "nvidia", "nvrtc", "opencl", "ptx", "radeon", "rocm", "spirv",
@@ -20,7 +20,7 @@ pub fn vendors(tree: &Tree) -> Vec<Finding> {
         for (line, text) in file.lines() {
             if let Some(name) = named(text) {
                 let message = format!("`{name}` in the compiler");
-                let hint = "say it as a fact of the machine (uop/src/machine.rs), or of what the dialect is given";
+                let hint = "express it as a machine property (uop/src/machine.rs) or as an input of the dialect";
                 found.push(Finding { path: file.path.clone(), line, message, hint });
             }
         }
@@ -28,7 +28,7 @@ pub fn vendors(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// The name that a line has as a word, or as a part of an identifier.
+/// Returns the name that a line contains as a word or as a part of an identifier.
 fn named(line: &str) -> Option<&'static str> {
     let line = line.to_ascii_lowercase().replace("spir-v", "spirv");
     let word = |word: &str| NAMES.iter().find(|name| **name == word).copied();
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        vendors(&Tree::of(&[(path, text)])).into_iter().map(|f| f.line).collect()
+        vendors(&Tree::from_files(&[(path, text)])).into_iter().map(|f| f.line).collect()
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! C for the CPU: GNU vector extensions and compiler builtins, no system headers. A kernel is one function that runs an interval of the
-//! launch; everything it needs is in the prelude (`prelude.rs`).
+//! C dialect for the CPU: GNU vector extensions and compiler builtins, without system headers.
+//!
+//! A kernel is one function that runs an interval of the launch's workgroups; everything it needs
+//! is in the prelude (`prelude.rs`).
 
 mod prelude;
 mod tiles;
@@ -16,20 +18,31 @@ use gristmill_uop::program::Access;
 use gristmill_uop::{Arg, Graph, Id, Scalar};
 use std::fmt::Write;
 
-/// The dialect; what depends on the instruction set is in the prelude alone.
+/// The C dialect; only the prelude depends on the instruction set.
 pub struct C;
 
 struct Writer<'a> {
     t: Expressions<'a>,
-    /// May workgroups of this body be left out? Its first one is then not the first of the interval.
+    /// Whether workgroups of this body may be skipped, so that its first one may not be
+    /// the interval's first.
     skipping: bool,
     out: String,
 }
 
 impl Dialect for C {
-    fn render(&self, name: &str, graph: &Graph, code: &KernelCode, signature: &Signature) -> String {
+    fn render(
+        &self,
+        name: &str,
+        graph: &Graph,
+        code: &KernelCode,
+        signature: &Signature,
+    ) -> String {
         let t = Expressions::new(name, graph, signature, Values::Vectors);
-        let mut w = Writer { t, skipping: false, out: String::new() };
+        let mut w = Writer {
+            t,
+            skipping: false,
+            out: String::new(),
+        };
         w.kernel(name, &code.bodies);
         w.t.definitions() + &w.out
     }
@@ -40,11 +53,24 @@ impl Dialect for C {
 
 impl CustomDialect for C {
     fn language(&self) -> Language {
-        Language { name: "c", has_pointers: true }
+        Language {
+            name: "c",
+            has_pointers: true,
+        }
     }
-    fn render(&self, name: &str, graph: &Graph, code: &CustomCode, signature: &Signature) -> String {
+    fn render(
+        &self,
+        name: &str,
+        graph: &Graph,
+        code: &CustomCode,
+        signature: &Signature,
+    ) -> String {
         let t = Expressions::new(name, graph, signature, Values::Vectors);
-        let mut w = Writer { t, skipping: false, out: String::new() };
+        let mut w = Writer {
+            t,
+            skipping: false,
+            out: String::new(),
+        };
         code.accessors.iter().for_each(|of| w.accessor(of));
         w.begin(name);
         w.out.push_str(&w.t.custom_body(code, self.language().name));
@@ -58,28 +84,34 @@ impl Writer<'_> {
         let _ = self.out.write_fmt(text);
         self.out.push('\n');
     }
-    /// A parameter with its type.
+    /// Renders a parameter with its type.
     fn pointer(&self, i: usize) -> String {
         let (_, access, node) = self.t.signature.params[i];
         let packed = matches!(self.t.g[node].arg, Arg::Packed(..));
-        let t = if packed { "u8".into() } else { stored(self.t.g[node].dtype) };
+        let t = if packed {
+            "u8".into()
+        } else {
+            stored(self.t.g[node].dtype)
+        };
         match access {
             Access::Read => format!("const {t} *restrict p{i}"),
             Access::Write => format!("{t} *restrict p{i}"),
             Access::ReadWrite => format!("{t} *p{i}"),
         }
     }
-    /// A function that a user's text calls.
+    /// Writes an accessor function for a user's text.
     fn accessor(&mut self, of: &Accessor) {
         let buffers = (0..self.t.signature.params.len()).map(|i| self.pointer(i));
         let variables = (0..self.t.signature.vars.len()).map(|i| format!("const i64 var{i}"));
-        let head = self.t.accessor_head(of, &buffers.chain(variables).collect::<Vec<_>>());
+        let head = self
+            .t
+            .accessor_head(of, &buffers.chain(variables).collect::<Vec<_>>());
         self.line(format_args!("{head}"));
         of.statements.iter().for_each(|s| self.statement(s));
         let tail = self.t.accessor_tail(of);
         self.line(format_args!("{tail}"));
     }
-    /// Up to where its bodies are.
+    /// Writes the head of a kernel, up to its bodies.
     fn begin(&mut self, name: &str) {
         self.line(format_args!(
             "void {name}(void *const *b, const i64 *v, i64 first, i64 end, u8 *scratch, _Bool staged) {{"
@@ -99,7 +131,10 @@ impl Writer<'_> {
     fn kernel(&mut self, name: &str, bodies: &[Code]) {
         self.begin(name);
         self.line(format_args!("i64 base = 0;"));
-        let tiles = bodies.iter().flat_map(|b| &b.statements).any(|s| matches!(s, Statement::WriteTile(..)));
+        let tiles = bodies
+            .iter()
+            .flat_map(|b| &b.statements)
+            .any(|s| matches!(s, Statement::WriteTile(..)));
         if tiles {
             self.line(format_args!("TILES_BEGIN;"));
         }
@@ -124,7 +159,7 @@ impl Writer<'_> {
             self.line(format_args!("i64 fresh = 1;"));
         }
         self.line(format_args!("for (i64 w = lo; w < hi; w++) {{"));
-        // Row-major over the workgroup ranges.
+        // Row-major over the ranges of workgroups.
         let mut rest = String::from("(u64)w");
         for (i, &r) in code.globals.iter().enumerate().rev() {
             let n = self.t.g.range_number(r);
@@ -132,7 +167,9 @@ impl Writer<'_> {
                 self.line(format_args!("const i64 r{n} = (i64)({rest});"));
             } else {
                 let bound = self.t.index(self.t.g[r].src[0]);
-                self.line(format_args!("const i64 r{n} = (i64)({rest} % (u64)({bound}));"));
+                self.line(format_args!(
+                    "const i64 r{n} = (i64)({rest} % (u64)({bound}));"
+                ));
                 rest = format!("{rest} / (u64)({bound})");
             }
         }
@@ -163,10 +200,19 @@ impl Writer<'_> {
                 let v = self.t.number(*id);
                 self.line(format_args!("const {t} v{v} = {e};"));
             }
-            // The C compiler unrolls as it likes.
-            Statement::Loop { range, step: 1, unroll: None } => {
-                let (n, bound) = (self.t.g.range_number(*range), self.t.name(self.t.g[*range].src[0]));
-                self.line(format_args!("for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"));
+            // Unrolling is left to the C compiler.
+            Statement::Loop {
+                range,
+                step: 1,
+                unroll: None,
+            } => {
+                let (n, bound) = (
+                    self.t.g.range_number(*range),
+                    self.t.name(self.t.g[*range].src[0]),
+                );
+                self.line(format_args!(
+                    "for (i64 r{n} = 0; r{n} < {bound}; r{n}++) {{"
+                ));
             }
             Statement::End => self.line(format_args!("}}")),
             Statement::Accumulator(acc) => {
@@ -182,17 +228,28 @@ impl Writer<'_> {
             }
             Statement::Write(buffer, at, value) => self.write(*buffer, *at, *value),
             Statement::Add(addition) => self.add(addition),
-            Statement::Prefetch(Prefetch::Line { at: [buffer, at], ahead }) => {
+            Statement::Prefetch(Prefetch::Line {
+                at: [buffer, at],
+                ahead,
+            }) => {
                 let (b, at) = (self.t.buffer(*buffer), self.t.name(*at));
                 self.line(format_args!("__builtin_prefetch({b} + {at} + {ahead});"));
             }
             Statement::Prefetch(Prefetch::Tile(tile)) => self.tile(tile),
             Statement::WriteTile(..) => unreachable!("tiles have been written"),
-            Statement::Nest { staged, globals, .. } => {
+            Statement::Nest {
+                staged, globals, ..
+            } => {
                 if *staged {
-                    let changed: Vec<String> =
-                        globals.iter().map(|&r| format!(" || r{0} != r{0}_last", self.t.g.range_number(r))).collect();
-                    let first = if self.skipping { "fresh" } else { "w == lo && !staged" };
+                    let changed: Vec<String> = globals
+                        .iter()
+                        .map(|&r| format!(" || r{0} != r{0}_last", self.t.g.range_number(r)))
+                        .collect();
+                    let first = if self.skipping {
+                        "fresh"
+                    } else {
+                        "w == lo && !staged"
+                    };
                     self.line(format_args!("if ({first}{}) {{", changed.concat()));
                 } else {
                     self.line(format_args!("{{"));
@@ -201,31 +258,55 @@ impl Writer<'_> {
             s => panic!("C for a CPU has no text for {s:?}"),
         }
     }
-    /// The lines of a tile that a turn asks for, into the second level of the cache.
+    /// Writes the prefetch of a tile's lines for one turn, into the L2 cache.
     fn tile(&mut self, tile: &TilePrefetch) {
         let turn = tile.turn.iter().fold("0".to_string(), |turn, &r| {
-            format!("({turn} * {} + r{})", self.t.index(self.t.g[r].src[0]), self.t.g.range_number(r))
+            format!(
+                "({turn} * {} + r{})",
+                self.t.index(self.t.g[r].src[0]),
+                self.t.g.range_number(r)
+            )
         });
-        let base: String = tile.terms.iter().map(|&(t, c)| format!(" + {} * {c}", self.t.index(t))).collect();
-        let TilePrefetch { from, line, lines, .. } = tile;
+        let base: String = tile
+            .terms
+            .iter()
+            .map(|&(t, c)| format!(" + {} * {c}", self.t.index(t)))
+            .collect();
+        let TilePrefetch {
+            from, line, lines, ..
+        } = tile;
         let (buffer, step) = (self.t.buffer(tile.buffer), line * lines);
         self.line(format_args!(
             "for (i64 j = 0; j < {lines}; j++) __builtin_prefetch({buffer}{base} + {from} + {turn} * {step} + j * {line}, 0, 2);"
         ));
     }
     fn add(&mut self, a: &Addition) {
-        let &[value] = &a.values[..] else { unreachable!("a vector is added as one value: {a:?}") };
+        let &[value] = &a.values[..] else {
+            unreachable!("a vector is added as one value: {a:?}")
+        };
         let d = self.t.g[value].dtype;
-        let (b, at, v) = (self.t.buffer(a.buffer), self.t.name(a.at), self.t.name(value));
-        let when = a.when.map_or(String::new(), |when| format!("if ({}) ", self.t.name(when)));
+        let (b, at, v) = (
+            self.t.buffer(a.buffer),
+            self.t.name(a.at),
+            self.t.name(value),
+        );
+        let when = a
+            .when
+            .map_or(String::new(), |when| format!("if ({}) ", self.t.name(when)));
         let (scalar, place) = (d.scalar.name(), format!("{b} + {at}"));
         match (a.atomic, d.lanes) {
             (true, 1) => self.line(format_args!("{when}add_{scalar}({place}, {v});")),
             (true, n) => {
-                self.line(format_args!("{when}for (i64 j = 0; j < {n}; j++) add_{scalar}({place} + j, {v}[j]);"));
+                self.line(format_args!(
+                    "{when}for (i64 j = 0; j < {n}; j++) add_{scalar}({place} + j, {v}[j]);"
+                ));
             }
             (false, lanes) => {
-                let element = if lanes == 1 { format!("{b}[{at}]") } else { format!("*({}_u *)({place})", stored(d)) };
+                let element = if lanes == 1 {
+                    format!("{b}[{at}]")
+                } else {
+                    format!("*({}_u *)({place})", stored(d))
+                };
                 let sum = sum(d, &element, &v);
                 self.line(format_args!("{when}{element} = {sum};"));
             }

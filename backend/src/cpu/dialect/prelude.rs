@@ -1,4 +1,4 @@
-//! What every translation unit begins with: types, conversions and the few functions that have no operator, per instruction set.
+//! Prelude of each translation unit: types, conversions and helper functions, by instruction set.
 
 use super::{tiles, vectors, words};
 use crate::render::CONVERSIONS;
@@ -18,20 +18,62 @@ const SCALARS: &[(&str, &str, usize)] = &[
 ];
 const LANES: &[usize] = &[4, 8, 16];
 
-/// gcc turns `__builtin_convertvector` to a wider element into one scalar move an element, so widening has builtins of its own there:
-/// (conversion, lanes, needs, expression of x).
+/// Builtins for widening: (conversion, lanes, required macro, expression of x).
+///
+/// gcc compiles a widening `__builtin_convertvector` to one scalar move per element.
 const WIDENING: &[(&str, usize, &str, &str)] = &[
-    ("u8_i32", 16, "__AVX512F__", "(i32x16)__builtin_ia32_pmovzxbd512_mask((q16)x, (i32x16){}, (u16)-1)"),
-    ("i8_i32", 16, "__AVX512F__", "(i32x16)__builtin_ia32_pmovsxbd512_mask((q16)x, (i32x16){}, (u16)-1)"),
-    ("u16_i32", 16, "__AVX512F__", "(i32x16)__builtin_ia32_pmovzxwd512_mask((i16x16)x, (i32x16){}, (u16)-1)"),
-    ("i16_i32", 16, "__AVX512F__", "(i32x16)__builtin_ia32_pmovsxwd512_mask((i16x16)x, (i32x16){}, (u16)-1)"),
-    ("u8_i32", 8, "__AVX2__", "(i32x8)__builtin_ia32_pmovzxbd256((q16)(i64x2){(i64)x, 0})"),
-    ("i8_i32", 8, "__AVX2__", "(i32x8)__builtin_ia32_pmovsxbd256((q16)(i64x2){(i64)x, 0})"),
-    ("u16_i32", 8, "__AVX2__", "(i32x8)__builtin_ia32_pmovzxwd256((i16x8)x)"),
-    ("i16_i32", 8, "__AVX2__", "(i32x8)__builtin_ia32_pmovsxwd256((i16x8)x)"),
+    (
+        "u8_i32",
+        16,
+        "__AVX512F__",
+        "(i32x16)__builtin_ia32_pmovzxbd512_mask((q16)x, (i32x16){}, (u16)-1)",
+    ),
+    (
+        "i8_i32",
+        16,
+        "__AVX512F__",
+        "(i32x16)__builtin_ia32_pmovsxbd512_mask((q16)x, (i32x16){}, (u16)-1)",
+    ),
+    (
+        "u16_i32",
+        16,
+        "__AVX512F__",
+        "(i32x16)__builtin_ia32_pmovzxwd512_mask((i16x16)x, (i32x16){}, (u16)-1)",
+    ),
+    (
+        "i16_i32",
+        16,
+        "__AVX512F__",
+        "(i32x16)__builtin_ia32_pmovsxwd512_mask((i16x16)x, (i32x16){}, (u16)-1)",
+    ),
+    (
+        "u8_i32",
+        8,
+        "__AVX2__",
+        "(i32x8)__builtin_ia32_pmovzxbd256((q16)(i64x2){(i64)x, 0})",
+    ),
+    (
+        "i8_i32",
+        8,
+        "__AVX2__",
+        "(i32x8)__builtin_ia32_pmovsxbd256((q16)(i64x2){(i64)x, 0})",
+    ),
+    (
+        "u16_i32",
+        8,
+        "__AVX2__",
+        "(i32x8)__builtin_ia32_pmovzxwd256((i16x8)x)",
+    ),
+    (
+        "i16_i32",
+        8,
+        "__AVX2__",
+        "(i32x8)__builtin_ia32_pmovsxwd256((i16x8)x)",
+    ),
 ];
 
-/// The prelude. The same text serves every instruction set; what the compiler was told it may use decides.
+/// Returns the prelude. Its text is the same for all instruction sets; compiler
+/// macros select the code.
 pub fn prelude() -> String {
     let mut s = String::new();
     let mut line = |t: String| {
@@ -40,10 +82,17 @@ pub fn prelude() -> String {
     };
     for (name, c, bytes) in SCALARS {
         line(format!("typedef {c} {name};"));
-        line(format!("typedef {name} __attribute__((aligned(1), may_alias)) {name}_u;"));
+        line(format!(
+            "typedef {name} __attribute__((aligned(1), may_alias)) {name}_u;"
+        ));
         for l in LANES {
-            line(format!("typedef {name} {name}x{l} __attribute__((vector_size({})));", bytes * l));
-            line(format!("typedef {name}x{l} __attribute__((aligned(1), may_alias)) {name}x{l}_u;"));
+            line(format!(
+                "typedef {name} {name}x{l} __attribute__((vector_size({})));",
+                bytes * l
+            ));
+            line(format!(
+                "typedef {name}x{l} __attribute__((aligned(1), may_alias)) {name}x{l}_u;"
+            ));
         }
     }
     line("typedef char q16 __attribute__((vector_size(16)));".into());
@@ -56,7 +105,7 @@ pub fn prelude() -> String {
     line("FN u32 bits_f32_u32(f32 x) { union { f32 f; u32 i; } u = {x}; return u.i; }".into());
     for (from, to) in CONVERSIONS {
         for l in LANES {
-            // Narrow integers by way of i32, whose conversion is one instruction everywhere.
+            // Narrow integers convert through i32, which is one instruction on all targets.
             let x = if *to == "f32" && !from.ends_with("32") && !from.ends_with("64") {
                 format!("cvt_{from}_i32_{l}(x)")
             } else {
@@ -65,7 +114,10 @@ pub fn prelude() -> String {
             let generic = format!(
                 "FN {to}x{l} cvt_{from}_{to}_{l}({from}x{l} x) {{ return __builtin_convertvector({x}, {to}x{l}); }}"
             );
-            match WIDENING.iter().find(|w| w.0 == format!("{from}_{to}") && w.1 == *l) {
+            match WIDENING
+                .iter()
+                .find(|w| w.0 == format!("{from}_{to}") && w.1 == *l)
+            {
                 Some((_, _, needs, e)) => line(format!(
                     "#if defined({needs}) && !defined(__clang__)\nFN {to}x{l} cvt_{from}_{to}_{l}({from}x{l} x) {{ return {e}; }}\n#else\n{generic}\n#endif"
                 )),
@@ -86,7 +138,7 @@ pub fn prelude() -> String {
     s
 }
 
-/// Additions to memory that exclude one another. Where a language has one for whole numbers alone, a float is exchanged if nobody has changed it meanwhile.
+/// Atomic additions to memory; floats use a compare-exchange loop.
 const ATOMIC_ADDITIONS: &str = r#"
 typedef u32 __attribute__((may_alias)) u32_bits;
 FN void add_i32(i32 *p, i32 x) { __atomic_fetch_add(p, x, __ATOMIC_RELAXED); }
@@ -102,7 +154,8 @@ FN void add_f16(u16 *p, u16 x) {
 }
 "#;
 
-/// binary16 and bfloat16, one at a time: by instruction where there is one, else by integer code (round to nearest even).
+/// Scalar conversions of f16 and bf16: by instruction, else by integer code
+/// (round to nearest even).
 const HALF: &str = r#"
 #if defined(__F16C__)
 FN f32 cvt_f16_f32_1(u16 x) { return ((f32x4)__builtin_ia32_vcvtph2ps((i16x8){(i16)x}))[0]; }

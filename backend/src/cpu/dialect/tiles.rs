@@ -1,13 +1,17 @@
-//! Tiles: registers of 16 rows of 64 bytes, and the product of two of them (AMX). Values that are tiles live in numbered registers, which lowering has given
-//! them; where the compiler may not use them, they are arrays of the kernel.
+//! AMX tiles: registers of 16 rows of 64 bytes, and their products.
+//!
+//! Values that are tiles live in numbered registers assigned by lowering; without AMX they are
+//! arrays of the kernel.
 
 use crate::render::Expressions;
 use gristmill_compiler::lower::Statement;
 use gristmill_uop::fragment::AMX_BF16;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 
-/// What the prelude has for them. The instructions are written out, with all of memory as what they may read and change: compilers' own functions say
-/// nothing of it (gcc 12), so that stores move past them.
+/// Macros and functions for tiles.
+///
+/// The instructions are inline assembly with memory clobbers: the compilers' intrinsics declare no
+/// memory effects (gcc 12), so that stores move past them.
 pub(super) const FUNCTIONS: &str = r#"
 #if defined(__AVX512BF16__)
 typedef i16 i16x32 __attribute__((vector_size(64)));
@@ -57,7 +61,7 @@ static __attribute__((noinline, unused)) void tile_product(u32 *c, const u32 *a,
 #endif
 "#;
 
-/// The number of the register of a tile.
+/// Returns the register number of a tile.
 fn register(g: &Graph, id: Id) -> i32 {
     match &g[id].arg {
         Arg::Ints(numbers) => numbers[0],
@@ -65,42 +69,62 @@ fn register(g: &Graph, id: Id) -> i32 {
     }
 }
 
-/// The text of a statement of tiles; none of others.
+/// Renders a statement on tiles; None for other statements.
 pub(super) fn statement(t: &Expressions, s: &Statement) -> Option<String> {
     let g = t.g;
-    // The product that a sum is of knows where the sum is.
+    // The product that defines a sum has its register.
     let of_sum = |sum: Id| register(g, g[sum].src[0]);
     let is_tile = |id: Id| i64::from(g[id].dtype.lanes) == AMX_BF16.rows * AMX_BF16.columns;
     Some(match s {
         Statement::Define(id) if is_tile(*id) => match (&g[*id].op, &g[*id].arg) {
             (Op::TileLoad, Arg::Ints(numbers)) => {
                 let (buffer, at) = (t.buffer(g[*id].src[0]), t.name(g[*id].src[1]));
-                format!("TILE_LOAD({}, {buffer} + {at}, {});", numbers[0], 2 * numbers[1])
+                format!(
+                    "TILE_LOAD({}, {buffer} + {at}, {});",
+                    numbers[0],
+                    2 * numbers[1]
+                )
             }
             (Op::TileRows, _) => rows(t, *id),
-            // The zero that sums begin with.
+            // The zero that sums start with needs no statement.
             (Op::Splat, _) => String::new(),
             _ => unreachable!("no value that is a tile: {:?}", g[*id]),
         },
-        Statement::Accumulator(acc) if is_tile(*acc) => format!("TILE_ZERO({});", of_sum(g[*acc].src[1])),
-        // Nothing makes tiles of bytes yet, and they have no text.
+        Statement::Accumulator(acc) if is_tile(*acc) => {
+            format!("TILE_ZERO({});", of_sum(g[*acc].src[1]))
+        }
+        // Tiles of bytes are not generated yet and have no text.
         Statement::Accumulate(acc, product) if is_tile(*acc) && g.scalar(*acc) == Scalar::F32 => {
             let [a, b] = [0, 1].map(|i| register(g, g[*product].src[i]));
             format!("TILE_PRODUCT({}, {a}, {b});", register(g, *product))
         }
         Statement::WriteTile(buffer, at, stride, sum) => {
             let bytes = g.scalar(*buffer).bytes() as i64 * stride;
-            format!("TILE_STORE({} + {}, {bytes}, {});", t.buffer(*buffer), t.name(*at), of_sum(*sum))
+            format!(
+                "TILE_STORE({} + {}, {bytes}, {});",
+                t.buffer(*buffer),
+                t.name(*at),
+                of_sum(*sum)
+            )
         }
         _ => return None,
     })
 }
 
-/// A tile of vectors, by way of memory: of two places in turn, so that one may be written while the other is still read.
+/// Renders a tile built of vectors, through memory. Two buffers alternate, so that one can be
+/// written while the other is read.
 fn rows(t: &Expressions, id: Id) -> String {
     let n = &t.g[id];
-    let store =
-        |(i, &row): (usize, &Id)| format!("*(u32x16 *)(rows_of_tile[tile_turn] + {}) = {};\n", 16 * i, t.name(row));
+    let store = |(i, &row): (usize, &Id)| {
+        format!(
+            "*(u32x16 *)(rows_of_tile[tile_turn] + {}) = {};\n",
+            16 * i,
+            t.name(row)
+        )
+    };
     let stores: String = n.src.iter().enumerate().map(store).collect();
-    format!("{stores}TILE_LOAD({}, rows_of_tile[tile_turn], 64); tile_turn ^= 1;", register(t.g, id))
+    format!(
+        "{stores}TILE_LOAD({}, rows_of_tile[tile_turn], 64); tile_turn ^= 1;",
+        register(t.g, id)
+    )
 }

@@ -1,11 +1,14 @@
-//! Functions of vectors of floats and what folds vectors, written from instructions that every set of them has, with one's own where there is one.
+//! Vector functions on floats and vector folds, in portable code with
+//! special instructions where available.
 
 use std::fmt::Write;
 
-/// All of them, for vectors of `l` lanes.
+/// Returns all functions for vectors of `l` lanes.
 pub fn functions(l: usize) -> String {
-    // What is known to fit.
-    let whole = format!("FN i32x{l} whole_{l}(f32x{l} x) {{ return __builtin_convertvector(x, i32x{l}); }}\n");
+    // Conversion of values that are known to fit.
+    let whole = format!(
+        "FN i32x{l} whole_{l}(f32x{l} x) {{ return __builtin_convertvector(x, i32x{l}); }}\n"
+    );
     let parts = [
         whole,
         selections(l),
@@ -21,17 +24,17 @@ pub fn functions(l: usize) -> String {
     parts.concat()
 }
 
-/// What `f` says of each lane.
+/// Joins the text of each lane.
 fn each(l: usize, f: impl Fn(usize) -> String) -> String {
     (0..l).map(f).collect::<Vec<_>>().join(", ")
 }
 
-/// A vector of that type with `v` in every lane.
+/// Renders a vector of that type with `v` in all lanes.
 fn splat(t: &str, l: usize, v: &str) -> String {
     format!("({t}x{l}){{{}}}", vec![v; l].join(", "))
 }
 
-/// Selection by a mask.
+/// Returns selections by a mask.
 fn selections(l: usize) -> String {
     let mut s = String::new();
     for (t, bits) in [("i8", 8), ("u8", 8), ("i16", 16), ("u16", 16)] {
@@ -53,14 +56,17 @@ fn selections(l: usize) -> String {
     s
 }
 
-/// Fused multiply-add: one rounding where the machine can.
+/// Returns the multiply-add, fused where the instruction set has it.
 fn multiply_add(l: usize) -> String {
     let (needs, e) = match l {
-        16 => ("__AVX512F__", "(f32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, (u16)-1, 4)"),
+        16 => (
+            "__AVX512F__",
+            "(f32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, (u16)-1, 4)",
+        ),
         8 => ("__FMA__", "(f32x8)__builtin_ia32_vfmaddps256(a, b, c)"),
         _ => ("__FMA__", "(f32x4)__builtin_ia32_vfmaddps(a, b, c)"),
     };
-    // Compilers make `fmla` of these.
+    // Compilers generate `fmla` from these.
     let lanes = each(l, |i| format!("__builtin_fmaf(a[{i}], b[{i}], c[{i}])"));
     let head = format!("FN f32x{l} fma_{l}(f32x{l} a, f32x{l} b, f32x{l} c)");
     format!(
@@ -68,7 +74,7 @@ fn multiply_add(l: usize) -> String {
     )
 }
 
-/// f16 and bf16.
+/// Returns the conversions of f16 and bf16.
 fn halves(l: usize) -> String {
     let (needs, half_in, half_out) = match l {
         16 => (
@@ -76,8 +82,12 @@ fn halves(l: usize) -> String {
             "(f32x16)__builtin_ia32_vcvtph2ps512_mask((i16x16)x, (f32x16){}, (u16)-1, 4)",
             "(u16x16)__builtin_ia32_vcvtps2ph512_mask(x, 0, (i16x16){}, (u16)-1)",
         ),
-        8 => ("__F16C__", "(f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x)", "(u16x8)__builtin_ia32_vcvtps2ph256(x, 0)"),
-        // Written lane by lane, compilers convert lane by lane.
+        8 => (
+            "__F16C__",
+            "(f32x8)__builtin_ia32_vcvtph2ps256((i16x8)x)",
+            "(u16x8)__builtin_ia32_vcvtps2ph256(x, 0)",
+        ),
+        // If written by lane, compilers convert by lane.
         _ => (
             "__aarch64__",
             "({ f32x4 y; __asm__(\"fcvtl %0.4s, %1.4h\" : \"=w\"(y) : \"w\"(x)); y; })",
@@ -91,15 +101,19 @@ fn halves(l: usize) -> String {
     )
 }
 
-/// Rounding to nearest even by adding and taking away 2^23 with the sign of x; from 2^23 on nothing is left to round.
+/// Returns rounding to nearest even, by adding and subtracting 2^23 with the sign of x; values from
+/// 2^23 on are integers.
 fn rounding(l: usize) -> String {
-    let (min, whole) = (splat("i32", l, "(-2147483647 - 1)"), splat("f32", l, "8388608.0f"));
+    let (min, whole) = (
+        splat("i32", l, "(-2147483647 - 1)"),
+        splat("f32", l, "8388608.0f"),
+    );
     format!(
         "FN f32x{l} round_{l}(f32x{l} x) {{ i32x{l} sign = (i32x{l})x & {min}; f32x{l} m = (f32x{l})(sign | (i32x{l}){whole}); i32x{l} small = (i32x{l})((f32x{l})((i32x{l})x & ~{min}) < {whole}); return select_f32x{l}(small, (f32x{l})((i32x{l})((x + m) - m) | sign), x); }}\n"
     )
 }
 
-/// exp: x = n ln 2 + r; exp2: x = n + r / ln 2.
+/// Returns exp (x = n ln 2 + r) and exp2 (x = n + r / ln 2).
 fn exponentials(l: usize) -> String {
     let splat = |v: &str| splat("f32", l, v);
     let magic = splat("12582912.0f");
@@ -109,15 +123,27 @@ fn exponentials(l: usize) -> String {
             "FN f32x{l} {name}_{l}(f32x{l} x) {{\n  x = select_f32x{l}((i32x{l})(x > {top}), {top}, x);\n  x = select_f32x{l}((i32x{l})(x < {bottom}), {bottom}, x);\n  f32x{l} n = ({n} + {magic}) - {magic};\n  f32x{l} r = {r}\n  return scaled_{l}(r, n);\n}}\n"
         )
     };
-    let (log2e, ln2a, ln2b) = (splat("1.44269504088896341f"), splat("-0.693359375f"), splat("2.12194440e-4f"));
-    let of_e = [format!("x * {log2e}"), format!("fma_{l}(n, {ln2a}, x); r = fma_{l}(n, {ln2b}, r);")];
-    let of_two = ["x".into(), format!("(x - n) * {};", splat("0.693147180559945f"))];
+    let (log2e, ln2a, ln2b) = (
+        splat("1.44269504088896341f"),
+        splat("-0.693359375f"),
+        splat("2.12194440e-4f"),
+    );
+    let of_e = [
+        format!("x * {log2e}"),
+        format!("fma_{l}(n, {ln2a}, x); r = fma_{l}(n, {ln2b}, r);"),
+    ];
+    let of_two = [
+        "x".into(),
+        format!("(x - n) * {};", splat("0.693147180559945f")),
+    ];
     let exp = exponential("exp", ["88.8f", "-104.0f"], of_e);
     scaled(l) + &exp + &exponential("exp2", ["128.5f", "-150.0f"], of_two)
 }
 
-/// e^r 2^n of |r| <= ln 2 / 2: a polynomial of degree 6 for e^r (error below 1 ulp), 2^n by the exponent bits in two steps, so that results near the
-/// smallest normal number are right.
+/// Returns e^r 2^n for |r| <= ln 2 / 2.
+///
+/// e^r is a polynomial of degree 6 (error below 1 ulp); 2^n is applied by exponent bits in two
+/// steps, so that results near the smallest normal number are correct.
 fn scaled(l: usize) -> String {
     let (splat, bias) = (|v: &str| splat("f32", l, v), splat("i32", l, "127"));
     format!(
@@ -131,7 +157,8 @@ fn scaled(l: usize) -> String {
     )
 }
 
-/// log: x = m 2^e with m in [sqrt(1/2), sqrt(2)); atanh series in s = (m-1)/(m+1). Denormals are made normal first.
+/// Returns log: x = m 2^e with m in [sqrt(1/2), sqrt(2)), atanh series in s = (m-1)/(m+1).
+/// Denormals are scaled first.
 fn logarithm(l: usize) -> String {
     let (splat, isplat) = (|v: &str| splat("f32", l, v), |v: &str| splat("i32", l, v));
     format!(
@@ -153,16 +180,17 @@ fn logarithm(l: usize) -> String {
     )
 }
 
-/// Square roots.
+/// Returns square roots by lane.
 fn root(l: usize) -> String {
     let lanes = each(l, |i| format!("__builtin_sqrtf(x[{i}])"));
     format!("FN f32x{l} sqrt_{l}(f32x{l} x) {{ return (f32x{l}){{{lanes}}}; }}\n")
 }
 
-/// A table of 16 entries.
+/// Returns lookups in a table of 16 entries.
 fn table(l: usize) -> String {
     let lookup = each(l, |i| format!("t[i[{i}] & 15]"));
-    let generic = format!("FN i32x{l} table_{l}(i32x16 t, i32x{l} i) {{ return (i32x{l}){{{lookup}}}; }}\n");
+    let generic =
+        format!("FN i32x{l} table_{l}(i32x16 t, i32x{l} i) {{ return (i32x{l}){{{lookup}}}; }}\n");
     match l {
         16 => format!(
             "#if defined(__AVX512F__)\nFN f32x16 table_f32_16(f32x16 t, i32x16 i) {{ return (f32x16)__builtin_ia32_permvarsf512_mask(t, i, (f32x16){{}}, (u16)-1); }}\nFN i32x16 table_16(i32x16 t, i32x16 i) {{ return (i32x16)__builtin_ia32_permvarsi512_mask(t, i, (i32x16){{}}, (u16)-1); }}\n#else\nFN f32x16 table_f32_16(f32x16 t, i32x16 i) {{ return (f32x16){{{lookup}}}; }}\n{generic}#endif\n"
@@ -179,7 +207,7 @@ fn table(l: usize) -> String {
     }
 }
 
-/// Folds: halves onto one another.
+/// Returns the folds of a vector to a scalar.
 fn folds(l: usize) -> String {
     let mut s = String::new();
     for t in ["i8", "u8", "i16", "u16", "u32"] {
@@ -195,13 +223,17 @@ fn folds(l: usize) -> String {
         let _ = writeln!(
             s,
             "FN {t} fold_max_{t}_{l}({t}x{l} x) {{ {}}}",
-            pairwise(t, "a > b ? a : b", (0..l).map(|i| format!("x[{i}]")).collect())
+            pairwise(
+                t,
+                "a > b ? a : b",
+                (0..l).map(|i| format!("x[{i}]")).collect()
+            )
         );
     }
     s
 }
 
-/// A sum, down to four lanes by vectors.
+/// Returns the sum of a vector, by halves down to four lanes.
 fn sum(t: &str, l: usize) -> String {
     let (mut body, mut n, mut name) = (String::new(), l, String::from("x"));
     while n > 4 {
@@ -217,14 +249,17 @@ fn sum(t: &str, l: usize) -> String {
     format!("FN {t} fold_add_{t}_{l}({t}x{l} x) {{ {body}}}\n")
 }
 
-/// Combines terms of that type, as many as a power of two, and returns what is left.
+/// Renders a pairwise combination of a power of two of terms.
 fn pairwise(t: &str, combine: &str, mut terms: Vec<String>) -> String {
     let (mut body, mut count) = (String::new(), 0);
     while terms.len() > 1 {
         let (low, high) = terms.split_at(terms.len() / 2);
         let mut next = Vec::new();
         for (a, b) in low.iter().zip(high) {
-            let _ = write!(body, "{t} s{count}; {{ {t} a = {a}, b = {b}; s{count} = {combine}; }} ");
+            let _ = write!(
+                body,
+                "{t} s{count}; {{ {t} a = {a}, b = {b}; s{count} = {combine}; }} "
+            );
             next.push(format!("s{count}"));
             count += 1;
         }
@@ -233,17 +268,37 @@ fn pairwise(t: &str, combine: &str, mut terms: Vec<String>) -> String {
     body + &format!("return {}; ", terms[0])
 }
 
-/// f32 to integers of `l` lanes: truncated, held within the type; no number becomes 0. The bounds are floats that the type holds; what
-/// is above the upper one and not below the type's end becomes its largest value.
+/// Returns saturating conversions of f32 to integers of `l` lanes: truncated, NaN becomes 0.
+///
+/// The bounds are floats that the type can hold; values above the upper one but within the type
+/// become its largest value.
 pub fn saturating(l: usize) -> String {
     let types = [
         ("i8", "-128.0f", "127.0f", "128.0f", "127"),
         ("u8", "0.0f", "255.0f", "256.0f", "255"),
         ("i16", "-32768.0f", "32767.0f", "32768.0f", "32767"),
         ("u16", "0.0f", "65535.0f", "65536.0f", "65535"),
-        ("i32", "-2147483648.0f", "2147483520.0f", "2147483648.0f", "2147483647"),
-        ("u32", "0.0f", "4294967040.0f", "4294967296.0f", "4294967295u"),
-        ("i64", "-9223372036854775808.0f", "9223371487098961920.0f", "9223372036854775808.0f", "9223372036854775807ll"),
+        (
+            "i32",
+            "-2147483648.0f",
+            "2147483520.0f",
+            "2147483648.0f",
+            "2147483647",
+        ),
+        (
+            "u32",
+            "0.0f",
+            "4294967040.0f",
+            "4294967296.0f",
+            "4294967295u",
+        ),
+        (
+            "i64",
+            "-9223372036854775808.0f",
+            "9223371487098961920.0f",
+            "9223372036854775808.0f",
+            "9223372036854775807ll",
+        ),
     ];
     let mut s = String::new();
     for (t, lo, hi, end, largest) in types {
@@ -255,19 +310,29 @@ pub fn saturating(l: usize) -> String {
             );
             continue;
         }
-        let (lo, hi, end) = (splat("f32", l, lo), splat("f32", l, hi), splat("f32", l, end));
+        let (lo, hi, end) = (
+            splat("f32", l, lo),
+            splat("f32", l, hi),
+            splat("f32", l, end),
+        );
         let last = if exact {
             let (largest, zero) = (splat(t, l, largest), splat(t, l, "0"));
-            format!("select_{t}x{l}((i32x{l})(x == x), select_{t}x{l}((i32x{l})(x >= {end}), {largest}, r), {zero})")
+            format!(
+                "select_{t}x{l}((i32x{l})(x == x), select_{t}x{l}((i32x{l})(x >= {end}), {largest}, r), {zero})"
+            )
         } else {
             "r".into()
         };
-        // A number first: the comparison with one that is none is false.
+        // NaN is replaced first, since comparisons with it are false.
         let number = splat("f32", l, "0.0f");
         let _ = writeln!(
             s,
             "FN {t}x{l} cvt_f32_{t}_{l}(f32x{l} x) {{ f32x{l} y = select_f32x{l}((i32x{l})(x > {hi}), {hi}, select_f32x{l}((i32x{l})(x < {lo}), {lo}, x)); y = select_f32x{l}((i32x{l})(x == x), y, {number}); {t}x{l} r = __builtin_convertvector({from}, {t}x{l}); return {last}; }}",
-            from = if exact { "y".into() } else { format!("whole_{l}(y)") },
+            from = if exact {
+                "y".into()
+            } else {
+                format!("whole_{l}(y)")
+            },
         );
     }
     s

@@ -1,8 +1,9 @@
-//! Words: vectors of u32 whose bytes are what is meant. Dot products of four bytes and tables of sixteen, per instruction set.
+//! Functions on words as packed bytes: dot products of four bytes, tables of
+//! 16, by instruction set.
 
 use std::fmt::Write;
 
-/// One byte at a time: what every machine can.
+/// Portable code on single bytes.
 const BYTES: &str = r#"
 FN i32 dot4_any_bytes(u32 a, u32 b, i32 c) {
   return c + (i32)(a & 255) * (i8)b + (i32)(a >> 8 & 255) * (i8)(b >> 8) + (i32)(a >> 16 & 255) * (i8)(b >> 16) + (i32)(a >> 24) * (i8)(b >> 24);
@@ -19,7 +20,8 @@ FN u32 table4_bytes(u8x16 t, u32 x) {
 }
 "#;
 
-/// One word alone, as the first of four: 512 products of a row took 0.5 us so and 1.4 byte by byte (EPYC, AVX2).
+/// A single word, computed as the first of four: 512 products of a row take 0.5 us, byte by byte
+/// 1.4 (EPYC, AVX2).
 const ONE: &str = r#"
 FN i32 dot4_any_1(u32 a, u32 b, i32 c) { return dot4_any_4((u32x4){a}, (u32x4){b}, (i32x4){c})[0]; }
 FN i32 dot4_small_1(u32 a, u32 b, i32 c) { return dot4_small_4((u32x4){a}, (u32x4){b}, (i32x4){c})[0]; }
@@ -28,8 +30,10 @@ FN u32 dot2_1(u32 a, u32 b, u32 c) { return dot2_4((u32x4){a}, (u32x4){b}, (u32x
 FN u32 table4_1(u8x16 t, u32 x) { return table4_4(t, (u32x4){x})[0]; }
 "#;
 
-/// A way to do it: lanes, what the preprocessor must know, the body of the function. `any` is of all bytes, `small` of such that two products
-/// fit 16 bits. The first that fits is taken.
+/// An implementation: lanes, preprocessor condition, function bodies.
+///
+/// `any` is for all bytes, `small` for bytes whose two products fit 16 bits. The
+/// first match is used.
 struct Way {
     lanes: usize,
     needs: &'static str,
@@ -37,9 +41,14 @@ struct Way {
     small: &'static str,
 }
 
-/// One instruction.
+/// Returns an implementation that uses one instruction for both bodies.
 const fn one(lanes: usize, needs: &'static str, body: &'static str) -> Way {
-    Way { lanes, needs, any: body, small: body }
+    Way {
+        lanes,
+        needs,
+        any: body,
+        small: body,
+    }
 }
 
 const DOT4: &[Way] = &[
@@ -48,7 +57,11 @@ const DOT4: &[Way] = &[
         "defined(__AVX512VNNI__) && defined(__clang__)",
         "return (i32x16)__builtin_ia32_vpdpbusd512(c, (i32x16)a, (i32x16)b);",
     ),
-    one(16, "defined(__AVX512VNNI__)", "return (i32x16)__builtin_ia32_vpdpbusd_v16si(c, (i32x16)a, (i32x16)b);"),
+    one(
+        16,
+        "defined(__AVX512VNNI__)",
+        "return (i32x16)__builtin_ia32_vpdpbusd_v16si(c, (i32x16)a, (i32x16)b);",
+    ),
     one(
         8,
         "(defined(__AVXVNNI__) || defined(__AVX512VNNI__) && defined(__AVX512VL__)) && defined(__clang__)",
@@ -96,13 +109,13 @@ const DOT4: &[Way] = &[
     one(4, "defined(__SSE2__)", SSE2_ANY),
 ];
 
-/// Of any bytes, in 16 bits each.
+/// Body for any bytes, widened to 16 bits.
 const SSE2_ANY: &str = "i16x8 x = (i16x8)a, y = (i16x8)b; \
     i16x8 lo = x & 255, hi = (i16x8)((u16x8)x >> 8), p = (i16x8)((u16x8)y << 8) >> 8, q = y >> 8; \
     return c + (i32x4)__builtin_ia32_pmaddwd128(lo, p) + (i32x4)__builtin_ia32_pmaddwd128(hi, q);";
 
-/// Products of signed bytes, those of `b` from −127: lanes, needs, body. Magnitudes of one side with the other's sign given to it: two products fit
-/// 16 bits.
+/// Products of signed bytes, with `b` at least −127: lanes, condition, body. Magnitudes of one side
+/// are multiplied by the other with its sign applied, so that two products fit 16 bits.
 const SIGNED4: &[(usize, &str, &str)] = &[
     (
         8,
@@ -123,7 +136,7 @@ const SIGNED4: &[(usize, &str, &str)] = &[
     ),
 ];
 
-/// Products added in 16 bits: lanes, needs, the bodies of `dot2` and `halves`.
+/// Products added in 16 bits: lanes, condition, bodies of `dot2` and `halves`.
 const DOT2: &[(usize, &str, &str, &str)] = &[
     (
         8,
@@ -139,7 +152,7 @@ const DOT2: &[(usize, &str, &str, &str)] = &[
     ),
 ];
 
-/// Tables in every 128 bits of a vector: lanes, needs, body.
+/// Table lookups in each 128 bits of a vector: lanes, condition, body.
 const TABLE4: &[(usize, &str, &str)] = &[
     (
         16,
@@ -157,7 +170,11 @@ const TABLE4: &[(usize, &str, &str)] = &[
         "defined(__AVX2__)",
         "q32 s = (q32)__builtin_shufflevector(t, t, SIXTEENS); return (u32x8)__builtin_ia32_pshufb256(s, (q32)x);",
     ),
-    (4, "defined(__SSSE3__)", "return (u32x4)__builtin_ia32_pshufb128((q16)t, (q16)x);"),
+    (
+        4,
+        "defined(__SSSE3__)",
+        "return (u32x4)__builtin_ia32_pshufb128((q16)t, (q16)x);",
+    ),
     (
         4,
         "defined(__aarch64__)",
@@ -165,7 +182,7 @@ const TABLE4: &[(usize, &str, &str)] = &[
     ),
 ];
 
-/// The functions, for the lanes that there are, four among them.
+/// Returns all functions for these lane counts, which include four.
 pub fn functions(lanes: &[usize]) -> String {
     let mut s = String::from(
         "typedef char q32 __attribute__((vector_size(32)));\ntypedef char q64 __attribute__((vector_size(64)));\n",
@@ -178,45 +195,77 @@ pub fn functions(lanes: &[usize]) -> String {
     s
 }
 
-/// A vector of that type whose lanes are what `f` says of each.
+/// Renders a vector that is computed by lane.
 fn each(t: &str, l: usize, f: impl Fn(usize) -> String) -> String {
-    format!("return ({t}x{l}){{{}}};", (0..l).map(f).collect::<Vec<_>>().join(", "))
+    format!(
+        "return ({t}x{l}){{{}}};",
+        (0..l).map(f).collect::<Vec<_>>().join(", ")
+    )
 }
 
-/// The first of several ways that a machine can, each with what it needs; the last can be done everywhere.
+/// Renders a preprocessor chain of alternatives, with a portable one at the end.
 fn first(ways: &[(&str, String)], everywhere: &str) -> String {
     let mut text = String::new();
     for (i, (needs, way)) in ways.iter().enumerate() {
-        let _ = write!(text, "{} {needs}\n{way}", if i == 0 { "#if" } else { "#elif" });
+        let _ = write!(
+            text,
+            "{} {needs}\n{way}",
+            if i == 0 { "#if" } else { "#elif" }
+        );
     }
-    if ways.is_empty() { everywhere.into() } else { format!("{text}#else\n{everywhere}#endif\n") }
+    if ways.is_empty() {
+        everywhere.into()
+    } else {
+        format!("{text}#else\n{everywhere}#endif\n")
+    }
 }
 
-/// Products of bytes without a sign and such with one, four added to a word.
+/// Returns dot products of unsigned with signed bytes, four added to each word.
 fn dot4(l: usize) -> String {
-    let function =
-        |how: &str, body: &str| format!("FN i32x{l} dot4_{how}_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n");
+    let function = |how: &str, body: &str| {
+        format!("FN i32x{l} dot4_{how}_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n")
+    };
     let both = |any: &str, small: &str| function("any", any) + &function("small", small);
-    let ways: Vec<_> = DOT4.iter().filter(|w| w.lanes == l).map(|w| (w.needs, both(w.any, w.small))).collect();
-    let alone = each("i32", l, |i| format!("dot4_any_bytes(a[{i}], b[{i}], c[{i}])"));
+    let ways: Vec<_> = DOT4
+        .iter()
+        .filter(|w| w.lanes == l)
+        .map(|w| (w.needs, both(w.any, w.small)))
+        .collect();
+    let alone = each("i32", l, |i| {
+        format!("dot4_any_bytes(a[{i}], b[{i}], c[{i}])")
+    });
     first(&ways, &both(&alone, &alone))
 }
 
-/// The same of bytes with a sign.
+/// Returns dot products of signed bytes.
 fn signed4(l: usize) -> String {
-    let signed = |body: &str| format!("FN i32x{l} dot4_signed_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n");
-    let ways: Vec<_> = SIGNED4.iter().filter(|w| w.0 == l).map(|&(_, needs, body)| (needs, signed(body))).collect();
-    first(&ways, &signed(&each("i32", l, |i| format!("dot4_signed_bytes(a[{i}], b[{i}], c[{i}])"))))
+    let signed = |body: &str| {
+        format!("FN i32x{l} dot4_signed_{l}(u32x{l} a, u32x{l} b, i32x{l} c) {{ {body} }}\n")
+    };
+    let ways: Vec<_> = SIGNED4
+        .iter()
+        .filter(|w| w.0 == l)
+        .map(|&(_, needs, body)| (needs, signed(body)))
+        .collect();
+    first(
+        &ways,
+        &signed(&each("i32", l, |i| {
+            format!("dot4_signed_bytes(a[{i}], b[{i}], c[{i}])")
+        })),
+    )
 }
 
-/// Two products each, added in 16 bits, and the sum of these.
+/// Returns sums of two byte products in 16 bits each, and the sums of these.
 fn dot2(l: usize) -> String {
     let both = |dot2: &str, halves: &str| {
         format!(
             "FN u32x{l} dot2_{l}(u32x{l} a, u32x{l} b, u32x{l} c) {{ {dot2} }}\nFN i32x{l} halves_{l}(u32x{l} x, i32x{l} c) {{ {halves} }}\n"
         )
     };
-    let ways = DOT2.iter().filter(|w| w.0 == l).map(|&(_, needs, dot2, halves)| (needs, both(dot2, halves)));
+    let ways = DOT2
+        .iter()
+        .filter(|w| w.0 == l)
+        .map(|&(_, needs, dot2, halves)| (needs, both(dot2, halves)));
     let alone = both(
         &each("u32", l, |i| format!("dot2_bytes(a[{i}], b[{i}], c[{i}])")),
         &each("i32", l, |i| format!("halves_1(x[{i}], c[{i}])")),
@@ -224,11 +273,17 @@ fn dot2(l: usize) -> String {
     first(&ways.collect::<Vec<_>>(), &alone)
 }
 
-/// Bytes looked up in a table of sixteen.
+/// Returns byte lookups in a table of 16.
 fn table4(l: usize) -> String {
-    let sixteens = (0..4 * l).map(|i| (i % 16).to_string()).collect::<Vec<_>>().join(", ");
+    let sixteens = (0..4 * l)
+        .map(|i| (i % 16).to_string())
+        .collect::<Vec<_>>()
+        .join(", ");
     let table = |body: &str| format!("FN u32x{l} table4_{l}(u8x16 t, u32x{l} x) {{ {body} }}\n");
     let ways = TABLE4.iter().filter(|w| w.0 == l);
     let ways = ways.map(|&(_, needs, body)| (needs, table(&body.replace("SIXTEENS", &sixteens))));
-    first(&ways.collect::<Vec<_>>(), &table(&each("u32", l, |i| format!("table4_bytes(t, x[{i}])"))))
+    first(
+        &ways.collect::<Vec<_>>(),
+        &table(&each("u32", l, |i| format!("table4_bytes(t, x[{i}])"))),
+    )
 }

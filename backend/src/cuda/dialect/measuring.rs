@@ -1,8 +1,10 @@
-//! Kernels that measure what things cost on a GPU; `NAME` stands for their names. What they compute nobody reads, and no compiler can leave out.
+//! Kernels that measure a GPU's costs; `NAME` is replaced by their names.
+//!
+//! Their results are unused but cannot be optimised away.
 
-/// Threads of a workgroup, but for [`CHASE`].
+/// Threads of a workgroup, except in [`CHASE`].
 pub const THREADS: usize = 256;
-/// Bytes of a page of [`CHASE`], and of a line.
+/// Bytes of a page in [`CHASE`].
 pub const PAGE: usize = 2 << 20;
 
 /// Reads v[0] words of 16 bytes once, with v[1] workgroups.
@@ -22,7 +24,7 @@ pub const READ: &str = "ENTRY(256, 4, NAME)(u32 *p0, const u32x4 *p1, const i64 
 }
 ";
 
-/// One word for each of v[0] workgroups, from the kernel before.
+/// Copies one word for each of v[0] workgroups from the kernel before.
 pub const LINK: &str = "ENTRY(256, 1, NAME)(u32 *p0, const u32 *p1, const i64 *v CLOCK) {
   const i32 thread = THREAD_INDEX;
   DEPENDENTS_MAY_START;
@@ -31,7 +33,7 @@ pub const LINK: &str = "ENTRY(256, 1, NAME)(u32 *p0, const u32 *p1, const i64 *v
 }
 ";
 
-/// v[0] barriers in each of v[1] workgroups.
+/// Executes v[0] barriers in each of v[1] workgroups.
 pub const BARRIERS: &str = "ENTRY(256, 1, NAME)(const i64 *v CLOCK) {
   const i32 thread = THREAD_INDEX;
   DEPENDENTS_MAY_START;
@@ -42,7 +44,10 @@ pub const BARRIERS: &str = "ENTRY(256, 1, NAME)(const i64 *v CLOCK) {
 }
 ";
 
-/// v[0] loads by one thread, the address of each from the one before: 32 lines of a page of 2 MiB, in no order, then as many of the next of v[1].
+/// Executes v[0] dependent loads in one thread.
+///
+/// They visit 32 lines of a 2 MiB page in pseudorandom order, then as many of the next
+/// of v[1] pages.
 pub const CHASE: &str = "ENTRY(32, 1, NAME)(u32 *p0, const u32 *p1, const i64 *v CLOCK) {
   const i32 thread = THREAD_INDEX;
   DEPENDENTS_MAY_START;

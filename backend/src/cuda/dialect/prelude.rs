@@ -1,7 +1,6 @@
-//! What every translation unit begins with: types, the words of the language that kernels are written in, conversions, and the few functions
-//! that have no operator.
+//! Prelude of each translation unit: types, macros, conversions and helper functions.
 
-use crate::names::of_group;
+use crate::names::warp_group_name;
 use gristmill_uop::fragment::{OF_LINE, Shared, WARPS};
 use std::collections::BTreeSet;
 
@@ -19,18 +18,28 @@ const SCALARS: &[(&str, &str)] = &[
     ("f64", "double"),
 ];
 
-/// The prelude for CUDA.
+/// Returns the prelude for CUDA.
 pub fn prelude() -> String {
-    // Of sm_90 alone: later ones have other instructions.
-    format!("{DEVICE}#if __CUDA_ARCH__ == 900\n{}#endif\n{}", products_of_groups(), common())
+    // wgmma exists on sm_90 only; later architectures have other instructions.
+    format!(
+        "{DEVICE}#if __CUDA_ARCH__ == 900\n{}#endif\n{}",
+        products_of_groups(),
+        common()
+    )
 }
 
-/// Products of several warps: of 64 rows, of which each warp has words of 16, and columns in shared memory, as `Fragment::place` says. Descriptors say
-/// that they have a swizzle of 64 bytes, and count units of 16 (PTX ISA, "Matrix descriptor", "Strides").
+/// Returns functions for warp-group MMA: 64 rows in registers, 16 for each warp, and
+/// columns in shared memory.
+///
+/// The layout is that of `Fragment::place`. Descriptors specify a 64-byte swizzle and count in
+/// units of 16 bytes (PTX ISA, "Matrix descriptor", "Strides").
 fn products_of_groups() -> String {
     let mut s = String::from(WGMMA);
     let groups = || WARPS.iter().filter(|of| of.is_of_group());
-    for sums in groups().map(|of| of.sums.registers()).collect::<BTreeSet<_>>() {
+    for sums in groups()
+        .map(|of| of.sums.registers())
+        .collect::<BTreeSet<_>>()
+    {
         s += &format!(
             "struct f32x{sums} {{ float at[{sums}]; }};\n\
              FN f32x{sums} operator*(f32x{sums} a, f32x{sums} b) {{\n\
@@ -40,24 +49,40 @@ fn products_of_groups() -> String {
     }
     for of in groups() {
         let (columns, sums) = (of.columns, of.sums.registers());
-        // Units from eight lines to the next, and from the first 32 columns of a term to the next.
-        let (name, next, apart) = (of_group(of), of.place(16, 0)[0], OF_LINE * 8);
+        // Strides in units: from eight lines to the next, and from the first 32 columns of a
+        // term to the next.
+        let (name, next, apart) = (warp_group_name(of), of.place(16, 0)[0], OF_LINE * 8);
         let (across, transposed) = match of.shared {
             Shared::Columns => (1, 0),
             Shared::Transposed => (of.units(1), 1),
         };
-        let list = |range: std::ops::Range<i64>| range.map(|i| format!("%{i}")).collect::<Vec<_>>().join(",");
+        let list = |range: std::ops::Range<i64>| {
+            range.map(|i| format!("%{i}")).collect::<Vec<_>>().join(",")
+        };
         let product = |i: i64| {
             let words = list(sums + 4 * i..sums + 4 * i + 4);
             let of = format!("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16");
-            format!("{of} {{{}}}, {{{words}}}, %{}, 1, 1, 1, {transposed};", list(0..sums), sums + 8 + i)
+            format!(
+                "{of} {{{}}}, {{{words}}}, %{}, 1, 1, 1, {transposed};",
+                list(0..sums),
+                sums + 8 + i
+            )
         };
-        let d = (0..sums).map(|i| format!("\"+f\"(d.at[{i}])")).collect::<Vec<_>>().join(",");
+        let d = (0..sums)
+            .map(|i| format!("\"+f\"(d.at[{i}])"))
+            .collect::<Vec<_>>()
+            .join(",");
         if of.shared == Shared::Columns {
-            // Rows stand as columns of a product of as many do.
+            // Rows in shared memory have the layout of the columns of a product
+            // with as many columns.
             let product = |of_row: i64| {
                 let of = format!("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16");
-                format!("{of} {{{}}}, %{}, %{}, 1, 1, 1, 0, 0;", list(0..sums), sums + of_row, sums + of_row + 1)
+                format!(
+                    "{of} {{{}}}, %{}, %{}, 1, 1, 1, 0, 0;",
+                    list(0..sums),
+                    sums + of_row,
+                    sums + of_row + 1
+                )
             };
             s += &format!(
                 "FN f32x{sums} {name}_of_stages(const void *rows, const void *columns, f32x{sums} d) {{\n\
@@ -69,7 +94,9 @@ fn products_of_groups() -> String {
             );
         }
         let words = "abcefghi".chars();
-        let (own, read): (Vec<_>, Vec<_>) = words.map(|w| (format!("unsigned int {w}"), format!("\"r\"({w})"))).unzip();
+        let (own, read): (Vec<_>, Vec<_>) = words
+            .map(|w| (format!("unsigned int {w}"), format!("\"r\"({w})")))
+            .unzip();
         s += &format!(
             "FN f32x{sums} {name}({}, const void *columns, f32x{sums} d) {{\n\
              const unsigned long long x = columns_at(columns, {across}, {apart});\n\
@@ -97,33 +124,55 @@ FN unsigned long long columns_at(const void *columns, int across, int apart) {
 }
 "#;
 
-/// What does not depend on how threads run.
+/// Returns the part that does not depend on the execution of threads.
 pub fn common() -> String {
     let mut s = String::new();
     for (name, c) in SCALARS {
         s += &format!("typedef {c} {name};\ntypedef {name} {name}_u;\n");
     }
     for t in ["i32", "u32", "i64", "f32"] {
-        let max = if t == "f32" { "max_1(x, y)" } else { "x > y ? x : y" };
+        let max = if t == "f32" {
+            "max_1(x, y)"
+        } else {
+            "x > y ? x : y"
+        };
         for (how, combine) in [("add", "x + y"), ("max", max)] {
             s += &format!("FOLD(fold_{how}_{t}, {t}, {combine})\n");
         }
     }
-    for (t, bits) in [("u8", 8u32), ("i8", 7), ("u16", 16), ("i16", 15), ("u32", 32), ("i32", 31), ("i64", 63)] {
+    for (t, bits) in [
+        ("u8", 8u32),
+        ("i8", 7),
+        ("u16", 16),
+        ("i16", 15),
+        ("u32", 32),
+        ("i32", 31),
+        ("i64", 63),
+    ] {
         let signed = t.starts_with('i');
-        let (lo, hi) =
-            if signed { (-(2f64.powi(bits as i32)), 2f64.powi(bits as i32)) } else { (0.0, 2f64.powi(bits as i32)) };
+        let (lo, hi) = if signed {
+            (-(2f64.powi(bits as i32)), 2f64.powi(bits as i32))
+        } else {
+            (0.0, 2f64.powi(bits as i32))
+        };
         let (least, most) = match signed {
-            true => (format!("(-{0}ll - 1ll)", (1u64 << bits) - 1), format!("{}ll", (1u64 << bits) - 1)),
+            true => (
+                format!("(-{0}ll - 1ll)", (1u64 << bits) - 1),
+                format!("{}ll", (1u64 << bits) - 1),
+            ),
             false => ("0".into(), format!("{}ll", (1u64 << bits) - 1)),
         };
         let compared = format!(
             "FN {t} cvt_f32_{t}_1(f32 x) {{ return x >= {hi:e}f ? ({t}){most} : x > {lo:e}f ? ({t})x : x <= {lo:e}f ? ({t}){least} : ({t})0; }}\n"
         );
-        // One instruction for what has no more than 32 bits, where the language has a word for it.
+        // One saturating instruction for up to 32 bits, where the language has one.
         s += &match bits {
             0..=32 => {
-                let ptx = if signed { t.replace('i', "s") } else { t.into() };
+                let ptx = if signed {
+                    t.replace('i', "s")
+                } else {
+                    t.into()
+                };
                 format!("#ifdef SATURATED\nSATURATED({t}, {ptx})\n#else\n{compared}#endif\n")
             }
             _ => compared,
@@ -132,8 +181,11 @@ pub fn common() -> String {
     s + COMMON
 }
 
-/// CUDA's words. `clock` is null, or where a launch notes when it was its turn (`clocks.rs`): what a workgroup noted at its end would cost it half a
-/// microsecond also where it is null.
+/// Prelude of the CUDA dialect.
+///
+/// `clock` is null, or the address where a launch records when its predecessors ended
+/// (`clocks.rs`). Recording at the end of a workgroup would cost half a microsecond even
+/// if it is null.
 const DEVICE: &str = r#"
 #define FN static __device__ __forceinline__
 #define ENTRY(threads, beside, name) extern "C" __global__ void __launch_bounds__(threads, beside) name
@@ -358,7 +410,7 @@ FN T name(T x, int lanes, int stride) { \
 }
 "#;
 
-/// What any C++ understands.
+/// Prelude in plain C++.
 const COMMON: &str = r#"
 FN f32 cvt_bf16_f32_1(u16 x) { return bits_u32_f32((u32)x << 16); }
 FN u16 cvt_f32_bf16_1(f32 f) {

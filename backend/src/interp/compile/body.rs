@@ -1,7 +1,7 @@
-//! One body: its ranges over workgroups, its local buffers, its nests.
+//! Compiles a body: ranges over workgroups, local buffers, nests.
 
 use super::{Compiler, Frame, Nest};
-use crate::interp::code::{BodyCode, Place, Reg};
+use crate::interp::code::{BodyCode, BufferSlot, Reg};
 use crate::interp::fault::Fault;
 use gristmill_uop::Id;
 use gristmill_uop::op::{Op, RangeKind};
@@ -13,40 +13,70 @@ impl Compiler<'_> {
             return self.reject(id, "not a Body");
         }
         let nodes = self.g.toposort(&[id]);
-        let mut globals: Vec<Id> =
-            nodes.iter().copied().filter(|&n| self.g.range_kind(n) == Some(RangeKind::Global)).collect();
+        let mut globals: Vec<Id> = nodes
+            .iter()
+            .copied()
+            .filter(|&n| self.g.range_kind(n) == Some(RangeKind::Global))
+            .collect();
         globals.sort_by_key(|&r| self.g.range_number(r));
         let globals: Vec<(Reg, Id)> = globals.into_iter().map(|r| (self.register(), r)).collect();
         let first = self.code.locals.len();
         let mut locals = FxHashMap::default();
         for &n in nodes.iter().filter(|&&n| self.g[n].op == Op::Local) {
             let unit = self.g.scalar(n).bytes();
-            let Some(bytes) = self.g.int_value(self.g[n].src[0]).and_then(|e| unit.checked_mul(e.try_into().ok()?))
+            let Some(bytes) = self
+                .g
+                .int_value(self.g[n].src[0])
+                .and_then(|e| unit.checked_mul(e.try_into().ok()?))
             else {
                 return self.reject(n, "a local buffer of no constant size");
             };
             let buffer = (self.program.params.len() + self.code.locals.len()) as u32;
-            locals.insert(n, Place { buffer, unit });
+            locals.insert(n, BufferSlot { buffer, unit });
             self.code.locals.push(bytes);
         }
         let mut nests = Vec::new();
         for &store in &self.g[id].src {
             let free = self.free_ranges(store);
-            let root = Frame { known: globals.iter().map(|&(r, id)| (id, r)).collect(), ..Frame::default() };
-            let mut nest = Nest { c: &mut *self, free, locals: &locals, frames: vec![root] };
+            let root = Frame {
+                known: globals.iter().map(|&(r, id)| (id, r)).collect(),
+                ..Frame::default()
+            };
+            let mut nest = Nest {
+                c: &mut *self,
+                free,
+                locals: &locals,
+                frames: vec![root],
+            };
             nests.push(nest.store(store)?);
         }
-        let globals = globals.into_iter().map(|(r, id)| (r, self.g[id].src[0])).collect();
+        let globals = globals
+            .into_iter()
+            .map(|(r, id)| (r, self.g[id].src[0]))
+            .collect();
         let once = self.uniform(id);
-        let stages: Vec<Id> = self.g[id].src[..once].iter().map(|&nest| self.g[nest].src[0]).collect();
+        let stages: Vec<Id> = self.g[id].src[..once]
+            .iter()
+            .map(|&nest| self.g[nest].src[0])
+            .collect();
         let staged = locals.iter().filter(|l| stages.contains(l.0));
-        let staged = staged.map(|l| l.1.buffer as usize - self.program.params.len()).collect();
-        Ok(BodyCode { globals, nests, once, locals: first..self.code.locals.len(), staged })
+        let staged = staged
+            .map(|l| l.1.buffer as usize - self.program.params.len())
+            .collect();
+        Ok(BodyCode {
+            globals,
+            nests,
+            once,
+            locals: first..self.code.locals.len(),
+            staged,
+        })
     }
 
-    /// How many of the first nests do the same in every workgroup: stages, which fill local buffers that nobody else
-    /// writes from what the body does not change. They are run for the first workgroup only; else a matrix whose rows
-    /// are workgroups would have its stage computed once a row, at the price of the matrix.
+    /// Returns the number of leading nests with equal results in all workgroups.
+    ///
+    /// They are stages: they fill local buffers that no other nest writes, from data that the body
+    /// does not change. They run for the first workgroup only; otherwise a matrix with a workgroup
+    /// per row would compute its stage once per row, at the cost of the matrix.
     fn uniform(&self, body: Id) -> usize {
         let g = self.g;
         let nests = &g[body].src;

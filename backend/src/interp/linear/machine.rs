@@ -1,63 +1,69 @@
-//! Runs the statements of a body: registers of each thread, stages, loops.
+//! Runs the statements of a body: registers of all threads, stages, loops.
 
 mod values;
 
-use super::super::access::View;
+use super::super::access::BoundBuffer;
 use super::super::fault::Fault;
-use super::memory::{At, Places};
-use gristmill_compiler::lower::{Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex, Update};
+use super::memory::{At, LinearMemory};
+use gristmill_compiler::lower::{
+    Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, ThreadIndex, Update,
+};
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, Graph, Id, Op};
 use std::collections::HashMap;
 
-/// What variables are.
 type Variables<'a> = &'a dyn Fn(&str) -> Option<i64>;
 
-/// A kernel's linear code, and how it is launched.
+/// Lowered code of a kernel and the slots of its buffers.
 pub(super) struct Lowered {
     pub graph: Graph,
     pub code: KernelCode,
-    /// Slots of the buffers, in the order of the launch's.
+    /// Slots of the buffers, in the order of the launch.
     pub slots: Vec<u32>,
 }
 
-/// An element that a thread copies from or to: so many behind the one at an index that it computes.
+/// Address of a copy: a computed index plus a constant number of elements.
 #[derive(Clone, Copy)]
-struct Place {
+struct CopyAddress {
     buffer: Id,
     at: Id,
     plus: i64,
 }
 
-/// Runs a body.
-pub(super) struct Machine<'a> {
+/// State of a body's execution.
+pub(super) struct LinearMachine<'a> {
     g: &'a Graph,
     code: &'a Code,
     threads: usize,
-    /// Where each node's lanes begin among a thread's registers.
+    /// Index of each node's first lane among a thread's registers.
     slots: Vec<usize>,
-    /// Registers of a thread.
+    /// Number of registers of a thread.
     size: usize,
     registers: Vec<Value>,
-    places: Places,
-    /// The statement that ends what each one opens.
+    places: LinearMemory,
+    /// Index of the matching end of each opening statement.
     ends: Vec<usize>,
-    /// How the threads of the open nest are counted.
+    /// Thread indices of the open nest.
     counted: &'a [ThreadIndex],
 }
 
-impl<'a> Machine<'a> {
-    pub(super) fn new(kernel: &'a Lowered, code: &'a Code, params: &[View], vars: Variables) -> Result<Self, Fault> {
+impl<'a> LinearMachine<'a> {
+    pub(super) fn new(
+        kernel: &'a Lowered,
+        code: &'a Code,
+        params: &[BoundBuffer],
+        vars: Variables,
+    ) -> Result<Self, Fault> {
         let (g, threads) = (&kernel.graph, kernel.code.threads);
-        let mut m = Machine {
+        let mut m = LinearMachine {
             g,
             code,
             threads,
             slots: vec![usize::MAX; g.len()],
             size: 0,
             registers: vec![],
-            places: Places::default(),
+            places: LinearMemory::default(),
             ends: vec![0; code.statements.len()],
             counted: &[],
         };
@@ -82,7 +88,9 @@ impl<'a> Machine<'a> {
             match s {
                 s if s.opens() => open.push(i),
                 Statement::End => {
-                    let begin = open.pop().ok_or_else(|| Fault::Graph("an end of nothing".into()))?;
+                    let begin = open
+                        .pop()
+                        .ok_or_else(|| Fault::Graph("an end of nothing".into()))?;
                     m.ends[begin] = i;
                 }
                 _ => {}
@@ -90,8 +98,14 @@ impl<'a> Machine<'a> {
         }
         Ok(m)
     }
-    /// Registers of a node, or memory of a buffer.
-    fn reserve(&mut self, id: Id, kernel: &Lowered, params: &[View], leaves: &mut Vec<Id>) -> Result<(), Fault> {
+    /// Assigns registers to a node, or binds the memory of a buffer.
+    fn reserve(
+        &mut self,
+        id: Id,
+        kernel: &Lowered,
+        params: &[BoundBuffer],
+        leaves: &mut Vec<Id>,
+    ) -> Result<(), Fault> {
         let n = &self.g[id];
         match (n.op, &n.arg) {
             (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) => {
@@ -108,7 +122,7 @@ impl<'a> Machine<'a> {
             }
             (Op::Store | Op::Body | Op::Kernel, _) => return Ok(()),
             (Op::Const | Op::Var, _) => leaves.push(id),
-            // An accumulator and the sum that it becomes are one.
+            // An accumulator and its final sum share registers.
             (Op::Acc, _) => {
                 self.slots[id.0 as usize] = self.slots[n.src[1].0 as usize];
                 return Ok(());
@@ -126,14 +140,14 @@ impl<'a> Machine<'a> {
     fn index(&self, id: Id, thread: usize) -> i64 {
         self.get(id, thread)[0].int()
     }
-    /// The same in every lane of every thread.
+    /// Sets all lanes of all threads to a value.
     fn set_all(&mut self, id: Id, v: Value) {
         let (slot, lanes) = (self.slots[id.0 as usize], self.g[id].dtype.lanes as usize);
         for thread in 0..self.threads {
             self.registers[thread * self.size + slot..][..lanes].fill(v);
         }
     }
-    /// Lanes of thread after thread.
+    /// Sets the lanes of all threads, thread by thread.
     fn set(&mut self, id: Id, values: &[Value]) {
         let (slot, lanes) = (self.slots[id.0 as usize], self.g[id].dtype.lanes as usize);
         for (thread, own) in values.chunks(lanes).enumerate() {
@@ -144,10 +158,11 @@ impl<'a> Machine<'a> {
         let (g, code) = (self.g, self.code);
         let bound = |&r: &Id| {
             let n = g.evaluate_index(g[r].src[0], vars);
-            n.map(|n| n.max(0)).ok_or_else(|| Fault::Launch("workgroups that cannot be counted".into()))
+            n.map(|n| n.max(0))
+                .ok_or_else(|| Fault::Launch("workgroups that cannot be counted".into()))
         };
         let bounds: Vec<i64> = code.globals.iter().map(bound).collect::<Result<_, _>>()?;
-        // Of the workgroup before, if any was run.
+        // Indices of the workgroup that ran before, if any.
         let mut last: Option<HashMap<Id, i64>> = None;
         for group in 0..bounds.iter().product() {
             let mut rest = group;
@@ -163,19 +178,29 @@ impl<'a> Machine<'a> {
                 continue;
             }
             self.places.forget();
-            let stale = |on: &[Id]| last.as_ref().is_none_or(|last| on.iter().any(|r| last.get(r) != now.get(r)));
+            let stale = |on: &[Id]| {
+                last.as_ref()
+                    .is_none_or(|last| on.iter().any(|r| last.get(r) != now.get(r)))
+            };
             self.workgroup(&stale)?;
             last = Some(now);
         }
         Ok(())
     }
-    /// Nests, and what stands between them. A stage that threads do not share is kept for workgroups with equal indices.
+    /// Runs the nests and the statements between them.
+    ///
+    /// In one thread, a stage is kept for workgroups with equal indices.
     fn workgroup(&mut self, stale: &dyn Fn(&[Id]) -> bool) -> Result<(), Fault> {
         let code = self.code;
         let mut at = 0;
         while at < code.statements.len() {
             match &code.statements[at] {
-                Statement::Nest { staged, globals, threads, .. } => {
+                Statement::Nest {
+                    staged,
+                    globals,
+                    threads,
+                    ..
+                } => {
                     if self.threads > 1 || !*staged || stale(globals) {
                         self.nest(threads, at)?;
                     }
@@ -198,27 +223,38 @@ impl<'a> Machine<'a> {
         }
         Ok(())
     }
-    /// Does a condition on variables and workgroup indices hold?
+    /// Evaluates a condition on variables and workgroup indices.
     fn holds(&mut self, condition: Id) -> Result<bool, Fault> {
         Ok(self.expression(condition, 0)?.int() != 0)
     }
-    /// An index expression that no statement defines, as a thread computes it.
+    /// Evaluates an index expression for a thread, without a defining statement.
     fn expression(&mut self, id: Id, thread: usize) -> Result<Value, Fault> {
         let n = &self.g[id];
         match n.op {
             Op::Const | Op::Var | Op::Range => Ok(self.get(id, thread)[0]),
             Op::Load => {
                 let byte = self.expression(n.src[1], thread)?.int() * self.g.unit_bytes(n.src[0]);
-                self.places.load(At { buffer: n.src[0], byte }, n.dtype.scalar, thread)
+                self.places.load(
+                    At {
+                        buffer: n.src[0],
+                        byte,
+                    },
+                    n.dtype.scalar,
+                    thread,
+                )
             }
             op => {
-                let x = n.src.iter().map(|&s| self.expression(s, thread)).collect::<Result<Vec<_>, _>>()?;
+                let x = n
+                    .src
+                    .iter()
+                    .map(|&s| self.expression(s, thread))
+                    .collect::<Result<Vec<_>, _>>()?;
                 let undefined = || Fault::Graph(format!("{op:?} in an index"));
                 fold::apply(op, &x, n.dtype.scalar).ok_or_else(undefined)
             }
         }
     }
-    /// Memory that is asked for must be there, like what is read.
+    /// Checks that prefetched memory lies in its buffer, as for a read.
     fn span(&mut self, span: &SpanPrefetch, loops: &[Id]) -> Result<(), Fault> {
         if let Some((&range, inner)) = loops.split_first() {
             for i in 0..self.expression(self.g[range].src[0], 0)?.int() {
@@ -232,7 +268,13 @@ impl<'a> Machine<'a> {
             for &(term, times) in &span.terms {
                 byte += self.expression(term, thread)?.int() * times;
             }
-            self.places.has(At { buffer: span.buffer, byte }, span.bytes as usize)?;
+            self.places.has(
+                At {
+                    buffer: span.buffer,
+                    byte,
+                },
+                span.bytes as usize,
+            )?;
         }
         Ok(())
     }
@@ -242,10 +284,12 @@ impl<'a> Machine<'a> {
         self.count(threads);
         self.statements(at + 1, self.ends[at])
     }
-    /// Each thread's indices.
+    /// Sets each thread's indices.
     fn count(&mut self, threads: &[ThreadIndex]) {
         for t in threads {
-            let indices: Vec<Value> = (0..self.threads as i64).map(|thread| Value::Int(t.of(thread))).collect();
+            let indices: Vec<Value> = (0..self.threads as i64)
+                .map(|thread| Value::Int(t.of(thread)))
+                .collect();
             self.set(t.range, &indices);
         }
     }
@@ -276,13 +320,20 @@ impl<'a> Machine<'a> {
         }
         Ok(())
     }
-    /// A range's index in an iteration that is written out.
+    /// Sets a range's index in an unrolled iteration, after checking it against the bound.
     fn set_within(&mut self, range: Id, index: Id) -> Result<(), Fault> {
         let bound = self.g[range].src[0];
         let all = |at: Id| -> Vec<i64> { (0..self.threads).map(|t| self.index(at, t)).collect() };
         let indices = all(index);
-        if let Some((&value, _)) = indices.iter().zip(all(bound)).find(|(i, bound)| !(0..*bound).contains(i)) {
-            return Err(Fault::Operand { op: "an iteration that its loop has not,", value });
+        if let Some((&value, _)) = indices
+            .iter()
+            .zip(all(bound))
+            .find(|(i, bound)| !(0..*bound).contains(i))
+        {
+            return Err(Fault::Operand {
+                op: "an iteration that its loop has not,",
+                value,
+            });
         }
         let indices: Vec<Value> = indices.into_iter().map(Value::Int).collect();
         self.set(range, &indices);
@@ -290,7 +341,7 @@ impl<'a> Machine<'a> {
     }
     fn statement(&mut self, s: &Statement) -> Result<(), Fault> {
         match s {
-            // Constants stand in every register of theirs from the beginning.
+            // Constants are in their registers from the start.
             Statement::Define(id) if self.g[*id].op == Op::Const => {}
             Statement::Define(id) => {
                 let values = self.node(*id)?;
@@ -298,7 +349,9 @@ impl<'a> Machine<'a> {
             }
             Statement::Accumulator(acc) => {
                 let first = self.g[*acc].src[0];
-                let values: Vec<Value> = (0..self.threads).flat_map(|t| self.get(first, t).to_vec()).collect();
+                let values: Vec<Value> = (0..self.threads)
+                    .flat_map(|t| self.get(first, t).to_vec())
+                    .collect();
                 self.set(*acc, &values);
             }
             Statement::Accumulate(acc, update) => {
@@ -312,24 +365,36 @@ impl<'a> Machine<'a> {
                 self.aligned(*buffer, *at, *bytes)?;
                 self.write(*buffer, *at, values)?;
             }
-            Statement::WriteTile(buffer, at, stride, value) => self.write_tile(*buffer, *at, *stride, *value)?,
-            Statement::Wide(buffer, at, bytes, parts) | Statement::Copied(buffer, at, bytes, parts) => {
+            Statement::WriteTile(buffer, at, stride, value) => {
+                self.write_tile(*buffer, *at, *stride, *value)?
+            }
+            Statement::Wide(buffer, at, bytes, parts)
+            | Statement::Copied(buffer, at, bytes, parts) => {
                 self.wide(*buffer, *at, *bytes, parts)?;
             }
-            Statement::AsyncCopy { to, from, plus, bytes, when } => {
-                let places = [(to, plus[0]), (from, plus[1])].map(|(&[buffer, at], plus)| Place { buffer, at, plus });
+            Statement::AsyncCopy {
+                to,
+                from,
+                plus,
+                bytes,
+                when,
+            } => {
+                let places = [(to, plus[0]), (from, plus[1])]
+                    .map(|(&[buffer, at], plus)| CopyAddress { buffer, at, plus });
                 self.copy(places, *bytes, *when)?;
             }
             Statement::AsyncGroup => self.places.group(),
             Statement::AsyncWait(groups) => self.places.arrived(*groups),
-            // A product has ended where it begins.
+            // Products complete immediately here.
             Statement::ProductsEnded(_) | Statement::WritesShown => {}
             Statement::Barrier => self.places.barrier(),
             Statement::Carried(load, value) | Statement::Carry(load, value) => {
-                let values: Vec<Value> = (0..self.threads).flat_map(|t| self.get(*value, t).to_vec()).collect();
+                let values: Vec<Value> = (0..self.threads)
+                    .flat_map(|t| self.get(*value, t).to_vec())
+                    .collect();
                 self.set(*load, &values);
             }
-            // Lines behind what is read may lie behind a buffer too.
+            // Prefetched lines may lie beyond the end of a buffer.
             Statement::Prefetch(Prefetch::Line { .. } | Prefetch::Tile(_)) => {}
             s => return Err(Fault::Graph(format!("{s:?} in a nest"))),
         }
@@ -337,28 +402,48 @@ impl<'a> Machine<'a> {
     }
     fn aligned(&self, buffer: Id, at: Id, bytes: usize) -> Result<(), Fault> {
         let unit = self.g.unit_bytes(buffer);
-        match (0..self.threads).map(|t| self.index(at, t) * unit).find(|at| at % bytes as i64 != 0) {
-            Some(value) => Err(Fault::Operand { op: "a wide access that is not aligned,", value }),
+        match (0..self.threads)
+            .map(|t| self.index(at, t) * unit)
+            .find(|at| at % bytes as i64 != 0)
+        {
+            Some(value) => Err(Fault::Operand {
+                op: "a wide access that is not aligned,",
+                value,
+            }),
             None => Ok(()),
         }
     }
-    /// Parts of so many bytes from `at` on, each with the byte where it begins.
-    fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) -> Result<(), Fault> {
+    /// Loads parts of `bytes` bytes at `at`; each part has its byte offset.
+    fn wide(
+        &mut self,
+        buffer: Id,
+        at: Id,
+        bytes: usize,
+        parts: &[(Id, usize)],
+    ) -> Result<(), Fault> {
         self.aligned(buffer, at, bytes)?;
         let unit = self.g.unit_bytes(buffer);
         for &(load, byte) in parts {
             let scalar = self.g.scalar(load);
             let mut values = Vec::with_capacity(self.threads);
             for thread in 0..self.threads {
-                let at = At { buffer, byte: self.index(at, thread) * unit + byte as i64 };
+                let at = At {
+                    buffer,
+                    byte: self.index(at, thread) * unit + byte as i64,
+                };
                 values.push(self.places.load(at, scalar, thread)?);
             }
             self.set(load, &values);
         }
         Ok(())
     }
-    /// So many bytes to the first place from the second, by each thread for which `when` holds.
-    fn copy(&mut self, places: [Place; 2], bytes: usize, when: Option<Id>) -> Result<(), Fault> {
+    /// Copies bytes to the first address from the second, in threads where `when` holds.
+    fn copy(
+        &mut self,
+        places: [CopyAddress; 2],
+        bytes: usize,
+        when: Option<Id>,
+    ) -> Result<(), Fault> {
         for place in &places {
             self.aligned(place.buffer, place.at, bytes)?;
         }
@@ -368,7 +453,7 @@ impl<'a> Machine<'a> {
             {
                 continue;
             }
-            let [to, from] = places.map(|Place { buffer, at, plus }| At {
+            let [to, from] = places.map(|CopyAddress { buffer, at, plus }| At {
                 buffer,
                 byte: (self.index(at, thread) + plus) * self.g.unit_bytes(buffer),
             });
@@ -376,7 +461,7 @@ impl<'a> Machine<'a> {
         }
         Ok(())
     }
-    /// Neighbours from `at` on.
+    /// Writes adjacent values from `at` on.
     fn write(&mut self, buffer: Id, at: Id, values: &[Id]) -> Result<(), Fault> {
         let unit = self.g.unit_bytes(buffer);
         for thread in 0..self.threads {
@@ -392,11 +477,14 @@ impl<'a> Machine<'a> {
         }
         Ok(())
     }
-    /// The threads that change memory under a condition.
+    /// Returns the threads for which the condition of a write holds.
     fn changing(&self, when: Option<Id>) -> Vec<usize> {
-        (0..self.threads).filter(|&thread| when.is_none_or(|when| self.index(when, thread) != 0)).collect()
+        (0..self.threads)
+            .filter(|&thread| when.is_none_or(|when| self.index(when, thread) != 0))
+            .collect()
     }
-    /// Additions of thread after thread. Those that are not atomic no two threads make to one place.
+    /// Adds to memory, thread by thread. It is a fault if non-atomic additions of two
+    /// threads share a place.
     fn add(&mut self, a: &Addition) -> Result<(), Fault> {
         let (scalar, unit) = (self.g.scalar(a.buffer), self.g.unit_bytes(a.buffer));
         let mut changed = HashMap::new();
@@ -407,8 +495,14 @@ impl<'a> Machine<'a> {
                     if !a.atomic {
                         changes_alone(&mut changed, byte, thread)?;
                     }
-                    let at = At { buffer: a.buffer, byte };
-                    let (old, new) = (self.places.load(at, scalar, thread)?, self.get(value, thread)[lane]);
+                    let at = At {
+                        buffer: a.buffer,
+                        byte,
+                    };
+                    let (old, new) = (
+                        self.places.load(at, scalar, thread)?,
+                        self.get(value, thread)[lane],
+                    );
                     let sum = fold::apply(Op::Add, &[old, new], scalar).unwrap_or(old);
                     self.places.store(at, scalar, sum, thread)?;
                     byte += unit;
@@ -417,7 +511,8 @@ impl<'a> Machine<'a> {
         }
         Ok(())
     }
-    /// Updates of thread after thread. Those that are not atomic no two threads make to one word.
+    /// Updates words, thread by thread. It is a fault if non-atomic updates of two
+    /// threads share a word.
     fn update(&mut self, u: &Update) -> Result<(), Fault> {
         let (scalar, unit) = (self.g.scalar(u.old), self.g.unit_bytes(u.buffer));
         let mut changed = HashMap::new();
@@ -426,7 +521,10 @@ impl<'a> Machine<'a> {
             if !u.atomic {
                 changes_alone(&mut changed, byte, thread)?;
             }
-            let at = At { buffer: u.buffer, byte };
+            let at = At {
+                buffer: u.buffer,
+                byte,
+            };
             let old = self.places.word(at, scalar)?;
             self.set_all(u.old, old);
             for &value in &u.values {
@@ -438,29 +536,37 @@ impl<'a> Machine<'a> {
         }
         Ok(())
     }
-    /// A tile of sums, whose rows lie `stride` elements apart from `at` on.
+    /// Stores a tile of accumulators, with rows `stride` elements apart.
     fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Result<(), Fault> {
         let (unit, scalar) = (self.g.unit_bytes(buffer), self.g.scalar(value));
-        let of =
-            Fragment::of_sums(self.g[value].dtype).ok_or_else(|| Fault::Graph("a tile of what are no sums".into()))?;
+        let of = Fragment::of_sums(self.g[value].dtype)
+            .ok_or_else(|| Fault::Graph("a tile of what are no sums".into()))?;
         for thread in 0..self.threads {
             let first = self.index(at, thread);
             for i in 0..of.rows * of.columns {
                 let at = first + i / of.columns * stride + i % of.columns;
                 let v = self.get(value, thread)[i as usize];
-                self.places.store(At { buffer, byte: at * unit }, scalar, v, thread)?;
+                self.places.store(
+                    At {
+                        buffer,
+                        byte: at * unit,
+                    },
+                    scalar,
+                    v,
+                    thread,
+                )?;
             }
         }
         Ok(())
     }
 }
 
-/// A thread changes a byte, which no other has changed in that statement.
+/// Records a non-atomic change; it is a fault if another thread changed the byte in the statement.
 fn changes_alone(changed: &mut HashMap<i64, usize>, byte: i64, thread: usize) -> Result<(), Fault> {
     match changed.insert(byte, thread) {
-        Some(other) if other != thread => {
-            Err(Fault::Graph(format!("two threads change byte {byte} without excluding each other")))
-        }
+        Some(other) if other != thread => Err(Fault::Graph(format!(
+            "two threads change byte {byte} without excluding each other"
+        ))),
         _ => Ok(()),
     }
 }

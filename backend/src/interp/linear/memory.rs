@@ -1,14 +1,14 @@
-//! Buffers and stages: elements in memory, as values, and what is on its way there.
+//! Memory of buffers and stages, with element access and asynchronous copies.
 
-use super::super::access::View;
+use super::super::access::BoundBuffer;
 use super::super::fault::Fault;
-use super::stages::Stage;
+use super::stages::SharedStage;
 use gristmill_uop::fold::Value;
 use gristmill_uop::{Id, Scalar};
 use half::{bf16, f16};
 use std::collections::HashMap;
 
-/// The value of an element's bytes.
+/// Decodes an element from its bytes.
 pub(super) fn decoded(scalar: Scalar, b: &[u8]) -> Value {
     let mut word = [0; 8];
     word[..b.len()].copy_from_slice(b);
@@ -22,7 +22,7 @@ pub(super) fn decoded(scalar: Scalar, b: &[u8]) -> Value {
     }
 }
 
-/// The bytes of an element: the first so many as it has.
+/// Encodes an element; only the first `scalar.bytes()` bytes are used.
 pub(super) fn encoded(scalar: Scalar, v: Value) -> [u8; 8] {
     let bits = match scalar {
         Scalar::F64 => v.float().to_bits(),
@@ -35,24 +35,35 @@ pub(super) fn encoded(scalar: Scalar, v: Value) -> [u8; 8] {
     bits.to_le_bytes()
 }
 
-/// What is accessed, for messages.
+/// Kinds of access, for messages.
 const LOAD: &str = "load";
 const STORE: &str = "store";
 
-/// A buffer by its number, for messages, and its memory; of a stage that threads share also what they know of it.
-struct Place {
+/// Memory of a buffer with its index for messages.
+///
+/// A stage that threads share also tracks their accesses.
+struct LinearBuffer {
     buffer: usize,
-    view: View,
-    stage: Option<Stage>,
+    view: BoundBuffer,
+    stage: Option<SharedStage>,
 }
 
-impl Place {
-    /// Where these bytes begin, which lie in the buffer.
+impl LinearBuffer {
+    /// Returns the offset of an access after checking that it lies in the buffer.
     fn at(&self, at: i64, size: usize, what: &'static str) -> Result<usize, Fault> {
         let last = self.view.len.checked_sub(size);
-        match usize::try_from(at).ok().filter(|&at| last.is_some_and(|last| at <= last)) {
+        match usize::try_from(at)
+            .ok()
+            .filter(|&at| last.is_some_and(|last| at <= last))
+        {
             Some(at) => Ok(at),
-            None => Err(Fault::OutOfBounds { what, size, at: at.into(), buffer: self.buffer, len: self.view.len }),
+            None => Err(Fault::OutOfBounds {
+                what,
+                size,
+                at: at.into(),
+                buffer: self.buffer,
+                len: self.view.len,
+            }),
         }
     }
     fn read(&mut self, at: i64, to: &mut [u8], thread: usize) -> Result<(), Fault> {
@@ -62,11 +73,16 @@ impl Place {
         }
         self.peek(at as i64, to)
     }
-    /// What lies there, whoever has written it.
+    /// Reads bytes without recording the access.
     fn peek(&self, at: i64, to: &mut [u8]) -> Result<(), Fault> {
         let at = self.at(at, to.len(), LOAD)?;
         // SAFETY: as many bytes lie in the buffer.
-        unsafe { self.view.start.add(at).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+        unsafe {
+            self.view
+                .start
+                .add(at)
+                .copy_to_nonoverlapping(to.as_mut_ptr(), to.len())
+        };
         Ok(())
     }
     fn write(&mut self, at: i64, new: &[u8], thread: usize) -> Result<(), Fault> {
@@ -74,125 +90,197 @@ impl Place {
         if let Some(stage) = &mut self.stage {
             let range = at..at + new.len();
             if stage.is_copied(range) {
-                return Err(Fault::Race { what: "a write to what is still being copied", at });
+                return Err(Fault::Race {
+                    what: "a write to what is still being copied",
+                    at,
+                });
             }
-            // SAFETY: as many bytes lie in the buffer, and nobody else has them now.
+            // SAFETY: as many bytes lie in the buffer, and no other reference to them exists now.
             let old = unsafe { std::slice::from_raw_parts(self.view.start.add(at), new.len()) };
             stage.write(at, new, old, thread)?;
         }
         // SAFETY: as many bytes lie in the buffer.
-        unsafe { self.view.start.add(at).copy_from_nonoverlapping(new.as_ptr(), new.len()) };
+        unsafe {
+            self.view
+                .start
+                .add(at)
+                .copy_from_nonoverlapping(new.as_ptr(), new.len())
+        };
         Ok(())
     }
-    /// Bytes that come later.
+    /// Records bytes of an asynchronous copy, which arrive later.
     fn copy(&mut self, at: i64, new: &[u8], thread: usize, group: i64) -> Result<(), Fault> {
         let at = self.at(at, new.len(), STORE)?;
-        let stage = self.stage.as_mut().ok_or_else(|| Fault::Graph("a copy to what is no stage of threads".into()))?;
-        // SAFETY: as many bytes lie in the buffer, and nobody else has them now.
+        let stage = self
+            .stage
+            .as_mut()
+            .ok_or_else(|| Fault::Graph("a copy to what is no stage of threads".into()))?;
+        // SAFETY: as many bytes lie in the buffer, and no other reference to them exists now.
         let old = unsafe { std::slice::from_raw_parts(self.view.start.add(at), new.len()) };
         stage.write(at, new, old, thread)?;
         stage.copy(at, new, group)
     }
 }
 
-/// The buffers of a body.
+/// Buffers and stages of a body.
 #[derive(Default)]
-pub(super) struct Places {
-    places: HashMap<Id, Place>,
+pub(super) struct LinearMemory {
+    places: HashMap<Id, LinearBuffer>,
     /// Memory of the stages.
     stages: Vec<Vec<u64>>,
-    /// Groups of copies so far: all threads make the same.
+    /// Number of groups of copies so far, equal in all threads.
     groups: i64,
 }
 
-impl Places {
-    /// A buffer of the launch.
-    pub(super) fn bind(&mut self, id: Id, buffer: usize, view: View) {
-        self.places.insert(id, Place { buffer, view, stage: None });
+impl LinearMemory {
+    /// Binds a buffer of the launch.
+    pub(super) fn bind(&mut self, id: Id, buffer: usize, view: BoundBuffer) {
+        self.places.insert(
+            id,
+            LinearBuffer {
+                buffer,
+                view,
+                stage: None,
+            },
+        );
     }
-    /// A stage of so many bytes, NaN in every float type; threads may share it.
+    /// Allocates a stage of `len` bytes, filled with NaN in all float types.
+    ///
+    /// `shared` enables the tracking of accesses by threads.
     pub(super) fn stage(&mut self, id: Id, buffer: usize, len: usize, shared: bool) {
         let mut memory = vec![u64::MAX; len.div_ceil(8)];
-        let view = View { start: memory.as_mut_ptr().cast(), len };
-        self.places.insert(id, Place { buffer, view, stage: shared.then(|| Stage::new(len)) });
+        let view = BoundBuffer {
+            start: memory.as_mut_ptr().cast(),
+            len,
+        };
+        self.places.insert(
+            id,
+            LinearBuffer {
+                buffer,
+                view,
+                stage: shared.then(|| SharedStage::new(len)),
+            },
+        );
         self.stages.push(memory);
     }
-    fn place(&mut self, id: Id) -> Result<&mut Place, Fault> {
-        self.places.get_mut(&id).ok_or_else(|| Fault::Launch(format!("%{} is no buffer of the launch", id.0)))
+    fn place(&mut self, id: Id) -> Result<&mut LinearBuffer, Fault> {
+        self.places
+            .get_mut(&id)
+            .ok_or_else(|| Fault::Launch(format!("%{} is no buffer of the launch", id.0)))
     }
-    /// An element that a thread loads.
+    /// Loads an element in a thread.
     pub(super) fn load(&mut self, at: At, scalar: Scalar, thread: usize) -> Result<Value, Fault> {
         let mut bytes = [0; 8];
-        self.place(at.buffer)?.read(at.byte, &mut bytes[..scalar.bytes()], thread)?;
+        self.place(at.buffer)?
+            .read(at.byte, &mut bytes[..scalar.bytes()], thread)?;
         Ok(decoded(scalar, &bytes[..scalar.bytes()]))
     }
-    /// An element that a thread writes.
-    pub(super) fn store(&mut self, at: At, scalar: Scalar, v: Value, thread: usize) -> Result<(), Fault> {
-        self.place(at.buffer)?.write(at.byte, &encoded(scalar, v)[..scalar.bytes()], thread)
+    /// Stores an element in a thread.
+    pub(super) fn store(
+        &mut self,
+        at: At,
+        scalar: Scalar,
+        v: Value,
+        thread: usize,
+    ) -> Result<(), Fault> {
+        self.place(at.buffer)?
+            .write(at.byte, &encoded(scalar, v)[..scalar.bytes()], thread)
     }
-    /// What an element is that a thread changes while nobody else does, whoever has written it.
+    /// Reads an element for an update in a thread, without recording the access.
     pub(super) fn word(&mut self, at: At, scalar: Scalar) -> Result<Value, Fault> {
         let (place, mut bytes) = (self.place(at.buffer)?, [0; 8]);
         place.peek(at.byte, &mut bytes[..1])?;
         for (byte, to) in (at.byte..).zip(&mut bytes[..scalar.bytes()]).skip(1) {
-            // The last word may reach beyond the buffer's last byte: what lies there stays as it is.
-            place.peek(byte, std::slice::from_mut(to)).unwrap_or_default();
+            // The last word may reach beyond the buffer; the bytes there stay unchanged.
+            place
+                .peek(byte, std::slice::from_mut(to))
+                .unwrap_or_default();
         }
         Ok(decoded(scalar, &bytes[..scalar.bytes()]))
     }
-    /// What a thread makes of that: it writes the bytes that are others.
-    pub(super) fn update(&mut self, at: At, scalar: Scalar, v: [Value; 2], thread: usize) -> Result<(), Fault> {
+    /// Writes the bytes that an update changes.
+    pub(super) fn update(
+        &mut self,
+        at: At,
+        scalar: Scalar,
+        v: [Value; 2],
+        thread: usize,
+    ) -> Result<(), Fault> {
         let [old, new] = v.map(|v| encoded(scalar, v));
         let place = self.place(at.buffer)?;
         let mut changed = (0..scalar.bytes()).filter(|&i| old[i] != new[i]);
         changed.try_for_each(|i| place.write(at.byte + i as i64, &new[i..=i], thread))
     }
-    /// Bytes of memory that a thread has on their way to a stage.
-    pub(super) fn copy(&mut self, to: At, from: At, bytes: usize, thread: usize) -> Result<(), Fault> {
+    /// Starts an asynchronous copy of bytes to a stage.
+    pub(super) fn copy(
+        &mut self,
+        to: At,
+        from: At,
+        bytes: usize,
+        thread: usize,
+    ) -> Result<(), Fault> {
         let mut data = vec![0; bytes];
-        self.place(from.buffer)?.read(from.byte, &mut data, thread)?;
+        self.place(from.buffer)?
+            .read(from.byte, &mut data, thread)?;
         let group = self.groups;
         self.place(to.buffer)?.copy(to.byte, &data, thread, group)
     }
-    /// What has been copied since the last group is one.
+    /// Closes the current group of copies.
     pub(super) fn group(&mut self) {
         self.groups += 1;
     }
-    /// All threads' copies have arrived, but those of so many of the last groups.
+    /// Completes all copies except those of the last `but` groups.
     pub(super) fn arrived(&mut self, but: i64) {
-        let before = if but == 0 { i64::MAX } else { self.groups - but };
+        let before = if but == 0 {
+            i64::MAX
+        } else {
+            self.groups - but
+        };
         for place in self.places.values_mut() {
-            for (at, byte) in place.stage.as_mut().map(|s| s.arrived(before)).unwrap_or_default() {
+            for (at, byte) in place
+                .stage
+                .as_mut()
+                .map(|s| s.arrived(before))
+                .unwrap_or_default()
+            {
                 // SAFETY: the byte lies in the stage.
                 unsafe { place.view.start.add(at).write(byte) };
             }
         }
     }
-    /// A nest begins.
+    /// Starts a new nest in all shared stages.
     pub(super) fn begin(&mut self) {
-        self.places.values_mut().filter_map(|p| p.stage.as_mut()).for_each(Stage::begin);
+        self.places
+            .values_mut()
+            .filter_map(|p| p.stage.as_mut())
+            .for_each(SharedStage::begin);
     }
-    /// All threads have come to a barrier.
+    /// Records a barrier in all shared stages.
     pub(super) fn barrier(&mut self) {
-        self.places.values_mut().filter_map(|p| p.stage.as_mut()).for_each(Stage::barrier);
+        self.places
+            .values_mut()
+            .filter_map(|p| p.stage.as_mut())
+            .for_each(SharedStage::barrier);
     }
-    /// Do these bytes lie in the buffer?
+    /// Checks that bytes lie in the buffer.
     pub(super) fn has(&mut self, at: At, bytes: usize) -> Result<(), Fault> {
-        self.place(at.buffer)?.at(at.byte, bytes, "prefetch").map(drop)
+        self.place(at.buffer)?
+            .at(at.byte, bytes, "prefetch")
+            .map(drop)
     }
-    /// Stages as another workgroup finds them: NaN in every float type.
+    /// Resets shared stages for the next workgroup, to NaN in all float types.
     pub(super) fn forget(&mut self) {
         for place in self.places.values_mut() {
             if let Some(stage) = &mut place.stage {
                 stage.forget();
-                // SAFETY: a stage's view is of memory that this has, and is as long as it says.
+                // SAFETY: a stage's view is of memory owned here, of that length.
                 unsafe { place.view.start.write_bytes(0xff, place.view.len) };
             }
         }
     }
 }
 
-/// A byte of a buffer.
+/// Address of a byte in a buffer.
 #[derive(Clone, Copy)]
 pub(super) struct At {
     pub buffer: Id,

@@ -1,11 +1,16 @@
-//! The third oracle: linear code, run in plain Rust for any target. What lowering makes of a kernel is run as it stands, vectors lane by lane and threads
-//! side by side, so that a fault of lowering shows without the C compiler, NVRTC and a machine of that kind.
+//! Third oracle: runs linear code in plain Rust, for any target.
 //!
-//! - A workgroup's threads take each statement together; a loop whose bound they do not share is a fault. What they know of a stage is noted byte by byte
-//!   (`stages.rs`): where a barrier is missing between what one writes and another reads, or where nobody waits for a copy, that is a fault too, in whatever order
-//!   the threads of a device would have run.
-//! - On a CPU a stage is filled again only where a workgroup index that it depends on has changed; on a GPU in every workgroup, where it starts as NaN.
-//! - Workgroups that nobody reads are left out. Kernels run one after the other: that one waits for its predecessors only the spec sees.
+//! The output of lowering is run as it is, vectors lane by lane and threads in lockstep. Bugs in
+//! lowering are then found without a C compiler, NVRTC or the hardware.
+//!
+//! - A workgroup's threads execute each statement together; a loop whose bound differs between
+//!   threads is a fault. Accesses to a stage are tracked by byte (`stages.rs`): a missing barrier
+//!   between a write and a read of two threads, or a missing wait for a copy, is a fault in any
+//!   order of the threads.
+//! - On a CPU a stage is filled again only if a workgroup index that it depends on has changed. On
+//!   a GPU it is filled in each workgroup, where it starts as NaN.
+//! - Surplus workgroups are omitted. Kernels run one after the other, so that only the
+//!   spec checks dependency waits.
 
 mod machine;
 mod memory;
@@ -15,27 +20,33 @@ mod stages;
 use super::fault::Fault;
 use super::{InterpDevice, view};
 use gristmill_compiler::lower::{KernelCode, lower_program, spec};
-use gristmill_runtime::staging::{self, Piece};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
+use gristmill_runtime::staging::{self, StagedWrite};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay,
+};
 use gristmill_uop::Graph;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
-use machine::{Lowered, Machine};
+use machine::{LinearMachine, Lowered};
 use std::sync::Arc;
 
-/// The interpreter of linear code, for kernels of a target.
+/// Interpreter of linear code for a target's kernels.
 pub struct LinearDevice {
     memory: InterpDevice,
     target: Target,
 }
 
 impl LinearDevice {
-    /// Kernels are lowered for that target.
+    /// Creates an interpreter of kernels lowered for that target.
     pub fn new(target: Target) -> LinearDevice {
-        LinearDevice { memory: InterpDevice::new(), target }
+        LinearDevice {
+            memory: InterpDevice::new(),
+            target,
+        }
     }
-    /// A kernel of this code of a program, whose nodes are in `graph`. Whether it keeps to its spec is not asked: what does not is a fault when it is run, or
-    /// computes something else.
+    /// Wraps lowered code of a program as a kernel, without checking the spec.
+    ///
+    /// Code that violates the spec causes a fault when it runs, or wrong results.
     pub fn kernel(&self, program: &Program, graph: Graph, code: KernelCode) -> Arc<dyn Kernel> {
         let slots = program.params.iter().map(|p| p.slot).collect();
         let lowered = Lowered { graph, code, slots };
@@ -65,14 +76,24 @@ impl Device for LinearDevice {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.memory.read(from, offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn Piece + 'a>, Error> {
-        staging::in_place(self.id(), to, offset, len)
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+        staging::staged_in_place(self.id(), to, offset, len)
     }
-    fn load(&self, programs: &[Program], progress: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut kernels: Vec<Arc<dyn Kernel>> = Vec::with_capacity(programs.len());
         for program in programs {
             let (graph, code) = lower_program(program, &self.target);
-            let broken = |e: spec::LinearError| Fault::Graph(e.to_string()).of(&program.name);
+            let broken =
+                |e: spec::LinearError| Fault::Graph(e.to_string()).into_error(&program.name);
             spec::check(&graph, &code).map_err(broken)?;
             kernels.push(self.kernel(program, graph, code));
             progress(kernels.len(), programs.len());
@@ -95,14 +116,18 @@ impl Step {
         let kernel = launch.loaded::<Lowered>()?;
         let value = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
         launch.check_variables(&value)?;
-        let params = launch.buffers.iter().map(view).collect::<Result<Vec<_>, Error>>()?;
+        let params = launch
+            .buffers
+            .iter()
+            .map(view)
+            .collect::<Result<Vec<_>, Error>>()?;
         let run = || -> Result<(), Fault> {
             for code in &kernel.code.code.bodies {
-                Machine::new(&kernel.code, code, &params, &value)?.run(&value)?;
+                LinearMachine::new(&kernel.code, code, &params, &value)?.run(&value)?;
             }
             Ok(())
         };
-        run().map_err(|fault| fault.of(&kernel.program().name))
+        run().map_err(|fault| fault.into_error(&kernel.program().name))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Expressions in WGSL, of values that are words.
+//! Expressions in WGSL, on values of one word.
 
 use super::tables::Tables;
 use crate::names::{Names, infix, unprintable};
@@ -6,46 +6,58 @@ use gristmill_compiler::emit::Signature;
 use gristmill_uop::{Arg, Graph, Id, Op, Scalar};
 use std::cell::RefCell;
 
-/// The expressions of one kernel.
-pub struct Expressions<'a> {
-    /// What the values are nodes of.
+/// Renders the expressions of one kernel.
+pub struct WgslExpressions<'a> {
+    /// Graph that contains the values.
     pub g: &'a Graph,
-    /// The values' names.
+    /// Names of the values.
     pub names: Names<'a>,
-    /// What stands before the kernel.
+    /// Tables that are defined before the kernel.
     pub tables: RefCell<Tables>,
 }
 
-impl<'a> Expressions<'a> {
-    /// Of values of this graph.
-    pub fn new(g: &'a Graph, signature: &'a Signature) -> Expressions<'a> {
-        Expressions { g, names: Names::new(g, signature), tables: RefCell::default() }
+impl<'a> WgslExpressions<'a> {
+    pub fn new(g: &'a Graph, signature: &'a Signature) -> WgslExpressions<'a> {
+        WgslExpressions {
+            g,
+            names: Names::new(g, signature),
+            tables: RefCell::default(),
+        }
     }
-    /// A value's number in the text.
+    /// Returns a value's number in the text.
     pub fn number(&self, id: Id) -> usize {
         self.names.number(id)
     }
-    /// A value's type: a word's, or one of what subgroups multiply.
+    /// Returns the type of a value: a word, i64, bool, or f16 for cooperative matrices.
     pub fn type_of(&self, id: Id) -> &'static str {
         match self.g.scalar(id) {
-            of @ (Scalar::Bool | Scalar::I32 | Scalar::U32 | Scalar::I64 | Scalar::F32 | Scalar::F16) => of.name(),
+            of @ (Scalar::Bool
+            | Scalar::I32
+            | Scalar::U32
+            | Scalar::I64
+            | Scalar::F32
+            | Scalar::F16) => of.name(),
             _ => unprintable(self.g, id),
         }
     }
-    /// How a source is written inside an expression.
+    /// Renders a source as an operand.
     pub fn name(&self, id: Id) -> String {
         match self.g[id].op {
             Op::Const => self.literal(id),
             Op::Param | Op::Local => unprintable(self.g, id),
-            _ => self.names.of(id),
+            _ => self.names.name(id),
         }
     }
-    /// An element's place in an array.
+    /// Renders an array index.
     pub fn offset(&self, at: Id) -> String {
         format!("u32({})", self.name(at))
     }
     fn literal(&self, id: Id) -> String {
-        match (self.g.scalar(id), self.g.int_value(id), self.g.float_value(id)) {
+        match (
+            self.g.scalar(id),
+            self.g.int_value(id),
+            self.g.float_value(id),
+        ) {
             (Scalar::Bool, Some(v), _) => (v != 0).to_string(),
             (Scalar::U32, Some(v), _) => format!("{v}u"),
             (Scalar::I32, Some(v), _) if v == i32::MIN.into() => "i32(-2147483648)".into(),
@@ -53,7 +65,7 @@ impl<'a> Expressions<'a> {
             (Scalar::I32, Some(v), _) => format!("{v}i"),
             (Scalar::I64, Some(i64::MIN), _) => "(-9223372036854775807li - 1li)".into(),
             (Scalar::I64, Some(v), _) => format!("({v}li)"),
-            // No literal, and no constant expression, is infinite or no number.
+            // WGSL has neither literals nor constant expressions for infinity and NaN.
             (Scalar::F32, _, Some(v)) if v.is_nan() => "not_a_number()".into(),
             (Scalar::F32, _, Some(v)) if v as f32 == f32::INFINITY => "infinity()".into(),
             (Scalar::F32, _, Some(v)) if v as f32 == f32::NEG_INFINITY => "(-infinity())".into(),
@@ -61,7 +73,7 @@ impl<'a> Expressions<'a> {
             _ => unprintable(self.g, id),
         }
     }
-    /// A scalar index expression, written out: for numbers of workgroups and conditions on them.
+    /// Renders a scalar index expression inline, for workgroup counts and conditions on them.
     pub fn index(&self, id: Id) -> String {
         let n = &self.g[id];
         match n.op {
@@ -72,7 +84,7 @@ impl<'a> Expressions<'a> {
             }
         }
     }
-    /// The text of what a node computes.
+    /// Renders the operation of a node on its named sources.
     pub fn expression(&self, id: Id) -> String {
         let names: Vec<String> = self.g[id].src.iter().map(|&s| self.name(s)).collect();
         self.operator(id, &names)
@@ -87,7 +99,7 @@ impl<'a> Expressions<'a> {
             _ if n.dtype.lanes != 1 => unprintable(self.g, id),
             Op::Cast => match (self.g.scalar(n.src[0]), n.dtype.scalar) {
                 (from, Scalar::Bool) => format!("{} != {}(0)", s[0], from.name()),
-                // A whole number of 64 bits is made of the words of a narrower one.
+                // The words of an i64 are zero-extended.
                 (Scalar::U32, Scalar::I64) => format!("i64(u64({}))", s[0]),
                 _ => call(t()),
             },
@@ -102,10 +114,17 @@ impl<'a> Expressions<'a> {
             Op::Where => format!("select({}, {}, {})", s[2], s[1], s[0]),
             Op::Half => format!("unpack2x16float({}).x", s[0]),
             Op::Shl | Op::Shr => {
-                let by = self.g.int_value(n.src[1]).map_or(format!("u32({})", s[1]), |by| format!("{by}u"));
-                format!("{} {} {by}", s[0], if n.op == Op::Shl { "<<" } else { ">>" })
+                let by = self
+                    .g
+                    .int_value(n.src[1])
+                    .map_or(format!("u32({})", s[1]), |by| format!("{by}u"));
+                format!(
+                    "{} {} {by}",
+                    s[0],
+                    if n.op == Op::Shl { "<<" } else { ">>" }
+                )
             }
-            // Of numbers that are not negative by now, which have the same bits without a sign.
+            // The operands are not negative here, so unsigned division gives the same bits.
             Op::IDiv | Op::Mod => {
                 let operator = if n.op == Op::IDiv { "/" } else { "%" };
                 match n.dtype.scalar {
@@ -115,7 +134,9 @@ impl<'a> Expressions<'a> {
             }
             Op::SignedDot4 => call("dot4_signed"),
             Op::Table => {
-                let Arg::Ints(table) = &n.arg else { unprintable(self.g, id) };
+                let Arg::Ints(table) = &n.arg else {
+                    unprintable(self.g, id)
+                };
                 self.tables.borrow_mut().look_up(table, &s[0])
             }
             op => infix(op).map_or_else(|| unprintable(self.g, id), two),

@@ -1,14 +1,14 @@
-//! The kernels that measure an adapter.
+//! Kernels that measure an adapter's costs.
 
-/// Operations of a thread in one of the rounds of [`COMPUTE`]: eight products and sums of four floats.
-pub const OF_A_ROUND: usize = 64;
-/// What a thread does in a round that computes.
+/// Operations of a thread in one round of [`COMPUTE`]: eight multiply-adds of four floats.
+pub const OPERATIONS_PER_ROUND: usize = 64;
+/// Statements of a compute round.
 pub const COMPUTE: &str = "a = fma(a, c, b); b = fma(b, c, a); a = fma(a, c, b); b = fma(b, c, a); \
      a = fma(a, c, b); b = fma(b, c, a); a = fma(a, c, b); b = fma(b, c, a);";
-/// And in one that reads: 16 bytes behind those of all others.
+/// Statement of a reading round: each thread loads 16 bytes, the next round follows contiguously.
 pub const READ: &str = "a += p0[at.x + i * groups.x * threads];";
 
-/// The kernel of these rounds. What it computes nobody reads, and no compiler can leave out.
+/// Returns the kernel of these rounds; its result is unused but cannot be optimised away.
 pub fn text(name: &str, threads: usize, round: &str) -> String {
     format!(
         "@group(0) @binding(0) var<storage, read_write> p0: array<vec4<f32>>;\n@group(0) @binding(1) var<uniform> rounds: u32;\n\

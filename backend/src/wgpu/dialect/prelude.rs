@@ -1,7 +1,10 @@
-//! What every kernel's module begins with.
+//! Text at the beginning of each kernel's module.
 
-/// Numbers that no literal is. A product of four bytes is a function, as naga writes its operands for Metal as variables that are named by them: two in one block with an operand
-/// in common would declare one twice.
+/// Infinity, NaN and the int8 dot product.
+///
+/// WGSL has no literals for the first two. The dot product is a function because naga declares its
+/// operands for Metal as variables named after them: two calls in one block with a common operand
+/// would declare a name twice.
 pub const PRELUDE: &str = r"
 var<private> special: vec2<u32> = vec2<u32>(0x7f800000u, 0x7fc00000u);
 fn infinity() -> f32 { return bitcast<f32>(special.x); }

@@ -1,14 +1,16 @@
-//! Attention over what is computed of a cache.
+//! Rules for attention whose keys or values are computed from a cache (MLA weight absorption).
 //!
-//! Scores are sums of products too, and so are the sums of values that weights multiply: what is contracted with the rows of a cache, on one side of such a sum, may be
-//! contracted with the other side instead. Queries that were rounded where they meet a cache of halves (`f32(f16(q))`) are rounded where they meet it then:
-//! behind the contraction and not before. Either is off by as much as the cache's rows were rounded by.
+//! Scores and weighted values are sums of products, so a weight contracted with the cache rows on
+//! one side may instead be contracted with the other side. If queries are rounded where they meet
+//! an f16 cache (`f32(f16(q))`), the rounding moves after the contraction. The error of either is
+//! that of rounding the cache rows.
 //!
-//! Positions are one axis of keys and values, or two of those that lie in pages (`PAGED_ATTENTION`); heads and what a head has come after them.
+//! Positions are one axis of keys and values, or two with pages (`PAGED_ATTENTION`); the axes of
+//! heads and of a head's elements follow.
 
 use super::rule::rules;
 use crate::alternatives::term::{Class, Map, Term, View};
-use crate::alternatives::terms::{Factor, Sum, Terms};
+use crate::alternatives::terms::{ProductSum, TermFactor, TermGraph};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Id, Op, Scalar};
 
@@ -19,96 +21,150 @@ rules! {
     better "attention over the first rows -> over all, as far as it reads" first_rows;
 }
 
-/// Queries, keys, values of an attention whose heads have keys of their own.
-fn of_heads(t: &Terms, term: &Term) -> Option<[Class; 3]> {
-    let (Some(Op::Attention | Op::PagedAttention), &[q, k, v, ..]) = (term.op(), &term.children[..]) else {
+/// Queries, keys and values of an attention in which each query head has its own keys.
+fn of_heads(t: &TermGraph, term: &Term) -> Option<[Class; 3]> {
+    let (Some(Op::Attention | Op::PagedAttention), &[q, k, v, ..]) =
+        (term.op(), &term.children[..])
+    else {
         return None;
     };
     (t.dims(q)[1] == t.dims(k)[heads_of(t, k)]).then_some([q, k, v])
 }
 
-/// The axis of keys' or values' heads.
-fn heads_of(t: &Terms, rows: Class) -> usize {
+/// Head axis of keys or values.
+fn heads_of(t: &TermGraph, rows: Class) -> usize {
     t.dims(rows).len() - 2
 }
 
-/// The last length of a class.
-fn depth_of(t: &Terms, class: Class) -> Id {
-    *t.dims(class).last().expect("queries, keys and values have a depth")
+/// Length of the last axis.
+fn depth_of(t: &TermGraph, class: Class) -> Id {
+    *t.dims(class)
+        .last()
+        .expect("queries, keys and values have a depth")
 }
 
-/// The attention of other queries, keys, values.
-fn with(t: &mut Terms, term: &Term, [q, k, v]: [Class; 3]) -> Class {
-    let children: Vec<Class> = [q, k, v].into_iter().chain(term.children[3..].iter().copied()).collect();
+/// The same attention with other queries, keys and values.
+fn with(t: &mut TermGraph, term: &Term, [q, k, v]: [Class; 3]) -> Class {
+    let children: Vec<Class> = [q, k, v]
+        .into_iter()
+        .chain(term.children[3..].iter().copied())
+        .collect();
     let mut dims = t.dims(q);
     dims[2] = depth_of(t, v);
     t.like(term, &children, dims)
 }
 
-/// Rows `[positions.., heads, d]` that a weight makes of rows of a cache, which it does not depend on.
+/// Rows `[positions.., heads, d]` computed from cache rows and a weight that does
+/// not depend on positions.
 struct Computed {
-    /// By the indices of `sizes`: positions, heads, depth of the latent.
-    cache: Factor,
-    weight: Factor,
+    /// Cache rows; the maps use the indices of `sizes`: positions, heads, latent depth.
+    cache: TermFactor,
+    weight: TermFactor,
     positions: Map,
     heads: Option<u8>,
-    /// The index of the rows' depth.
+    /// Index of the rows' depth.
     depth: u8,
-    /// The index of the latent's depth.
+    /// Index of the latent depth.
     latent: u8,
     sizes: Dims,
 }
 
 impl Computed {
-    fn all(t: &Terms, rows: Class) -> Vec<Computed> {
+    fn all(t: &TermGraph, rows: Class) -> Vec<Computed> {
         let mut out = Vec::new();
         for sum in t.sums(rows) {
-            let &[ref positions @ .., heads, depth] = &sum.out[..] else { continue };
+            let &[ref positions @ .., heads, depth] = &sum.out[..] else {
+                continue;
+            };
             let mut summed = (0..sum.sizes.len() as u8).filter(|&i| sum.sums(i));
-            let (Some(latent), None, Some(depth)) = (summed.next(), summed.next(), depth) else { continue };
+            let (Some(latent), None, Some(depth)) = (summed.next(), summed.next(), depth) else {
+                continue;
+            };
             for i in 0..2 {
                 let (cache, weight) = (&sum.factors[i], &sum.factors[1 - i]);
-                let moved = |i: &u8| positions.contains(&Some(*i)) || Some(*i) == heads || *i == latent;
-                let apart = positions.iter().flatten().all(|&p| cache.has(p) && !weight.has(p));
-                if apart && cache.map.iter().flatten().all(moved) && weight.has(depth) && weight.has(latent) {
+                let moved =
+                    |i: &u8| positions.contains(&Some(*i)) || Some(*i) == heads || *i == latent;
+                let apart = positions
+                    .iter()
+                    .flatten()
+                    .all(|&p| cache.has(p) && !weight.has(p));
+                if apart
+                    && cache.map.iter().flatten().all(moved)
+                    && weight.has(depth)
+                    && weight.has(latent)
+                {
                     let (cache, weight, sizes) = (cache.clone(), weight.clone(), sum.sizes.clone());
-                    out.push(Computed { cache, weight, positions: positions.into(), heads, depth, latent, sizes });
+                    out.push(Computed {
+                        cache,
+                        weight,
+                        positions: positions.into(),
+                        heads,
+                        depth,
+                        latent,
+                        sizes,
+                    });
                 }
             }
         }
         out
     }
-    /// The rows of the cache, for every head.
-    fn latents(&self, t: &mut Terms) -> Class {
-        let to: Map = self.positions.iter().copied().chain([self.heads, Some(self.latent)]).collect();
+    /// Cache rows, repeated for every head.
+    fn latents(&self, t: &mut TermGraph) -> Class {
+        let to: Map = self
+            .positions
+            .iter()
+            .copied()
+            .chain([self.heads, Some(self.latent)])
+            .collect();
         t.arranged(self.cache.class, &self.cache.map, &to, &self.sizes)
     }
-    /// The weight contracted with `x [tokens, heads, ..]`, whose last axis is the index `from`: that is `to` then.
-    fn contracted(&self, t: &mut Terms, x: Class, from: u8, to: u8) -> Option<Class> {
+    /// Contracts the weight with `x [tokens, heads, ..]`; the last axis changes from
+    /// index `from` to `to`.
+    fn contracted(&self, t: &mut TermGraph, x: Class, from: u8, to: u8) -> Option<Class> {
         let (mut sizes, dims) = (self.sizes.clone(), t.dims(x));
         let token = (!t.is_one(dims[0])).then_some(sizes.len() as u8);
         sizes.push(dims[0]);
         let map = |last: u8| -> Map { [token, self.heads, Some(last)].into_iter().collect() };
-        let factors = [self.weight.clone(), Factor { class: x, map: map(from) }];
-        t.contract(&Sum { factors, out: map(to), sizes })
+        let factors = [
+            self.weight.clone(),
+            TermFactor {
+                class: x,
+                map: map(from),
+            },
+        ];
+        t.contract(&ProductSum {
+            factors,
+            out: map(to),
+            sizes,
+        })
     }
 }
 
-/// What was rounded to halves and is read as floats, before it was.
-fn before_rounding(t: &Terms, class: Class) -> Option<Class> {
-    let wide = t.of_op(class, Op::Cast).into_iter().find(|c| c.dtype.scalar == Scalar::F32)?;
-    let half = t.of_op(*wide.children.first()?, Op::Cast).into_iter().find(|c| c.dtype.scalar == Scalar::F16)?;
+/// The f32 value below a rounding to f16 and back.
+fn before_rounding(t: &TermGraph, class: Class) -> Option<Class> {
+    let wide = t
+        .of_op(class, Op::Cast)
+        .into_iter()
+        .find(|c| c.dtype.scalar == Scalar::F32)?;
+    let half = t
+        .of_op(*wide.children.first()?, Op::Cast)
+        .into_iter()
+        .find(|c| c.dtype.scalar == Scalar::F16)?;
     let from = *half.children.first()?;
     (t.facts(from).dtype.scalar == Scalar::F32).then_some(from)
 }
 
-/// The part of queries that meets each of the parts of keys.
-fn parts_of(t: &mut Terms, queries: Class, parts: &[Class]) -> Vec<Class> {
-    let same = |t: &Terms, cat: &Term| {
+/// Splits queries into the parts that match the concatenated parts of the keys.
+fn parts_of(t: &mut TermGraph, queries: Class, parts: &[Class]) -> Vec<Class> {
+    let same = |t: &TermGraph, cat: &Term| {
         let depths = |of: &[Class]| of.iter().map(|&c| depth_of(t, c)).collect::<Vec<Id>>();
         cat.joined() == Some(2) && depths(&cat.children) == depths(parts)
     };
-    if let Some(cat) = t.of_op(queries, Op::Cat).into_iter().find(|cat| same(t, cat)) {
+    if let Some(cat) = t
+        .of_op(queries, Op::Cat)
+        .into_iter()
+        .find(|cat| same(t, cat))
+    {
         return cat.children.to_vec();
     }
     let (mut begin, mut out) = (t.graph.int(0), Vec::new());
@@ -123,18 +179,29 @@ fn parts_of(t: &mut Terms, queries: Class, parts: &[Class]) -> Vec<Class> {
     out
 }
 
-/// Each part of the keys that is computed of a cache, or all of them.
-fn keys_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
-    let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
+/// Absorbs the weight of keys computed from a cache into the queries, for all keys or
+/// for each concatenated part.
+fn keys_contracted(t: &mut TermGraph, term: &Term) -> Vec<Class> {
+    let Some([q, k, v]) = of_heads(t, term) else {
+        return vec![];
+    };
     let depth = heads_of(t, k) + 1;
     let along_depth = |c: &Term| c.joined() == Some(depth);
-    let joined: Vec<Vec<Class>> =
-        t.of_op(k, Op::Cat).into_iter().filter(along_depth).map(|c| c.children.to_vec()).collect();
+    let joined: Vec<Vec<Class>> = t
+        .of_op(k, Op::Cat)
+        .into_iter()
+        .filter(along_depth)
+        .map(|c| c.children.to_vec())
+        .collect();
     let mut out = Vec::new();
     for keys in joined.into_iter().chain([vec![k]]) {
         for i in 0..keys.len() {
             for computed in Computed::all(t, keys[i]) {
-                let queries = if keys.len() == 1 { vec![q] } else { parts_of(t, q, &keys) };
+                let queries = if keys.len() == 1 {
+                    vec![q]
+                } else {
+                    parts_of(t, q, &keys)
+                };
                 out.extend(absorbed(t, term, [&queries, &keys], v, i, &computed));
             }
         }
@@ -143,7 +210,7 @@ fn keys_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
 }
 
 fn absorbed(
-    t: &mut Terms,
+    t: &mut TermGraph,
     term: &Term,
     [queries, keys]: [&[Class]; 2],
     values: Class,
@@ -151,22 +218,35 @@ fn absorbed(
     computed: &Computed,
 ) -> Option<Class> {
     let exact = before_rounding(t, queries[part]);
-    let mut new = computed.contracted(t, exact.unwrap_or(queries[part]), computed.depth, computed.latent)?;
+    let mut new = computed.contracted(
+        t,
+        exact.unwrap_or(queries[part]),
+        computed.depth,
+        computed.latent,
+    )?;
     if exact.is_some() {
         new = t.cast(new, Scalar::F16);
         new = t.cast(new, Scalar::F32);
     }
     let put = |all: &[Class], new: Class| -> Vec<Class> {
-        all.iter().enumerate().map(|(i, &c)| if i == part { new } else { c }).collect()
+        all.iter()
+            .enumerate()
+            .map(|(i, &c)| if i == part { new } else { c })
+            .collect()
     };
     let latents = computed.latents(t);
     let depth = heads_of(t, latents) + 1;
-    let (q, k) = (t.cat(&put(queries, new), 2), t.cat(&put(keys, latents), depth));
+    let (q, k) = (
+        t.cat(&put(queries, new), 2),
+        t.cat(&put(keys, latents), depth),
+    );
     Some(with(t, term, [q, k, values]))
 }
 
-fn values_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
-    let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
+fn values_contracted(t: &mut TermGraph, term: &Term) -> Vec<Class> {
+    let Some([q, k, v]) = of_heads(t, term) else {
+        return vec![];
+    };
     let mut out = Vec::new();
     for computed in Computed::all(t, v) {
         let latents = computed.latents(t);
@@ -176,9 +256,11 @@ fn values_contracted(t: &mut Terms, term: &Term) -> Vec<Class> {
     out
 }
 
-/// Keys and values that are the same for every head are those of one head.
-fn repeated_heads(t: &mut Terms, term: &Term) -> Vec<Class> {
-    let Some([q, k, v]) = of_heads(t, term) else { return vec![] };
+/// Keys and values that are repeated over heads are replaced by those of one head.
+fn repeated_heads(t: &mut TermGraph, term: &Term) -> Vec<Class> {
+    let Some([q, k, v]) = of_heads(t, term) else {
+        return vec![];
+    };
     let heads = heads_of(t, k);
     if t.is_one(t.dims(k)[heads]) {
         return vec![];
@@ -197,15 +279,23 @@ fn repeated_heads(t: &mut Terms, term: &Term) -> Vec<Class> {
     vec![with(t, term, [q, once[0], once[1]])]
 }
 
-/// No position behind the length is read.
-fn first_rows(t: &mut Terms, term: &Term) -> Vec<Class> {
-    let (Some(Op::Attention), &[q, k, v, ..]) = (term.op(), &term.children[..]) else { return vec![] };
-    let crate::alternatives::term::Form::Node { sources, .. } = &term.form else { return vec![] };
-    let crate::alternatives::term::Source::Scalar(length) = sources[4] else { return vec![] };
+/// No position after the length is read.
+fn first_rows(t: &mut TermGraph, term: &Term) -> Vec<Class> {
+    let (Some(Op::Attention), &[q, k, v, ..]) = (term.op(), &term.children[..]) else {
+        return vec![];
+    };
+    let crate::alternatives::term::TermForm::Node { sources, .. } = &term.form else {
+        return vec![];
+    };
+    let crate::alternatives::term::Source::Scalar(length) = sources[4] else {
+        return vec![];
+    };
     let mut all = Vec::new();
     for rows in [k, v] {
         let (source, mut view) = t.source(rows);
-        let Some(axis) = view.axes[0].map(usize::from) else { return vec![] };
+        let Some(axis) = view.axes[0].map(usize::from) else {
+            return vec![];
+        };
         let (begin, rows_read) = view.windows[axis];
         let whole = t.dims(source)[axis];
         if t.graph.int_value(begin) != Some(0) || rows_read != length || whole == length {

@@ -1,8 +1,8 @@
-//! What is joined of parts that lie beside one another, or that are repeated alike.
+//! Rules for concatenations of adjacent windows and of repeated parts.
 
 use super::rule::rules;
 use crate::alternatives::term::{Class, Term, View};
-use crate::alternatives::terms::Terms;
+use crate::alternatives::terms::TermGraph;
 use gristmill_uop::Id;
 
 rules! {
@@ -10,16 +10,20 @@ rules! {
     better "cat(repeated a, repeated b) -> repeated cat(a, b)" repeated;
 }
 
-/// What the parts of a `CAT` are views of, and the axis.
-fn parts(t: &mut Terms, term: &Term) -> Option<(usize, Vec<(Class, View)>)> {
+/// Axis of a concatenation, and the source and view of each part.
+fn parts(t: &mut TermGraph, term: &Term) -> Option<(usize, Vec<(Class, View)>)> {
     let axis = term.joined()?;
     Some((axis, term.children.iter().map(|&c| t.source(c)).collect()))
 }
 
-fn neighbours(t: &mut Terms, term: &Term) -> Vec<Class> {
-    let Some((axis, parts)) = parts(t, term) else { return vec![] };
+fn neighbours(t: &mut TermGraph, term: &Term) -> Vec<Class> {
+    let Some((axis, parts)) = parts(t, term) else {
+        return vec![];
+    };
     let ((source, first), rest) = parts.split_first().expect("something is joined");
-    let Some(along) = first.axes[axis].map(usize::from) else { return vec![] };
+    let Some(along) = first.axes[axis].map(usize::from) else {
+        return vec![];
+    };
     let mut whole = first.clone();
     for (other, view) in rest {
         if other != source {
@@ -36,16 +40,23 @@ fn neighbours(t: &mut Terms, term: &Term) -> Vec<Class> {
     vec![t.view(*source, &whole, &term.dims)]
 }
 
-fn repeated(t: &mut Terms, term: &Term) -> Vec<Class> {
-    let Some((axis, parts)) = parts(t, term) else { return vec![] };
-    let is = |t: &Terms, i: usize| i != axis && !t.is_one(term.dims[i]) && parts.iter().all(|p| p.1.axes[i].is_none());
+fn repeated(t: &mut TermGraph, term: &Term) -> Vec<Class> {
+    let Some((axis, parts)) = parts(t, term) else {
+        return vec![];
+    };
+    let is = |t: &TermGraph, i: usize| {
+        i != axis && !t.is_one(term.dims[i]) && parts.iter().all(|p| p.1.axes[i].is_none())
+    };
     let axes: Vec<usize> = (0..term.dims.len()).filter(|&i| is(t, i)).collect();
     if axes.is_empty() {
         return vec![];
     }
     let one = t.graph.int(1);
     let once = |dims: &[Id]| {
-        dims.iter().enumerate().map(|(i, &d)| if axes.contains(&i) { one } else { d }).collect::<Vec<Id>>()
+        dims.iter()
+            .enumerate()
+            .map(|(i, &d)| if axes.contains(&i) { one } else { d })
+            .collect::<Vec<Id>>()
     };
     let mut joined = Vec::new();
     for (&child, (source, view)) in term.children.iter().zip(&parts) {

@@ -1,23 +1,24 @@
-//! What a rule of tensors is, and how tables of them are written.
+//! Rewrite rules, and the macro for tables of them.
 
 use crate::alternatives::term::{Class, Term};
-use crate::alternatives::terms::Terms;
+use crate::alternatives::terms::TermGraph;
 
-/// A rule.
+/// A rewrite rule on terms.
 #[derive(Clone, Copy)]
 pub struct Rule {
-    /// Its mathematics.
+    /// The identity that the rule applies, as shown in reports and tests.
     pub name: &'static str,
-    /// Is the right side never dearer? Then the left one is no choice any more, unless it was written.
+    /// Whether the right side never costs more. The left side is then no candidate,
+    /// unless it was written.
     pub better: bool,
-    /// The classes that equal a class which has this term.
-    pub apply: fn(&mut Terms, &Term) -> Vec<Class>,
+    /// Returns classes equal to a class that contains this term.
+    pub apply: fn(&mut TermGraph, &Term) -> Vec<Class>,
 }
 
-/// `equal` rules, either side of which may be cheaper, and `better` ones.
+/// Builds a table of `equal` rules, either side of which may be cheaper, and `better` ones.
 macro_rules! rules {
     ($($kind:ident $name:literal $f:expr;)*) => {
-        /// The rules of this topic.
+        /// Rules of this topic.
         pub(super) const RULES: &[$crate::alternatives::rules::rule::Rule] =
             &[$($crate::alternatives::rules::rule::Rule { name: $name, better: rules!(@$kind), apply: $f }),*];
     };

@@ -1,38 +1,45 @@
-//! Scores over a cache of bytes as sums of products of whole numbers. Queries are encoded in eight bits by groups as large as the cache's. The chunk's
-//! tile is a stage of words, four elements of a position, with positions side by side as lanes of a vector, so that a vector's scales are
-//! known whole and nothing is added across lanes:
+//! Attention scores over an int8 KV cache, computed as integer dot products.
+//!
+//! Queries are quantised to int8 in groups of the cache's group size. The chunk's tile is staged as
+//! words of four elements of a position, with adjacent positions as the lanes of a vector. Each
+//! lane then has its own scale and sum, and no reduction across lanes is needed:
 //!
 //! ```text
-//! codes  i8  [chunks, chunk/lanes, depth/4, lanes, 4]   or u8, code + 128, where one side of a product of bytes has to be unsigned
+//! codes  i8  [chunks, chunk/lanes, depth/4, lanes, 4]   or u8, code + 128, if the byte dot
+//!                                                       product needs an unsigned operand
 //! scales f32 [chunks, depth/group, chunk]
 //! ```
 //!
-//! One copy of a tile serves all heads: for Youtu's 16, 8 us beside 25 of products (72 of floats), with AVX2.
+//! One copy of a tile serves all heads. For Youtu's 16 heads with AVX2 the copy takes 8 us and the
+//! products 25 us (72 us in f32).
 
-use super::tiled::Shape;
+use super::tiled::AttentionShape;
 use crate::decompose::int8::integers;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, Scalar};
 
-/// Half of what a byte can be: codes from 0 up have it as their zero.
+/// Zero point of unsigned codes: half the range of a byte.
 const ZERO: i64 = 128;
 
-/// A cache of bytes.
-pub(super) struct Rows {
-    /// i8 `[rows, depth]`.
+/// An int8 KV cache: codes with a scale per group.
+pub(super) struct QuantisedRows {
+    /// i8 codes, `[rows, depth]`.
     codes: Id,
-    /// f32 `[rows, depth/group]`.
+    /// f32 scales, `[rows, depth/group]`.
     scales: Id,
     group: i64,
-    /// Positions side by side.
+    /// Adjacent positions that a staged word vector holds.
     lanes: i64,
-    /// Does the machine multiply signed bytes?
+    /// Whether the machine's byte dot product takes signed operands on both sides.
     signed: bool,
 }
 
-/// The bytes that `k [rows, 1, depth]` is, if their products with `q [tokens, heads, depth]` are to be of whole numbers, in chunks of `chunk` positions.
-pub(super) fn rows(g: &Graph, q: Id, k: Id, chunk: i64, target: &Target) -> Option<Rows> {
+/// Returns the quantised rows of `k [rows, 1, depth]` if scores can be integer dot products.
+///
+/// That needs a CPU with byte dot products, f32 queries `q [tokens, heads, depth]`, one KV head,
+/// groups of a multiple of 4 elements, and a vector length that divides `chunk`.
+pub(super) fn rows(g: &Graph, q: Id, k: Id, chunk: i64, target: &Target) -> Option<QuantisedRows> {
     if target.machine.kind != MachineKind::Cpu
         || !integers(target)
         || g.scalar(q) != Scalar::F32
@@ -41,11 +48,16 @@ pub(super) fn rows(g: &Graph, q: Id, k: Id, chunk: i64, target: &Target) -> Opti
         return None;
     }
     let (codes, scales, group) = g.decoded(g[k].src[0])?;
-    let &[_, heads, depth] = g.dims(k) else { return None };
-    let one_head = g.int_value(heads) == Some(1) && g.dims(codes).len() == 2 && g.dims(codes)[1] == depth;
+    let &[_, heads, depth] = g.dims(k) else {
+        return None;
+    };
+    let one_head =
+        g.int_value(heads) == Some(1) && g.dims(codes).len() == 2 && g.dims(codes)[1] == depth;
     let most = target.machine.lanes as i64;
-    let lanes = [most, most / 2, most / 4].into_iter().find(|&l| l >= 4 && chunk % l == 0)?;
-    (one_head && group % 4 == 0 && g.scalar(codes) == Scalar::I8).then_some(Rows {
+    let lanes = [most, most / 2, most / 4]
+        .into_iter()
+        .find(|&l| l >= 4 && chunk % l == 0)?;
+    (one_head && group % 4 == 0 && g.scalar(codes) == Scalar::I8).then_some(QuantisedRows {
         codes,
         scales,
         group,
@@ -54,15 +66,28 @@ pub(super) fn rows(g: &Graph, q: Id, k: Id, chunk: i64, target: &Target) -> Opti
     })
 }
 
-/// Queries as they are multiplied with such rows, and their codes.
-pub(super) fn queries(g: &mut Graph, q: Id, rows: &Rows) -> (Id, Id) {
+/// Returns the queries after int8 quantisation and dequantisation, and their codes.
+pub(super) fn queries(g: &mut Graph, q: Id, rows: &QuantisedRows) -> (Id, Id) {
     let (codes, scales) = g.encode_rows(q, rows.group);
     (g.decode_rows(codes, scales, rows.group), codes)
 }
 
-/// The keys at positions `at [chunks, chunk]`, `[chunks, tokens, heads, chunk, depth]`, and the two stages they are read from.
-pub(super) fn keys(g: &mut Graph, rows: &Rows, at: Id, shape: &Shape) -> (Id, [Id; 2]) {
-    let &Shape { chunks, tokens, heads, chunk, .. } = shape;
+/// Returns the keys at positions `at [chunks, chunk]` and their two stages (codes, scales).
+///
+/// The keys have shape `[chunks, tokens, heads, chunk, depth]`.
+pub(super) fn keys(
+    g: &mut Graph,
+    rows: &QuantisedRows,
+    at: Id,
+    shape: &AttentionShape,
+) -> (Id, [Id; 2]) {
+    let &AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        chunk,
+        ..
+    } = shape;
     let depth = g.shape(rows.codes)[1];
     let (groups, words) = (g.max_of(chunk) / rows.lanes, g.max_of(depth) / 4);
     let [one, four, groups, lanes, words] = [1, 4, groups, rows.lanes, words].map(|n| g.int(n));
@@ -77,7 +102,7 @@ pub(super) fn keys(g: &mut Graph, rows: &Rows, at: Id, shape: &Shape) -> (Id, [I
             g.bitcast(tile, Scalar::U8)
         }
     };
-    // Back to rows; both steps leave axes alone that the other one changes.
+    // Back to rows, in two reshapes: neither changes an axis that the other changes.
     let codes = g.permute(tile, &[0, 1, 3, 2, 4]);
     let codes = g.reshape(codes, &[chunks, chunk, words, four]);
     let codes = g.reshape(codes, &[chunks, chunk, depth]);
@@ -94,5 +119,8 @@ pub(super) fn keys(g: &mut Graph, rows: &Rows, at: Id, shape: &Shape) -> (Id, [I
     let scales = g.permute(stage, &[0, 2, 1]);
     let keys = g.decode_rows(codes, scales, rows.group);
     let keys = g.reshape(keys, &[chunks, one, one, chunk, depth]);
-    (g.expand(keys, &[chunks, tokens, heads, chunk, depth]), [tile, stage])
+    (
+        g.expand(keys, &[chunks, tokens, heads, chunk, depth]),
+        [tile, stage],
+    )
 }

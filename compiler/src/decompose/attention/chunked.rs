@@ -1,115 +1,137 @@
-//! An attention as nodes: the positions of its chunks, keys and values read at them, scores, masks and weights. How partial results become one is `combine.rs`.
+//! Builds the nodes of a chunked attention: positions, keys and values, scores, masks and weights.
+//! `combine.rs` combines the partial results.
 
 use super::paged::Pages;
 use super::plan::{self, AttentionPlan, Divided, Fragments, buffered};
-use super::tiled::Shape;
+use super::tiled::AttentionShape;
 use super::{bytes, tiled};
 use crate::decompose::f16_split;
-use crate::request::Hint;
+use crate::ir::hints::Hint;
 use gristmill_uop::shape::{Dims, Scoring};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
-/// Score of a position that a token does not see: exp of it is 0, and it is finite, so that a chunk that is all masked has a maximum.
+/// Score of a masked position. Its exp is 0; it is finite so that a fully masked
+/// chunk has a maximum.
 pub const MASKED: f64 = -1e30;
 
-/// Scores of a chunk's positions, and of which of them a token does not see the position: `[chunks, tokens, heads, chunk]` both.
+/// Scores of a chunk's positions and their mask, both `[chunks, tokens, heads, chunk]`.
+///
+/// `unseen` is true where the token may not attend to the position.
 #[derive(Clone, Copy)]
 pub struct Scores {
     pub all: Id,
     pub unseen: Id,
 }
 
-/// Nodes that only the kernel of the partial results reads.
+/// Nodes that only the partial-result kernel reads.
 #[derive(Default)]
 pub struct Inside {
     pub all: Vec<Id>,
-    /// Those of them that are stages.
+    /// The subset that has stages (workgroup memory).
     pub staged: Vec<Id>,
 }
 
-/// Each chunk's softmax, `[chunks, tokens, heads]` but for scores and weights, which are `[.., chunk]`.
+/// Softmax of each chunk: `[chunks, tokens, heads]`; scores and weights have a last axis `chunk`.
 pub struct Softmax {
-    /// Masked.
+    /// Scores after the mask is applied.
     pub scores: Id,
     pub max: Id,
     pub weights: Id,
     pub sum: Id,
-    /// Sums of values, `[chunks, tokens, heads, depth]`.
+    /// Weighted sums of values, `[chunks, tokens, heads, depth]`.
     pub sums: Id,
-    /// Are weights, and so partial results, rounded to halves, as the queries are?
+    /// Whether weights, and so partial results, are rounded to f16 as the queries are.
     pub rounded: bool,
 }
 
-/// An `ATTENTION`, with the chunks that its cache is cut into.
+/// An attention with its KV cache split into chunks.
 pub struct Chunked<'a> {
     pub target: &'a Target,
     pub q: Id,
     pub k: Id,
     pub v: Id,
-    /// Position of the first token; of rows in pages that of each.
+    /// Position of the first token; with pages, the position of each row.
     pub first: Id,
-    /// Where the cache's rows lie, unless they lie in the order of their positions.
+    /// Block table, if the KV cache is paged.
     pub pages: Option<Pages>,
-    /// What products of queries and keys become.
+    /// Scale and soft cap of the scores.
     pub scoring: Scoring,
-    pub shape: Shape,
+    pub shape: AttentionShape,
     pub kv_heads: Id,
-    /// Heads that share rows of the cache.
+    /// Query heads per KV head.
     pub group: Id,
     pub depth: Id,
     pub out_depth: Id,
-    /// Positions of a chunk.
+    /// Number of positions per chunk.
     pub size: i64,
-    /// Number of the first chunk: 0 but for windows. Of rows in pages each has its own, which `real` counts from.
+    /// Index of the first computed chunk: 0 without a window. With pages it is 0 too, and `real`
+    /// starts at each row's own first chunk.
     pub base: Id,
-    /// Positions that a token sees, its own included, unless it sees all before it.
+    /// Sliding-window size in positions, the token's own included; `None` for full attention.
     pub window: Option<i64>,
-    /// A score without a value for each head.
+    /// Attention sink of each head: a score without a value.
     pub sinks: Option<Id>,
-    /// Position of (chunk, offset), `[chunks, chunk]`, and the row of the cache that is read for it, the same held inside the cache. Of rows in pages both are each token's
-    /// own, `[chunks, tokens, chunk]`.
+    /// `real` is the position of (chunk, offset), `[chunks, chunk]`; `at` is the cache row read for
+    /// it, clamped to the cache. With pages both are per token, `[chunks, tokens, chunk]`.
     pub real: Id,
     pub at: Id,
-    /// Do several tokens attend, and has every head rows of its own?
+    /// Whether several tokens attend and each query head has its own KV head.
     pub own: bool,
     pub plan: AttentionPlan,
-    /// `[chunks, chunk, kv heads, depth]`: the tile of the cache that keys and values are read from, if there is one.
+    /// Staged tile that both keys and values are read from, `[chunks, chunk, kv heads, depth]`.
     pub tile: Option<Id>,
 }
 
-/// The chunks of a step, and the positions in them.
+/// The chunks of a step and the positions in them.
 struct Grid {
-    /// How many there are, and the positions of one.
+    /// Number of chunks, and positions per chunk.
     chunks: Id,
     chunk: Id,
-    /// As in [`Chunked`].
+    /// Defined as in [`Chunked`].
     base: Id,
     real: Id,
 }
 
-/// What a cache's chunks follow from.
+/// Inputs that determine the chunks of a cache.
 struct Division {
-    /// Positions of the cache that are in use.
+    /// Positions of the cache in use (context length).
     length: Id,
-    /// Those of a chunk.
+    /// Number of positions per chunk.
     size: i64,
-    /// Chunks of a window, at most.
+    /// Upper bound on the number of chunks that overlap a window.
     most: i64,
-    /// Positions that a token sees, unless it sees all before it.
+    /// Sliding-window size in positions; `None` for full attention.
     window: Option<i64>,
 }
 
 impl Grid {
-    /// For tokens from position `first` on: of a window, the chunks that it meets.
+    /// The grid for a contiguous or paged cache and tokens from position `first` on.
+    fn for_cache(g: &mut Graph, first: Id, pages: Option<&Pages>, of: &Division) -> Grid {
+        match pages {
+            None => Grid::new(g, first, of),
+            Some(pages) => {
+                let own = pages.positions(g, first);
+                Grid::in_pages(g, own, of)
+            }
+        }
+    }
+    /// The grid for tokens from position `first` on. With a window it has only the
+    /// chunks that overlap it.
     fn new(g: &mut Graph, first: Id, of: &Division) -> Grid {
-        let &Division { length, size, most, window } = of;
+        let &Division {
+            length,
+            size,
+            most,
+            window,
+        } = of;
         let (mut chunks, chunk) = in_use(g, length, size);
         let mut base = g.int(0);
         if let Some(window) = window {
             base = first_chunk(g, first, window, chunk);
-            // What holds of every step is said, as bounds of the difference do not show it.
+            // The bounds hold in every step, but interval analysis cannot derive
+            // them from the difference.
             let (used, one, most) = (g.sub(chunks, base), g.int(1), g.int(most));
             let used = g.max(used, one);
             chunks = g.min(used, most);
@@ -119,11 +141,23 @@ impl Grid {
         let number = g.add(base, a);
         let start = g.mul(number, chunk);
         let real = g.add(start, b);
-        Grid { chunks, chunk, base, real }
+        Grid {
+            chunks,
+            chunk,
+            base,
+            real,
+        }
     }
-    /// For rows at positions `own [tokens]` of several sequences, all below the length: of a window each row has chunks from its own first one on.
+    /// The grid for rows of several sequences at positions `own [tokens]`.
+    ///
+    /// All positions are below the length. With a window each row starts at its own first chunk.
     fn in_pages(g: &mut Graph, own: Id, of: &Division) -> Grid {
-        let &Division { length, size, most, window } = of;
+        let &Division {
+            length,
+            size,
+            most,
+            window,
+        } = of;
         let (mut chunks, chunk) = in_use(g, length, size);
         if window.is_some() {
             let most = g.int(most);
@@ -141,19 +175,34 @@ impl Grid {
         }
         let (start, offset) = (g.mul(number, chunk), g.iota(&dims, 2));
         let real = g.add(start, offset);
-        Grid { chunks, chunk, base: g.int(0), real }
+        Grid {
+            chunks,
+            chunk,
+            base: g.int(0),
+            real,
+        }
     }
 }
 
-/// The number of chunks of `size` positions that a cache of that length has, and the size.
+/// Returns ⌈length / size⌉ and `size` as nodes.
 fn in_use(g: &mut Graph, length: Id, size: i64) -> (Id, Id) {
     let (chunk, up) = (g.int(size), g.int(size - 1));
     let up = g.add(length, up);
     (g.idiv(up, chunk), chunk)
 }
 
+/// Gathers the rows of `k` at `at` as a staged tile, if the plan stages one for all products.
+fn staged_tile(g: &mut Graph, k: Id, at: Id, plan: &AttentionPlan) -> Option<Id> {
+    plan.fragments
+        .filter(|f| f.staged && !plan.online)
+        .map(|_| {
+            let half = f16_split::narrow(g, k);
+            g.gather(half, at)
+        })
+}
+
 impl<'a> Chunked<'a> {
-    /// The attention of these sources, divided so.
+    /// Builds shapes, positions and cache rows of the attention over `src`, divided by `plan`.
     pub fn new(
         g: &mut Graph,
         src: &[Id],
@@ -162,32 +211,41 @@ impl<'a> Chunked<'a> {
         plan: AttentionPlan,
         target: &'a Target,
     ) -> Chunked<'a> {
-        let &[q, k, v, first, length, ..] = src else { unreachable!("attention takes five sources: {src:?}") };
+        let &[q, k, v, first, length, ..] = src else {
+            unreachable!("attention takes five sources: {src:?}")
+        };
         let (qd, kd, vd) = (g.shape(q), g.shape(k), g.shape(v));
         let (tokens, heads, depth) = (qd[0], qd[1], qd[2]);
         let (h, kvh) = (g.max_of(heads), g.max_of(kd[1]));
         let (size, window) = (plan.chunk, plan::window(g, src));
-        let most = Divided::of(g, src, target).attended().chunks(size, 1)[0];
-        let of = Division { length, size, most, window };
-        let Grid { chunks, chunk, base, real } = match &pages {
-            None => Grid::new(g, first, &of),
-            Some(pages) => {
-                let own = pages.positions(g, first);
-                Grid::in_pages(g, own, &of)
-            }
+        let most = Divided::new(g, src, target).attended().chunks(size, 1)[0];
+        let of = Division {
+            length,
+            size,
+            most,
+            window,
         };
+        let Grid {
+            chunks,
+            chunk,
+            base,
+            real,
+        } = Grid::for_cache(g, first, pages.as_ref(), &of);
         let group = g.int(h / kvh);
-        // Chunks first, so that no stride depends on how long the context may become and short contexts touch little of the intermediates.
-        let shape = Shape { chunks, tokens, heads, chunk };
+        // Chunks come first, so that no stride depends on the maximum context length and a short
+        // context touches little of the intermediates.
+        let shape = AttentionShape {
+            chunks,
+            tokens,
+            heads,
+            chunk,
+        };
         let own = pages.is_none() && kvh == h && g.max_of(tokens) > 1;
         let at = match &pages {
             Some(pages) => pages.rows(g, real, first, &shape),
             None => inside(g, real, kd[0], size),
         };
-        let tile = plan.fragments.filter(|f| f.staged && !plan.online).map(|_| {
-            let half = f16_split::narrow(g, k);
-            g.gather(half, at)
-        });
+        let tile = staged_tile(g, k, at, &plan);
         let (kv_heads, out_depth) = (kd[1], vd[2]);
         Chunked {
             target,
@@ -213,17 +271,27 @@ impl<'a> Chunked<'a> {
             tile,
         }
     }
-    /// The softmax of every chunk with its sums of values; and the nodes that only the kernel of the partial results reads.
-    pub fn softmax_of_chunks(&mut self, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>) -> (Softmax, Inside) {
+    /// Returns the softmax and value sums of every chunk, and the nodes internal to their kernel.
+    pub fn softmax_of_chunks(
+        &mut self,
+        g: &mut Graph,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> (Softmax, Inside) {
         let mut kernel = Inside::default();
         let keys = self.keys(g, &mut kernel, hints);
         let scores = self.scores(g, keys, &mut kernel, hints);
         let softmax = self.softmax(g, scores, &mut kernel, hints);
         (softmax, kernel)
     }
-    /// The rows of `x` at the chunks' positions, as `[chunks, tokens, heads, chunk, d]`.
+    /// Gathers the rows of `x` at the chunks' positions as `[chunks, tokens, heads, chunk, d]`.
     fn rows(&self, g: &mut Graph, x: Id, d: Id, kernel: &mut Inside) -> Id {
-        let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
+        let AttentionShape {
+            chunks,
+            tokens,
+            heads,
+            chunk,
+            ..
+        } = self.shape;
         if self.pages.is_some() {
             // rows [chunks, tokens, chunk, kv heads, d]
             let x = g.gather(x, self.at);
@@ -254,8 +322,14 @@ impl<'a> Chunked<'a> {
         let x = g.expand(x, &[chunks, tokens, self.kv_heads, self.group, chunk, d]);
         g.reshape(x, &[chunks, tokens, heads, chunk, d])
     }
-    /// Keys of every chunk. Queries become what is multiplied with them: encoded, where the cache is of bytes.
-    pub(super) fn keys(&mut self, g: &mut Graph, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+    /// Returns the keys of every chunk. With an int8 cache it also replaces
+    /// `self.q` by quantised queries.
+    pub(super) fn keys(
+        &mut self,
+        g: &mut Graph,
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> Id {
         let of_bytes = match self.pages {
             Some(_) => None,
             None => bytes::rows(g, self.q, self.k, self.size, self.target),
@@ -265,7 +339,7 @@ impl<'a> Chunked<'a> {
                 let (keys, stages) = bytes::keys(g, &of, self.at, &self.shape);
                 kernel.all.extend(stages);
                 kernel.staged.extend(stages);
-                // Every chunk would encode them anew.
+                // Materialised: otherwise every chunk would quantise the queries again.
                 let (queries, codes) = bytes::queries(g, self.q, &of);
                 hints.insert(codes, Hint::buffer(vec![]));
                 self.q = queries;
@@ -277,15 +351,15 @@ impl<'a> Chunked<'a> {
         kernel.staged.extend(self.tile);
         keys
     }
-    /// Has each iteration its rows of keys, and of values, in stages?
+    /// Whether each loop iteration loads its rows of keys and of values into stages.
     pub(super) fn stages_rows(&self) -> bool {
         self.plan.online && self.plan.fragments.is_some_and(|f| f.staged)
     }
-    /// Are queries rounded once, in memory, not by each workgroup?
+    /// Whether queries are rounded to f16 once, in a buffer, instead of by each workgroup.
     fn buffers_queries(&self, g: &Graph) -> bool {
         self.own && g.max_of(self.shape.tokens) > buffered(self.target)
     }
-    /// Scores of these keys.
+    /// Computes scaled and capped scores of these keys, and the mask.
     pub(super) fn scores(
         &self,
         g: &mut Graph,
@@ -293,37 +367,84 @@ impl<'a> Chunked<'a> {
         kernel: &mut Inside,
         hints: &mut FxHashMap<Id, Hint>,
     ) -> Scores {
-        let Shape { chunks, tokens, heads, chunk, .. } = self.shape;
         let one = g.int(1);
         let scores = match self.plan.fragments {
-            Some(Fragments { cut, .. }) => {
-                let queries = tiled::queries(g, self.q, &self.shape, self.scoring.scale, cut, self.buffers_queries(g));
-                // Every chunk would compute and round them anew.
-                for &half in &queries.buffers {
-                    let mut inside = f16_split::computed(g, g[half].src[0]);
-                    // A sum of which others round another part, as the rotated one, is computed for all of them.
-                    let others: Vec<Id> = queries.buffers.iter().copied().filter(|&other| other != half).collect();
-                    let read = g.toposort(&others);
-                    inside.retain(|sum| !read.contains(sum));
-                    hints.insert(half, Hint::buffer(inside));
-                }
-                let (sums, scores) = tiled::scores(g, &queries, keys, &self.shape, cut);
-                kernel.staged.extend(&sums[..2]);
-                kernel.all.extend(sums);
-                scores
-            }
-            None => {
-                let queries = g.reshape(self.q, &[one, tokens, heads, one, self.depth]);
-                let queries = g.expand(queries, &[chunks, tokens, heads, chunk, self.depth]);
-                let products = g.mul(queries, keys);
-                let scores = g.sum(products, &[4]);
-                kernel.all.push(scores);
-                let factor = g.constant(Scalar::F32, self.scoring.scale);
-                g.mul(scores, factor)
-            }
+            Some(Fragments { cut, .. }) => self.scores_of_fragments(g, keys, cut, kernel, hints),
+            None => self.scores_of_threads(g, keys, one, kernel),
         };
-        let scores = self.scoring.cap.map_or(scores, |cap| self.capped(g, scores, cap, kernel));
+        let scores = self
+            .scoring
+            .cap
+            .map_or(scores, |cap| self.capped(g, scores, cap, kernel));
         kernel.all.push(scores);
+        Scores {
+            all: scores,
+            unseen: self.unseen(g, one),
+        }
+    }
+    /// Computes scaled scores of these keys by MMA, with the depth in `cut` parts.
+    fn scores_of_fragments(
+        &self,
+        g: &mut Graph,
+        keys: Id,
+        cut: i64,
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> Id {
+        let queries = tiled::queries(
+            g,
+            self.q,
+            &self.shape,
+            self.scoring.scale,
+            cut,
+            self.buffers_queries(g),
+        );
+        // Materialised: otherwise every chunk would compute and round the queries again.
+        for &half in &queries.buffers {
+            let mut inside = f16_split::computed(g, g[half].src[0]);
+            // A sum that feeds another rounded part too (the rotated one) is not
+            // fused into this one.
+            let others: Vec<Id> = queries
+                .buffers
+                .iter()
+                .copied()
+                .filter(|&other| other != half)
+                .collect();
+            let read = g.toposort(&others);
+            inside.retain(|sum| !read.contains(sum));
+            hints.insert(half, Hint::buffer(inside));
+        }
+        let (sums, scores) = tiled::scores(g, &queries, keys, &self.shape, cut);
+        kernel.staged.extend(&sums[..2]);
+        kernel.all.extend(sums);
+        scores
+    }
+    /// Computes scaled scores of these keys without MMA.
+    fn scores_of_threads(&self, g: &mut Graph, keys: Id, one: Id, kernel: &mut Inside) -> Id {
+        let AttentionShape {
+            chunks,
+            tokens,
+            heads,
+            chunk,
+            ..
+        } = self.shape;
+        let queries = g.reshape(self.q, &[one, tokens, heads, one, self.depth]);
+        let queries = g.expand(queries, &[chunks, tokens, heads, chunk, self.depth]);
+        let products = g.mul(queries, keys);
+        let scores = g.sum(products, &[4]);
+        kernel.all.push(scores);
+        let factor = g.constant(Scalar::F32, self.scoring.scale);
+        g.mul(scores, factor)
+    }
+    /// Computes the mask: true where a token may not attend to a position.
+    fn unseen(&self, g: &mut Graph, one: Id) -> Id {
+        let AttentionShape {
+            chunks,
+            tokens,
+            heads,
+            chunk,
+            ..
+        } = self.shape;
         let dims = [chunks, tokens, heads, chunk];
         let mine = match &self.pages {
             Some(pages) => {
@@ -339,13 +460,13 @@ impl<'a> Chunked<'a> {
         let rows = if self.pages.is_some() { tokens } else { one };
         let position = g.reshape(self.real, &[chunks, rows, one, chunk]);
         let position = g.expand(position, &dims);
-        let unseen = match self.window {
+        match self.window {
             None => g.lt(mine, position),
             Some(window) => outside(g, position, mine, window - 1),
-        };
-        Scores { all: scores, unseen }
+        }
     }
-    /// Scores that come to a cap. Behind a product they are what has the stage: whoever reads them would compute an exponential anew.
+    /// Applies the soft cap. After an MMA product the capped score is the one that is staged, so
+    /// that the readers do not recompute an exponential.
     fn capped(&self, g: &mut Graph, scores: Id, cap: f64, kernel: &mut Inside) -> Id {
         let capped = soft_cap(g, scores, cap);
         if let Some(Fragments { cut, .. }) = self.plan.fragments {
@@ -356,39 +477,60 @@ impl<'a> Chunked<'a> {
         }
         capped
     }
-    fn softmax(&self, g: &mut Graph, scores: Scores, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Softmax {
+    fn softmax(
+        &self,
+        g: &mut Graph,
+        scores: Scores,
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> Softmax {
         let mut of = self.extremes(g, scores);
         of.sums = self.weighted(g, of.weights, kernel, hints);
         of
     }
-    /// Without sums of values, in whose place stand those of the weights.
+    /// Computes maxima, weights and their sums. `sums` is a placeholder: the sum of the weights.
     fn extremes(&self, g: &mut Graph, Scores { all: raw, unseen }: Scores) -> Softmax {
         let low = g.constant(Scalar::F32, MASKED);
         let scores = g.select(unseen, low, raw);
         let max = g.reduce(scores, &[3], ReduceOp::Max);
         let of_all = g.broadcast_back(max, self.shape.chunk);
-        // A workgroup of tokens has many scores, and room for them once: what reads them masks them.
-        let apart = self.own && self.plan.fragments.is_some() && g.max_of(self.shape.tokens) > plan::FEW;
+        // A workgroup of many tokens has room in its stages for one copy of the scores, so the
+        // readers apply the mask.
+        let apart =
+            self.own && self.plan.fragments.is_some() && g.max_of(self.shape.tokens) > plan::FEW;
         let weights = g.sub(if apart { raw } else { scores }, of_all);
         let mut weights = g.exp(weights);
         if apart {
             let zero = g.f32(0.0);
             weights = g.select(unseen, zero, weights);
         }
-        // Weights of rounded queries are rounded like them, and so are partial results.
+        // With queries rounded to f16, weights and partial results are rounded to f16 too.
         let rounded = self.plan.fragments.is_some() && f16_split::rounded(g, self.q);
         if rounded {
             let half = g.cast(weights, Scalar::F16);
             weights = g.cast(half, Scalar::F32);
         }
         let sum = g.sum(weights, &[3]);
-        Softmax { scores, max, weights, sum, sums: sum, rounded }
+        Softmax {
+            scores,
+            max,
+            weights,
+            sum,
+            sums: sum,
+            rounded,
+        }
     }
-    /// Sums `[chunks, tokens, heads, depth]` of each chunk's values with these weights.
-    fn weighted(&self, g: &mut Graph, weights: Id, kernel: &mut Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
+    /// Sums each chunk's values with these weights: `[chunks, tokens, heads, depth]`.
+    fn weighted(
+        &self,
+        g: &mut Graph,
+        weights: Id,
+        kernel: &mut Inside,
+        hints: &mut FxHashMap<Id, Hint>,
+    ) -> Id {
         self.sums(g, weights, tiled::Over::Chunk, kernel, hints)
     }
-    /// Those of all chunks, `[tokens, heads, depth]`.
+    /// Sums the values of all chunks with these weights: `[tokens, heads, depth]`.
     pub(super) fn summed(
         &self,
         g: &mut Graph,
@@ -410,11 +552,19 @@ impl<'a> Chunked<'a> {
             let values = self.rows(g, self.v, self.out_depth, kernel);
             let weights = g.broadcast_back(weights, self.out_depth);
             let products = g.mul(weights, values);
-            return g.sum(products, if over == tiled::Over::All { &[0, 3] } else { &[3] });
+            return g.sum(
+                products,
+                if over == tiled::Over::All {
+                    &[0, 3]
+                } else {
+                    &[3]
+                },
+            );
         }
         let values = match f16_split::are_halves(g, self.v) {
             true => self.v,
-            // A prompt's values that are computed are rounded as the weights are, and the rows of a cache of halves.
+            // A prefill's computed values are rounded to f16, as the weights and the rows of
+            // an f16 cache are.
             false if f16_split::rounded(g, self.q) && g.max_of(self.shape.tokens) > plan::FEW => {
                 let half = g.cast(self.v, Scalar::F16);
                 hints.insert(half, Hint::buffer(f16_split::computed(g, self.v)));
@@ -428,7 +578,8 @@ impl<'a> Chunked<'a> {
         };
         let width = *g.shape(values).last().expect("rows of values");
         let values = self.rows(g, values, width, kernel);
-        let (weights, sums) = tiled::weighted(g, weights, values, &self.shape, self.out_depth, over);
+        let (weights, sums) =
+            tiled::weighted(g, weights, values, &self.shape, self.out_depth, over);
         kernel.all.push(weights);
         kernel.staged.push(weights);
         sums
@@ -442,12 +593,15 @@ fn soft_cap(g: &mut Graph, x: Id, cap: f64) -> Id {
     let (power, one) = (g.exp2(exponent), g.f32(1.0));
     let below = g.add(power, one);
     let share = g.recip(below);
-    let (twice, minus) = (g.constant(Scalar::F32, 2.0 * cap), g.constant(Scalar::F32, -cap));
+    let (twice, minus) = (
+        g.constant(Scalar::F32, 2.0 * cap),
+        g.constant(Scalar::F32, -cap),
+    );
     let above = g.mul(share, twice);
     g.add(above, minus)
 }
 
-/// The positions `real` of chunks of `size` held inside a cache of so many rows.
+/// Clamps the positions `real` to a cache of `rows` rows; no clamp if `size` divides `rows`.
 fn inside(g: &mut Graph, real: Id, rows: Id, size: i64) -> Id {
     if g.int_value(rows).is_some_and(|n| n % size == 0) {
         return real;
@@ -457,7 +611,7 @@ fn inside(g: &mut Graph, real: Id, rows: Id, size: i64) -> Id {
     g.min(real, last)
 }
 
-/// Number of the first chunk that the window of the token at `first` meets.
+/// Index of the first chunk that overlaps the window of the token at `first`.
 fn first_chunk(g: &mut Graph, first: Id, window: i64, chunk: Id) -> Id {
     let (back, zero) = (g.int(1 - window), g.int(0));
     let begin = g.add(first, back);
@@ -465,7 +619,7 @@ fn first_chunk(g: &mut Graph, first: Id, window: i64, chunk: Id) -> Id {
     g.idiv(begin, chunk)
 }
 
-/// Is `at` behind `own`, or more than `reach` before it?
+/// Returns whether `at` is after `own`, or more than `reach` positions before it.
 pub fn outside(g: &mut Graph, at: Id, own: Id, reach: i64) -> Id {
     let (ahead, passed) = (g.sub(at, own), g.sub(own, at));
     let reach = g.int(-reach);

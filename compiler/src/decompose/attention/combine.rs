@@ -1,19 +1,21 @@
-//! What a kernel writes of each chunk, its partial result, and how these become the result: together with their maxima and sums.
+//! Writes the partial result of each chunk, and combines partial results by their maxima and sums.
 
 use super::chunked::{Chunked, Inside, MASKED, Softmax, outside};
 use super::plan::{COLUMNS, settled};
-use super::tiled::Shape;
+use super::tiled::AttentionShape;
 use crate::decompose::f16_split;
-use crate::request::{CausalSkip, Hint, StagedTile};
+use crate::ir::hints::{CausalSkip, Hint, StagedTile};
 use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
-/// What the maximum of a chunk counts as at least where it is stored in halves.
+/// Lower bound of a chunk's maximum when it is stored in f16.
 const LOWEST: f32 = -60_000.0;
-/// Values of a head that a workgroup combines then: 256 bytes of each partial result, or 128 of halves (GLM behind 16,384 positions on an H200: 378 tokens a second, 377 with 32; experiments, 39).
+/// Values of a head per workgroup of the combine kernel: 256 bytes of a partial result, 128 in f16.
+/// GLM at context depth 16,384 on an H200: 378 tokens/s; 377 with 32 (docs/experiments/039).
 const COMBINED: i64 = 64;
 
-/// Partial results: sums, maximum and sum of weights of each (chunk, token, head), joined in a row, by a kernel of their own.
+/// Builds the kernel of partial results: sums, maximum and sum of weights of a (chunk, token,
+/// head), concatenated in a row.
 pub fn partial(
     of: &Chunked,
     g: &mut Graph,
@@ -21,7 +23,14 @@ pub fn partial(
     mut kernel: Inside,
     hints: &mut FxHashMap<Id, Hint>,
 ) -> Id {
-    let &Softmax { scores, max, weights, sum, sums, rounded } = softmax;
+    let &Softmax {
+        scores,
+        max,
+        weights,
+        sum,
+        sums,
+        rounded,
+    } = softmax;
     kernel.all.extend([scores, max, weights, sum, sums]);
     let columns = match rounded {
         true => rounded_columns(of, g, softmax, &mut kernel),
@@ -30,17 +39,45 @@ pub fn partial(
     partials(of, g, &columns, kernel, hints)
 }
 
-/// Partial results of these columns, `[chunks, tokens, heads, ..]`, by a kernel of their own.
-pub fn partials(of: &Chunked, g: &mut Graph, columns: &[Id], kernel: Inside, hints: &mut FxHashMap<Id, Hint>) -> Id {
-    // Who shares a tile of the cache: heads, or, where each has rows of its own, tokens. Then heads come first, which divide the work evenly:
-    // a token reads no chunk of its future, so chunks and tokens would not.
-    let (order, back) = if of.own { ([2, 0, 1, 3], [1, 2, 0, 3]) } else { ([0, 1, 2, 3], [0, 1, 2, 3]) };
-    let inner = if of.plan.fragments.is_some() { RangeKind::Loop } else { RangeKind::Upcast };
+/// Concatenates these columns, `[chunks, tokens, heads, ..]`, in a kernel of their own.
+pub fn partials(
+    of: &Chunked,
+    g: &mut Graph,
+    columns: &[Id],
+    kernel: Inside,
+    hints: &mut FxHashMap<Id, Hint>,
+) -> Id {
+    // Heads share a tile of the cache; if each head has its own KV head, tokens do. In the second
+    // case heads are the outer axis, because they divide the work evenly: tokens skip the chunks in
+    // their future, so chunks and tokens would not.
+    let (order, back) = if of.own {
+        ([2, 0, 1, 3], [1, 2, 0, 3])
+    } else {
+        ([0, 1, 2, 3], [0, 1, 2, 3])
+    };
+    let inner = if of.plan.fragments.is_some() {
+        RangeKind::Loop
+    } else {
+        RangeKind::Upcast
+    };
     let tile = of.plan.sharing;
     let columns: Vec<Id> = columns.iter().map(|&x| g.permute(x, &order)).collect();
     let parts = g.cat(&columns, 3);
-    let &Chunked { size, base, first, window, .. } = of;
-    let future = of.own.then_some(CausalSkip { chunk: 1, token: 2, size, base, first, window });
+    let &Chunked {
+        size,
+        base,
+        first,
+        window,
+        ..
+    } = of;
+    let future = of.own.then_some(CausalSkip {
+        chunk: 1,
+        token: 2,
+        size,
+        base,
+        first,
+        window,
+    });
     let resident = of.tile.map(|node| StagedTile {
         node,
         size,
@@ -48,28 +85,52 @@ pub fn partials(of: &Chunked, g: &mut Graph, columns: &[Id], kernel: Inside, hin
         settled: settled(g, of.k, of.first).filter(|_| of.plan.ahead),
         tokens: of.shape.tokens,
     });
-    let Inside { all: inside, staged } = kernel;
-    hints.insert(parts, Hint { globals: 3, tile, inner, staged, future, resident, ..Hint::buffer(inside) });
+    let Inside {
+        all: inside,
+        staged,
+    } = kernel;
+    hints.insert(
+        parts,
+        Hint {
+            globals: 3,
+            tile,
+            inner,
+            staged,
+            future,
+            resident,
+            ..Hint::buffer(inside)
+        },
+    );
     g.permute(parts, &back)
 }
 
-/// A column of partial results: twice, so that rows begin at multiples of four values.
+/// A column of partial results, stored twice so that rows start at multiples of four values.
 pub fn column(of: &Chunked, g: &mut Graph, x: Id) -> Id {
-    let Shape { chunks, tokens, heads, .. } = of.shape;
+    let AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        ..
+    } = of.shape;
     let one = g.int(1);
     let x = g.reshape(x, &[chunks, tokens, heads, one]);
     let two = g.int(COLUMNS);
     g.expand(x, &[chunks, tokens, heads, two])
 }
 
-/// Partial results in halves: the weighted mean, and maximum and sum in two parts each.
+/// Partial results in f16: the weighted mean, then maximum and sum as two f16 parts each.
 fn rounded_columns(of: &Chunked, g: &mut Graph, softmax: &Softmax, kernel: &mut Inside) -> [Id; 3] {
-    let Shape { chunks, tokens, heads, .. } = of.shape;
+    let AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        ..
+    } = of.shape;
     let &Softmax { max, sum, sums, .. } = softmax;
     let share = g.recip(sum);
     let shares = g.broadcast_back(share, of.out_depth);
     let mean = g.mul(sums, shares);
-    // Of a chunk that is all masked, the maximum is as low as a half goes.
+    // A fully masked chunk has the lowest maximum, −60,000, instead of −1e30.
     let lowest = g.f32(LOWEST);
     let most = g.max(max, lowest);
     let one = g.int(1);
@@ -84,25 +145,63 @@ fn rounded_columns(of: &Chunked, g: &mut Graph, softmax: &Softmax, kernel: &mut 
     [g.cast(mean, Scalar::F16), most_parts, sum_parts]
 }
 
-/// The result `[tokens, heads, depth]` of partial results.
-pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &mut FxHashMap<Id, Hint>) -> Id {
-    let Shape { chunks, tokens, heads, .. } = of.shape;
+/// Partial results as f32: values `[chunks, tokens, heads, depth]`, maxima and sums of weights
+/// `[chunks, tokens, heads]`.
+struct Partial {
+    values: Id,
+    max: Id,
+    sum: Id,
+}
+
+/// Reads the columns of partial results. Chunks that were not computed contribute nothing.
+fn read_back(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool) -> Partial {
+    let AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        ..
+    } = of.shape;
     let d = g.max_of(of.out_depth);
-    let mut o = g.slice(parts, 3, 0, d);
-    let (m, l) = (column_of(g, parts, d, rounded), column_of(g, parts, d + COLUMNS, rounded));
+    let mut values = g.slice(parts, 3, 0, d);
+    let (max, sum) = (
+        column_of(g, parts, d, rounded),
+        column_of(g, parts, d + COLUMNS, rounded),
+    );
     if rounded {
-        o = g.cast(o, Scalar::F32);
+        values = g.cast(values, Scalar::F32);
     }
     let flat = [chunks, tokens, heads];
-    let (mut m, mut l) = (g.reshape(m, &flat), g.reshape(l, &flat));
-    // What was not computed counts as nothing.
+    let (mut max, mut sum) = (g.reshape(max, &flat), g.reshape(sum, &flat));
     if of.own {
         let absent = absent(of, g);
         let (zero, low) = (g.f32(0.0), g.constant(Scalar::F32, MASKED));
-        (m, l) = (g.select(absent, low, m), g.select(absent, zero, l));
+        (max, sum) = (g.select(absent, low, max), g.select(absent, zero, sum));
         let absent = g.broadcast_back(absent, of.out_depth);
-        o = g.select(absent, zero, o);
+        values = g.select(absent, zero, values);
     }
+    Partial { values, max, sum }
+}
+
+/// Combines partial results into the attention's output, `[tokens, heads, depth]`.
+pub fn combined(
+    of: &Chunked,
+    g: &mut Graph,
+    parts: Id,
+    rounded: bool,
+    hints: &mut FxHashMap<Id, Hint>,
+) -> Id {
+    let AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        ..
+    } = of.shape;
+    let flat = [chunks, tokens, heads];
+    let Partial {
+        values: o,
+        max: m,
+        sum: l,
+    } = read_back(of, g, parts, rounded);
     let mut best = g.reduce(m, &[0], ReduceOp::Max);
     let mut inside = vec![best];
     let sinks = of.sinks.map(|sinks| {
@@ -137,14 +236,28 @@ pub fn combined(of: &Chunked, g: &mut Graph, parts: Id, rounded: bool, hints: &m
     if of.plan.combine_kernel {
         inside.extend([share, o]);
         let (tile, inner) = (COMBINED, RangeKind::Loop);
-        hints.insert(combined, Hint { globals: 3, tile, inner, ..Hint::buffer(inside) });
+        hints.insert(
+            combined,
+            Hint {
+                globals: 3,
+                tile,
+                inner,
+                ..Hint::buffer(inside)
+            },
+        );
     }
     combined
 }
 
-/// Which chunks of `[chunks, tokens, heads]` a token sees nothing of: nobody computes their partial results.
+/// Marks chunks of `[chunks, tokens, heads]` that lie outside a token's view;
+/// they are not computed.
 fn absent(of: &Chunked, g: &mut Graph) -> Id {
-    let Shape { chunks, tokens, heads, chunk } = of.shape;
+    let AttentionShape {
+        chunks,
+        tokens,
+        heads,
+        chunk,
+    } = of.shape;
     let flat = [chunks, tokens, heads];
     let (at, t) = (g.iota(&flat, 0), g.iota(&flat, 1));
     let at = g.add(of.base, at);
@@ -155,7 +268,8 @@ fn absent(of: &Chunked, g: &mut Graph) -> Id {
     }
 }
 
-/// The column at `at` of partial results, `[.., 1]`: of rounded ones the sum of its two parts.
+/// Reads the column at `at` of partial results as `[.., 1]`; an f16 column is the sum
+/// of its two parts.
 fn column_of(g: &mut Graph, parts: Id, at: i64, rounded: bool) -> Id {
     let x = g.slice(parts, 3, at, 1);
     if !rounded {

@@ -1,21 +1,28 @@
-//! Attention in one loop over the chunks of the cache that tokens see, which keeps nothing of a chunk: with the maximum of the scores so far, and sums of weights and of
-//! weighted values, which are rescaled as it grows. As nodes it is a softmax over all chunks; that the loop runs once, and what it carries, is how fused loops are
-//! lowered (`lower/carried.rs`).
+//! Attention as one loop over the visible chunks of the KV cache (online softmax,
+//! as in flash attention).
+//!
+//! The loop carries the running maximum of the scores and the running sums of weights and of
+//! weighted values, which are rescaled when the maximum grows. In the graph it is a softmax over
+//! all chunks; loop fusion (`lower/loops/loop_carried.rs`) turns it into a single pass.
 
 use super::chunked::{Chunked, Inside, MASKED, Scores};
 use crate::decompose::f16_split;
-use crate::request::{FusedSum, Hint};
+use crate::ir::hints::{FusedSum, Hint};
 use gristmill_uop::shape::Scoring;
 use gristmill_uop::{Graph, Id, RangeKind, ReduceOp, Scalar};
 use rustc_hash::FxHashMap;
 
-/// Scores as they are here, exponents of two: e^x would be one, and a product, at each score.
+/// Scales scores by log₂ e, so that weights are exp2 of scores: exp would cost
+/// one more multiplication each.
 pub fn in_powers_of_two(of: Scoring) -> Scoring {
     let base = std::f64::consts::LOG2_E;
-    Scoring { scale: of.scale * base, cap: of.cap.map(|cap| cap * base) }
+    Scoring {
+        scale: of.scale * base,
+        cap: of.cap.map(|cap| cap * base),
+    }
 }
 
-/// The attention, whose scores are such exponents, `[tokens, heads, depth]`.
+/// Builds the attention output `[tokens, heads, depth]`; `of.scoring` must be in powers of two.
 pub fn attended(mut of: Chunked, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>) -> Id {
     let plan = of.plan;
     let mut kernel = Inside::default();
@@ -23,7 +30,7 @@ pub fn attended(mut of: Chunked, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>)
     let Scores { all: raw, unseen } = of.scores(g, keys, &mut kernel, hints);
     let low = g.constant(Scalar::F32, MASKED);
     let scores = g.select(unseen, low, raw);
-    // Masked where they are summed, once for all that read them.
+    // Masked scores are staged, so the mask is applied once for all readers.
     if plan.fragments.is_some_and(|f| f.cut == 1) {
         kernel.staged.pop();
     }
@@ -37,18 +44,41 @@ pub fn attended(mut of: Chunked, g: &mut Graph, hints: &mut FxHashMap<Id, Hint>)
     let share = of.shares(g, most, total, &mut kernel);
     let shares = g.broadcast_back(share, of.out_depth);
     let out = g.mul(sums, shares);
-    // Heads come first, which divide the work evenly: the later a token the more it sees.
+    // Heads come first, because they divide the work evenly: later tokens see more positions.
     let out = g.permute(out, &[1, 0, 2]);
     let (sums_of, staged) = ([sums, total], of.stages_rows());
-    let fused = FusedSum { sums: sums_of, most, token: 1, size: plan.chunk, base: of.base, first: of.first, staged };
-    let Inside { all: inside, staged } = kernel;
+    let fused = FusedSum {
+        sums: sums_of,
+        most,
+        token: 1,
+        size: plan.chunk,
+        base: of.base,
+        first: of.first,
+        staged,
+    };
+    let Inside {
+        all: inside,
+        staged,
+    } = kernel;
     let (tile, inner) = (plan.sharing, RangeKind::Loop);
-    hints.insert(out, Hint { globals: 2, tile, inner, inside, staged, fused: Some(fused), ..Hint::buffer(vec![]) });
+    hints.insert(
+        out,
+        Hint {
+            globals: 2,
+            tile,
+            inner,
+            inside,
+            staged,
+            fused: Some(fused),
+            ..Hint::buffer(vec![])
+        },
+    );
     g.permute(out, &[1, 0, 2])
 }
 
 impl Chunked<'_> {
-    /// Weights `[chunks, tokens, heads, chunk]` in halves' precision: powers of two of what scores are below those of each token and head.
+    /// Computes weights `[chunks, tokens, heads, chunk]`: exp2(score − maximum of the token and
+    /// head), rounded to f16 if the queries are.
     fn weights_below(&self, g: &mut Graph, scores: Id, most: Id) -> Id {
         let (dims, one) = (g.shape(scores), g.int(1));
         let most = g.reshape(most, &[one, dims[1], dims[2], one]);
@@ -61,7 +91,7 @@ impl Chunked<'_> {
         let half = g.cast(weights, Scalar::F16);
         g.cast(half, Scalar::F32)
     }
-    /// What sums are multiplied by, `[tokens, heads]`: one over the sum of weights, a sink's among them.
+    /// Computes the normalisation `[tokens, heads]`: 1 / (sum of weights, the sink included).
     fn shares(&self, g: &mut Graph, most: Id, total: Id, kernel: &mut Inside) -> Id {
         let Some(sinks) = self.sinks else {
             let share = g.recip(total);

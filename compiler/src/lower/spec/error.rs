@@ -1,25 +1,28 @@
-//! What is wrong with linear code.
+//! Errors of linear code.
 
 use std::fmt;
 
-/// A statement that linear code does not allow.
+/// Violation of a rule of linear code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinearError {
-    /// What does not hold.
+    /// Text of the violated rule.
     pub rule: &'static str,
-    /// Which statement; the number of all where it is the end.
+    /// Index of the statement; the number of statements if the violation is at the end.
     pub statement: usize,
-    /// The node and its sources, in the text form.
+    /// The node and its sources, in text form.
     pub node: String,
 }
 
 impl fmt::Display for LinearError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Linear level, statement {}: {}\n{}", self.statement, self.rule, self.node)
+        write!(
+            f,
+            "Linear level, statement {}: {}\n{}",
+            self.statement, self.rule, self.node
+        )
     }
 }
 
 impl std::error::Error for LinearError {}
 
-/// Nothing, or what is wrong.
 pub(super) type Checked = Result<(), LinearError>;

@@ -1,19 +1,20 @@
-//! Loads before the nests that need them: from memory that is settled, in threads that are counted as the nest counts them.
+//! Checks loads hoisted out of nests: they read settled memory, with the same thread indices as the
+//! nest.
 
-use super::super::threads::ThreadIndex;
+use crate::lower::linear_ir::threads::ThreadIndex;
 use gristmill_uop::op::Class;
 use gristmill_uop::{Arg, Graph, Id, Op};
 use rustc_hash::FxHashSet;
 
-/// A rule that does not hold, and the node that shows it.
+/// The violated rule, and the offending node.
 type Held = Result<(), (&'static str, Id)>;
 
-/// What stands outside nests.
+/// Thread indices and values outside nests.
 #[derive(Default)]
 pub(super) struct Hoisted {
     threads: Vec<ThreadIndex>,
     pub defined: FxHashSet<Id>,
-    /// Have the kernels before this one ended?
+    /// Whether the grid-dependency wait has passed.
     pub waited: bool,
 }
 
@@ -21,7 +22,7 @@ impl Hoisted {
     pub fn counts(&self, range: Id) -> bool {
         self.threads.iter().any(|t| t.range == range)
     }
-    /// Threads of loads.
+    /// Records thread indices of hoisted loads.
     pub fn count(&mut self, threads: &[ThreadIndex]) -> Held {
         if let Some(again) = threads.iter().find(|t| self.counts(t.range)) {
             return Err(("a range is counted once outside nests", again.range));
@@ -29,24 +30,41 @@ impl Hoisted {
         self.threads.extend(threads);
         Ok(())
     }
-    /// Are a nest's threads counted alike?
+    /// Checks that a nest maps the same ranges to the same threads.
     pub fn agrees(&self, threads: &[ThreadIndex]) -> Held {
         let other = |t: &&ThreadIndex| self.threads.iter().any(|x| x.range == t.range && x != *t);
         let rule = "a range whose loads were hoisted is counted as it was for these";
-        threads.iter().find(other).map_or(Ok(()), |t| Err((rule, t.range)))
+        threads
+            .iter()
+            .find(other)
+            .map_or(Ok(()), |t| Err((rule, t.range)))
     }
-    /// Loads from memory may stand here, and what addresses are made of. Before the wait for predecessors that memory is a weight's, which no step writes.
+    /// Checks that a value is a load from memory, or part of an address. Before the grid-dependency
+    /// wait only weights may be loaded, which no step writes.
     pub fn takes(&self, g: &Graph, id: Id) -> Held {
         let buffer = match g[id].op {
             Op::Param => Some(id),
             Op::Load => Some(g[id].src[0]),
             _ => None,
         };
-        let known = buffer.map_or(g[id].op.class() == Class::Elementwise, |buffer| g[buffer].op == Op::Param);
+        let known = buffer.map_or(g[id].op.class() == Class::Elementwise, |buffer| {
+            g[buffer].op == Op::Param
+        });
         if !known {
-            return Err(("what stands outside nests is a load from memory, or what its address is made of", id));
+            return Err((
+                "what stands outside nests is a load from memory, or what its address is made of",
+                id,
+            ));
         }
-        let settled = buffer.is_none_or(|buffer| self.waited || matches!(g[buffer].arg, Arg::Packed(..)));
-        if settled { Ok(()) } else { Err(("before the wait for predecessors weights alone are loaded", id)) }
+        let settled =
+            buffer.is_none_or(|buffer| self.waited || matches!(g[buffer].arg, Arg::Packed(..)));
+        if settled {
+            Ok(())
+        } else {
+            Err((
+                "before the wait for predecessors weights alone are loaded",
+                id,
+            ))
+        }
     }
 }

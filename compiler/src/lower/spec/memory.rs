@@ -1,28 +1,37 @@
-//! Memory and stages as linear code reads, writes and asks for them: a nest its own buffer, wide accesses at multiples of their bytes, copies of rings and of what iterations hand on.
+//! Checks accesses to memory and stages: a nest writes its own buffer, wide accesses are aligned,
+//! and copies, ring buffers, carried loads and prefetches are well formed.
 
-use super::super::code::{Addition, Prefetch, SpanPrefetch, Update};
-use super::super::legalise::{is_multiple, offset};
-use super::super::meetings::is_meeting;
 use super::error::Checked;
 use super::{COPIES, Checker, Scope, nodes};
+use crate::lower::legalise::loads::{is_multiple, offset};
+use crate::lower::linear_ir::{Addition, Prefetch, SpanPrefetch, Update};
+use crate::lower::sync::shared_memory_reduce::is_meeting;
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::{Arg, Id, Op, RangeKind, Scalar};
 
-/// Bytes of a wide load.
+/// Bytes of wide loads.
 const WIDE_LOADS: [usize; 2] = [8, 16];
-/// Bytes of a wide write: narrow values also fill a register.
+/// Bytes of wide writes; narrow values may also fill a 32-bit register.
 const WIDE_WRITES: [usize; 3] = [4, 8, 16];
-/// Bytes of a register, in which each part of a wide load lies.
+/// Bytes of a register; each part of a wide load is within one.
 const BYTES_OF_WORD: usize = 4;
 
 impl Checker<'_> {
-    /// Where a nest writes.
+    /// Checks the destination of a write in a nest.
     fn place(&mut self, buffer: Id, at: Id) -> Checked {
         let own = self.nest.as_ref().is_some_and(|n| n.buffer == buffer);
-        // And stages, in a loop that nests share, or where values of its threads meet.
+        // Also allowed: stages in a shared loop, and stages of cross-thread reductions.
         let filled = self.g[buffer].op == Op::Local && self.shared_loop().is_some();
-        self.hold(own || filled || is_meeting(self.g, buffer), "a nest writes its own buffer", buffer)?;
-        self.hold(nodes::is_offset(self.g, at), "an offset is an i64, or one in a word", at)?;
+        self.hold(
+            own || filled || is_meeting(self.g, buffer),
+            "a nest writes its own buffer",
+            buffer,
+        )?;
+        self.hold(
+            nodes::is_offset(self.g, at),
+            "an offset is an i64, or one in a word",
+            at,
+        )?;
         if own && let Some(nest) = &mut self.nest {
             nest.written = true;
         } else {
@@ -36,7 +45,11 @@ impl Checker<'_> {
         let fits = matches!(g[buffer].arg, Arg::Packed(..)) || g.scalar(value) == g.scalar(buffer);
         let fits = fits || self.is_word(value, buffer) && self.aligned(buffer, at, BYTES_OF_WORD);
         let lanes = self.threads.is_empty() || g[value].dtype.lanes == 1;
-        self.hold(fits && lanes, "what is written is of the buffer's type, or a word of its elements", value)?;
+        self.hold(
+            fits && lanes,
+            "what is written is of the buffer's type, or a word of its elements",
+            value,
+        )?;
         self.value(value, buffer)
     }
     pub(super) fn add(&mut self, a: &Addition) -> Checked {
@@ -44,32 +57,62 @@ impl Checker<'_> {
         let (g, of) = (self.g, self.g.scalar(a.buffer));
         let memory = g[a.buffer].op == Op::Param && !matches!(g[a.buffer].arg, Arg::Packed(..));
         let number = matches!(of, Scalar::F32 | Scalar::F16 | Scalar::I32);
-        self.hold(memory && number, "what is added to is f32, f16 or i32 in memory", a.buffer)?;
+        self.hold(
+            memory && number,
+            "what is added to is f32, f16 or i32 in memory",
+            a.buffer,
+        )?;
         let pair = || of == Scalar::F16 && a.atomic && self.aligned(a.buffer, a.at, BYTES_OF_WORD);
         let fits = a.values.len() == 1 || a.values.len() == 2 && pair();
-        self.hold(fits, "what is added at once is one value, or two halves of a word", a.at)?;
+        self.hold(
+            fits,
+            "what is added at once is one value, or two halves of a word",
+            a.at,
+        )?;
         for &value in &a.values {
             let alone = a.values.len() == 1 && self.threads.is_empty() || g[value].dtype.lanes == 1;
-            self.hold(alone && g.scalar(value) == of, "what is added is of the buffer's type", value)?;
+            self.hold(
+                alone && g.scalar(value) == of,
+                "what is added is of the buffer's type",
+                value,
+            )?;
             self.value(value, a.buffer)?;
         }
         if let Some(when) = a.when {
-            self.hold(g[when].dtype == Scalar::Bool.one(), "what is added under a condition has one", when)?;
+            self.hold(
+                g[when].dtype == Scalar::Bool.one(),
+                "what is added under a condition has one",
+                when,
+            )?;
             self.value(when, a.buffer)?;
         }
-        self.hold(a.atomic || self.in_a_loop(), "what others may add to at the same time is added atomically", a.at)
+        self.hold(
+            a.atomic || self.in_a_loop(),
+            "what others may add to at the same time is added atomically",
+            a.at,
+        )
     }
     pub(super) fn update(&mut self, u: &Update) -> Checked {
         self.place(u.buffer, u.at)?;
         let (g, n) = (self.g, &self.g[u.old]);
-        let word = n.op == Op::Load && n.src[..] == [u.buffer, u.at] && n.dtype.scalar.bytes() == BYTES_OF_WORD;
+        let word = n.op == Op::Load
+            && n.src[..] == [u.buffer, u.at]
+            && n.dtype.scalar.bytes() == BYTES_OF_WORD;
         let word = word && n.dtype.lanes == 1 && self.aligned(u.buffer, u.at, BYTES_OF_WORD);
-        self.hold(word, "what is updated is a word, of which there is a load", u.old)?;
+        self.hold(
+            word,
+            "what is updated is a word, of which there is a load",
+            u.old,
+        )?;
         if let Some(rule) = nodes::broken(g, n, &self.threads) {
             return Err(self.error(rule, u.old));
         }
         if let Some(when) = u.when {
-            self.hold(g[when].dtype == Scalar::Bool.one(), "what is updated under a condition has one", when)?;
+            self.hold(
+                g[when].dtype == Scalar::Bool.one(),
+                "what is updated under a condition has one",
+                when,
+            )?;
             self.value(when, u.buffer)?;
         }
         self.scopes.push(Scope::default());
@@ -77,21 +120,36 @@ impl Checker<'_> {
         u.values.iter().try_for_each(|&value| self.define(value))?;
         self.scopes.pop();
         let kept = u.result() != u.old && g[u.result()].dtype == n.dtype;
-        self.hold(kept, "a word becomes what is computed, of its type", u.result())?;
-        self.hold(u.atomic || self.in_a_loop(), "what others may update at the same time is updated atomically", u.at)
+        self.hold(
+            kept,
+            "a word becomes what is computed, of its type",
+            u.result(),
+        )?;
+        self.hold(
+            u.atomic || self.in_a_loop(),
+            "what others may update at the same time is updated atomically",
+            u.at,
+        )
     }
-    /// Does an iteration follow another in one thread?
+    /// Returns whether the statement is in a reduction loop, where one thread's
+    /// iterations run in order.
     fn in_a_loop(&self) -> bool {
-        self.scopes.iter().filter_map(|s| s.range).any(|r| self.g.range_kind(r) == Some(RangeKind::Reduce))
+        self.scopes
+            .iter()
+            .filter_map(|s| s.range)
+            .any(|r| self.g.range_kind(r) == Some(RangeKind::Reduce))
     }
-    /// Is it a word for narrow elements of a buffer that lie side by side, or half of a wide one?
+    /// Returns whether a value is a word of several narrow elements of a buffer, or half of
+    /// a 64-bit one.
     fn is_word(&self, value: Id, buffer: Id) -> bool {
         let bytes = self.g.scalar(buffer).bytes();
-        self.g[value].dtype == Scalar::U32.one() && (bytes < BYTES_OF_WORD || bytes == 2 * BYTES_OF_WORD)
+        self.g[value].dtype == Scalar::U32.one()
+            && (bytes < BYTES_OF_WORD || bytes == 2 * BYTES_OF_WORD)
     }
     pub(super) fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Checked {
         self.place(buffer, at)?;
-        let of = Fragment::of_sums(self.g[value].dtype).filter(|of| of.sum == self.g.scalar(buffer));
+        let of =
+            Fragment::of_sums(self.g[value].dtype).filter(|of| of.sum == self.g.scalar(buffer));
         self.hold(
             of.is_some_and(|of| stride >= of.columns),
             "a tile is written to rows of the buffer's type that do not overlap",
@@ -99,14 +157,24 @@ impl Checker<'_> {
         )?;
         self.value(value, buffer)
     }
-    /// Is the address a multiple of so many bytes, whatever its indices are?
+    /// Returns whether the address is a multiple of `bytes` for all values of its indices.
     fn aligned(&self, buffer: Id, at: Id, bytes: usize) -> bool {
         is_multiple(self.g, at, self.g.unit_bytes(buffer), bytes as i64)
     }
-    pub(super) fn wide(&mut self, buffer: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) -> Checked {
+    pub(super) fn wide(
+        &mut self,
+        buffer: Id,
+        at: Id,
+        bytes: usize,
+        parts: &[(Id, usize)],
+    ) -> Checked {
         let g = self.g;
         let aligned = WIDE_LOADS.contains(&bytes) && self.aligned(buffer, at, bytes);
-        self.hold(aligned, "a wide load is of 8 or 16 bytes, at a multiple of them", at)?;
+        self.hold(
+            aligned,
+            "a wide load is of 8 or 16 bytes, at a multiple of them",
+            at,
+        )?;
         self.value(at, buffer)?;
         let (base, unit) = (offset(g, at), g.unit_bytes(buffer));
         for &(load, byte) in parts {
@@ -115,10 +183,20 @@ impl Checker<'_> {
                 let own = offset(g, n.src[1]);
                 own.terms == base.terms && (own.constant - base.constant) * unit == byte as i64
             };
-            self.hold(here, "a part of a wide load is a load of its buffer, at its byte", load)?;
+            self.hold(
+                here,
+                "a part of a wide load is a load of its buffer, at its byte",
+                load,
+            )?;
             let size = n.dtype.scalar.bytes();
-            let inside = n.dtype.lanes == 1 && byte + size <= bytes && byte % BYTES_OF_WORD + size <= BYTES_OF_WORD;
-            self.hold(inside, "a part of a wide load lies in it, and in one of its words", load)?;
+            let inside = n.dtype.lanes == 1
+                && byte + size <= bytes
+                && byte % BYTES_OF_WORD + size <= BYTES_OF_WORD;
+            self.hold(
+                inside,
+                "a part of a wide load lies in it, and in one of its words",
+                load,
+            )?;
             if let Some(rule) = nodes::broken(g, n, &self.threads) {
                 return Err(self.error(rule, load));
             }
@@ -143,29 +221,60 @@ impl Checker<'_> {
         }
         self.filled.insert(to);
         self.value(offset, from)?;
-        for n in when.map(|when| self.g.toposort(&[when])).unwrap_or_default() {
+        for n in when
+            .map(|when| self.g.toposort(&[when]))
+            .unwrap_or_default()
+        {
             let known = self.g[n].op != Op::Range || self.is_open(n);
             let read = matches!(self.g[n].op, Op::Load | Op::Reduce | Op::Fold | Op::Acc);
-            self.hold(known && !read, "what a copy depends on is known where it is", n)?;
+            self.hold(
+                known && !read,
+                "what a copy depends on is known where it is",
+                n,
+            )?;
         }
-        let aligned = bytes == COPIES && self.aligned(to, at, bytes) && self.aligned(from, offset, bytes);
-        self.hold(aligned, "an asynchronous copy is of 16 bytes, at multiples of them", to)
+        let aligned =
+            bytes == COPIES && self.aligned(to, at, bytes) && self.aligned(from, offset, bytes);
+        self.hold(
+            aligned,
+            "an asynchronous copy is of 16 bytes, at multiples of them",
+            to,
+        )
     }
-    /// A buffer of the body that copies alone fill.
+    /// Returns whether a buffer of the body is filled by copies alone.
     fn is_ring(&self, buffer: Id) -> bool {
         self.code.locals.contains(&buffer) && self.nest.as_ref().is_some_and(|n| n.buffer != buffer)
     }
-    pub(super) fn copied(&mut self, ring: Id, at: Id, bytes: usize, parts: &[(Id, usize)]) -> Checked {
+    pub(super) fn copied(
+        &mut self,
+        ring: Id,
+        at: Id,
+        bytes: usize,
+        parts: &[(Id, usize)],
+    ) -> Checked {
         let g = self.g;
-        self.hold(self.is_ring(ring), "what was copied is read from a ring", ring)?;
+        self.hold(
+            self.is_ring(ring),
+            "what was copied is read from a ring",
+            ring,
+        )?;
         self.value(at, ring)?;
         let aligned = bytes == COPIES && self.aligned(ring, at, bytes);
-        self.hold(aligned, "what was copied is read as it was, 16 bytes at a multiple of them", at)?;
+        self.hold(
+            aligned,
+            "what was copied is read as it was, 16 bytes at a multiple of them",
+            at,
+        )?;
         for &(load, byte) in parts {
             let n = &g[load];
             let far = n.op == Op::Load && g[n.src[0]].op == Op::Param && n.dtype.lanes == 1;
-            let inside = byte % BYTES_OF_WORD + n.dtype.scalar.bytes() <= BYTES_OF_WORD && byte < bytes;
-            self.hold(far && inside, "a copy is of loads from memory, each within one of its words", load)?;
+            let inside =
+                byte % BYTES_OF_WORD + n.dtype.scalar.bytes() <= BYTES_OF_WORD && byte < bytes;
+            self.hold(
+                far && inside,
+                "a copy is of loads from memory, each within one of its words",
+                load,
+            )?;
             self.defined(load)?;
         }
         Ok(())
@@ -182,14 +291,19 @@ impl Checker<'_> {
         let fits = self.carried.contains(&load) && self.g[load].dtype == self.g[next].dtype;
         self.hold(fits, "what is carried over is of its load's type", load)
     }
-    /// An index expression of workgroup indices and `others`, which no statement defines.
+    /// Checks an index expression of workgroup indices and `others` that no statement defines.
     fn expression(&self, id: Id, others: &[Id], loads: bool) -> Checked {
         let g = self.g;
-        let known = g.free_ranges(id).iter().all(|r| self.code.globals.contains(r) || others.contains(r));
+        let known = g
+            .free_ranges(id)
+            .iter()
+            .all(|r| self.code.globals.contains(r) || others.contains(r));
         self.hold(known, "what is asked for ahead is known where it is", id)?;
         for n in g.toposort(&[id]) {
             match g[n].op {
-                Op::Load if loads && g[g[n].src[0]].op == Op::Local => self.readable(g[n].src[0], n)?,
+                Op::Load if loads && g[g[n].src[0]].op == Op::Local => {
+                    self.readable(g[n].src[0], n)?
+                }
                 Op::Load | Op::Reduce | Op::Fold | Op::Acc => {
                     return Err(self.error("what is asked for ahead is known where it is", n));
                 }
@@ -199,15 +313,27 @@ impl Checker<'_> {
         Ok(())
     }
     pub(super) fn span(&self, span: &SpanPrefetch) -> Checked {
-        self.hold(self.nest.is_none(), "a span is asked for outside nests", span.buffer)?;
+        self.hold(
+            self.nest.is_none(),
+            "a span is asked for outside nests",
+            span.buffer,
+        )?;
         let memory = self.g[span.buffer].op == Op::Param && span.bytes > 0;
         self.hold(memory, "what is asked for ahead is memory", span.buffer)?;
-        span.terms.iter().try_for_each(|t| self.expression(t.0, &span.loops, true))
+        span.terms
+            .iter()
+            .try_for_each(|t| self.expression(t.0, &span.loops, true))
     }
     pub(super) fn prefetch(&mut self, p: &Prefetch) -> Checked {
         match p {
-            Prefetch::Line { at: [buffer, at], .. } => {
-                self.hold(self.g[*buffer].op == Op::Param, "what is asked for ahead is memory", *buffer)?;
+            Prefetch::Line {
+                at: [buffer, at], ..
+            } => {
+                self.hold(
+                    self.g[*buffer].op == Op::Param,
+                    "what is asked for ahead is memory",
+                    *buffer,
+                )?;
                 self.value(*at, *buffer)
             }
             Prefetch::Tile(tile) => {
@@ -216,16 +342,28 @@ impl Checker<'_> {
                 for &r in &tile.turn {
                     self.hold(self.is_open(r), "a range is open where it is used", r)?;
                 }
-                tile.terms.iter().try_for_each(|t| self.expression(t.0, &[], false))
+                tile.terms
+                    .iter()
+                    .try_for_each(|t| self.expression(t.0, &[], false))
             }
             Prefetch::Span(span) => self.span(span),
         }
     }
-    pub(super) fn wide_write(&mut self, buffer: Id, at: Id, bytes: usize, values: &[Id]) -> Checked {
+    pub(super) fn wide_write(
+        &mut self,
+        buffer: Id,
+        at: Id,
+        bytes: usize,
+        values: &[Id],
+    ) -> Checked {
         let g = self.g;
         self.place(buffer, at)?;
         let aligned = WIDE_WRITES.contains(&bytes) && self.aligned(buffer, at, bytes);
-        self.hold(aligned, "a wide write is of 4, 8 or 16 bytes, at a multiple of them", at)?;
+        self.hold(
+            aligned,
+            "a wide write is of 4, 8 or 16 bytes, at a multiple of them",
+            at,
+        )?;
         let fill = values.iter().map(|&v| g.scalar(v).bytes()).sum::<usize>() == bytes;
         self.hold(fill, "the values of a wide write fill it", buffer)?;
         for &value in values {

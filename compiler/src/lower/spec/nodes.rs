@@ -1,26 +1,26 @@
-//! What must hold of a node that a statement of linear code computes, by itself: sources, lanes, types.
+//! Rules for single nodes of linear code: sources, lanes and types.
 
-use crate::lower::tiles;
+use crate::lower::mma::tiles;
 use gristmill_uop::fragment::{AMX_BF16, Fragment, TILES, WARPS};
 use gristmill_uop::op::Class;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, Scalar, spec};
 
-/// Entries of a table that a register holds.
+/// Entries of a table that fits in a register.
 const TABLE: usize = 16;
 
-/// What must hold of a node.
-pub(super) struct Row {
-    /// In words.
+pub(super) struct NodeRule {
+    /// The rule in words, as shown in errors.
     pub name: &'static str,
-    /// Of which ops; empty for all.
+    /// Operations that the rule applies to; empty for all.
     pub ops: &'static [Op],
-    /// Does it hold, in a nest of these threads? Rows above hold already.
+    /// Returns whether the rule holds in a nest with these thread ranges; may rely
+    /// on the preceding rules.
     pub check: fn(&Graph, &Node, &[Id]) -> bool,
 }
 
 macro_rules! rows { ($([$($op:ident)*] $name:literal $check:expr;)*) => {
-    /// The table.
-    pub(super) static ROWS: &[Row] = &[$(Row { name: $name, ops: &[$(Op::$op),*], check: $check }),*];
+    /// Table of all rules.
+    pub(super) static ROWS: &[NodeRule] = &[$(NodeRule { name: $name, ops: &[$(Op::$op),*], check: $check }),*];
 } }
 
 rows! {
@@ -35,7 +35,7 @@ rows! {
         "as many lanes as the operands" |g, n, _| n.src.iter().all(|&s| g[s].dtype.lanes == n.dtype.lanes);
     [Table] "an integer's entry in a table, whose numbers the result holds" |g, n, _| {
         let Arg::Ints(table) = &n.arg else { return false };
-        // Of an index into a register's table only the low bits count.
+        // Only the low bits of an index into a register table count.
         let found = table.len() == TABLE || g.within(n.src[0], 0, table.len() as i64 - 1);
         found && g.scalar(n.src[0]).is_int() && matches!(n.dtype.scalar, Scalar::I32 | Scalar::F32)
     };
@@ -48,7 +48,7 @@ rows! {
         place && (packed || word || g.scalar(buffer) == n.dtype.scalar)
     };
     [Lanes Splat Pack Load] "threads have no vectors but a matrix product's" |_, n, threads| {
-        // Its sums begin as one value, and may be multiplied by one each.
+        // Accumulators start as a splat, and may be multiplied by a factor per element.
         let is_product = WARPS.iter().map(sums).chain(TILES.iter().map(Fragment::sums)).any(|of| n.dtype == of);
         let of_sums = matches!(n.op, Op::Splat | Op::Pack) && is_product;
         threads.is_empty() || n.dtype.lanes == 1 || of_sums
@@ -67,7 +67,7 @@ rows! {
         };
         over && matches!(n.arg, Arg::Reduce(..)) && n.dtype == from.with_lanes(1)
     };
-    // Why: the rule that puts it first (`uop/src/rules/algebra.rs`).
+    // Reason: the rewrite rule that puts the lower bound first (`uop/src/rules/algebra.rs`).
     [Max] "a thread's lower bound comes before the upper one" |g, n, threads| {
         threads.is_empty() || g.bounded_above_first(n).is_none()
     };
@@ -140,16 +140,25 @@ rows! {
     };
 }
 
-/// The first row of this table, or of those that hold at every level (`uop::spec`), that does not hold.
+/// Returns the first violated rule of this table, or of the rules for all levels (`uop::spec`).
 pub(super) fn broken(g: &Graph, n: &Node, threads: &[Id]) -> Option<&'static str> {
     let applies = |ops: &[Op]| ops.is_empty() || ops.contains(&n.op);
-    // A table of floats stands at this level alone.
-    let mut common = spec::ROWS.iter().filter(|r| r.level.is_none() && applies(r.ops) && r.ops != [Op::Table]);
-    let own = || ROWS.iter().find(|r| applies(r.ops) && !(r.check)(g, n, threads)).map(|r| r.name);
-    common.find(|r| !(r.check)(g, n)).map(|r| r.name).or_else(own)
+    // Tables of floats exist only at this level.
+    let mut common = spec::ROWS
+        .iter()
+        .filter(|r| r.level.is_none() && applies(r.ops) && r.ops != [Op::Table]);
+    let own = || {
+        ROWS.iter()
+            .find(|r| applies(r.ops) && !(r.check)(g, n, threads))
+            .map(|r| r.name)
+    };
+    common
+        .find(|r| !(r.check)(g, n))
+        .map(|r| r.name)
+        .or_else(own)
 }
 
-/// What a lane has of a warp's sums.
+/// Returns the type of a lane's share of a fragment's sums.
 fn sums(of: &Fragment) -> DType {
     of.sum.one().with_lanes(of.sums.registers() as u16)
 }
@@ -158,18 +167,24 @@ fn are_words(g: &Graph, src: &[Id]) -> bool {
     src.iter().all(|&s| g[s].dtype == Scalar::U32.one())
 }
 
-/// Is it of a type that offsets are counted in?
+/// Returns whether the type is valid for an offset.
 pub(super) fn is_offset(g: &Graph, at: Id) -> bool {
-    [Scalar::I64, Scalar::I32].iter().any(|of| g[at].dtype == of.one())
+    [Scalar::I64, Scalar::I32]
+        .iter()
+        .any(|of| g[at].dtype == of.one())
 }
 
 fn is_register(number: i32) -> bool {
     (0..tiles::REGISTERS).contains(&number.into())
 }
 
-/// The register of a node that is a tile.
+/// Returns the tile register of a node.
 fn tile_register(n: &Node) -> Option<i32> {
-    if let Arg::Ints(numbers) = &n.arg { numbers.first().copied() } else { None }
+    if let Arg::Ints(numbers) = &n.arg {
+        numbers.first().copied()
+    } else {
+        None
+    }
 }
 
 fn has_register(n: &Node) -> bool {
@@ -177,5 +192,8 @@ fn has_register(n: &Node) -> bool {
 }
 
 fn is_value(g: &Graph, id: Id) -> bool {
-    !matches!(g[id].op, Op::Param | Op::Local | Op::Store | Op::Body | Op::Kernel)
+    !matches!(
+        g[id].op,
+        Op::Param | Op::Local | Op::Store | Op::Body | Op::Kernel
+    )
 }

@@ -1,35 +1,36 @@
-//! Who waits for whom: threads of a workgroup for one another, for copies that are under way, and kernels for those before them.
+//! Checks synchronisation: barriers between threads of a workgroup, waits for asynchronous copies
+//! and products, and grid-dependency waits.
 
-use super::super::barriers::Touched;
-use super::super::carried::Slot;
-use super::super::code::{Code, KernelCode, Statement, end_of_block};
-use super::super::meetings::is_meeting;
-use super::super::products::OfStages;
 use super::error::{Checked, LinearError};
+use crate::lower::linear_ir::{Code, KernelCode, Statement, end_of_block};
+use crate::lower::loops::loop_carried::Slot;
+use crate::lower::mma::stage_products::OfStages;
+use crate::lower::sync::barriers::Touched;
+use crate::lower::sync::shared_memory_reduce::is_meeting;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashSet;
 
 /// A stage, or one slot of a stage that a loop carries.
 type Place = (Id, Option<Slot>);
 
-/// What has been done to stages, and not been waited for.
+/// Stage accesses that are not yet synchronised.
 #[derive(Clone, Default)]
 struct Stages {
-    /// Written since the last barrier, or by copies that nobody had waited for at it.
+    /// Written since the last barrier, or by copies still pending at that barrier.
     written: FxHashSet<Place>,
     /// Read since the last barrier.
     read: FxHashSet<Place>,
-    /// With copies under way.
+    /// Destinations of copies in flight.
     copied: FxHashSet<Place>,
-    /// The same of each group of copies, the last one's last.
+    /// Destinations of each copy group in flight, oldest first.
     groups: Vec<FxHashSet<Place>>,
-    /// Are there products of several warps under way that read stages?
+    /// Whether asynchronous MMA products that read stages are in flight.
     multiplied: bool,
-    /// Written since the last word to such products.
+    /// Written since the last fence for asynchronous MMA products.
     hidden: FxHashSet<Id>,
 }
 
-/// Does a body of this kernel wait where it has to?
+/// Checks that a body of the kernel synchronises wherever it must.
 pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
     if kernel.threads == 1 {
         return single_thread(kernel, code);
@@ -57,7 +58,9 @@ pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
                 let mut touched = Touched::by(g, &code.statements[at..=at + end]);
                 touched.read.retain(|&stage| !is_meeting(g, stage));
                 touched.written.retain(|&stage| !is_meeting(g, stage));
-                stages.touch(touched, None, !around.is_empty()).map_err(|rule| error(rule, at, code))?;
+                stages
+                    .touch(touched, None, !around.is_empty())
+                    .map_err(|rule| error(rule, at, code))?;
             }
         }
         at += end + 1;
@@ -65,9 +68,16 @@ pub(super) fn check(g: &Graph, kernel: &KernelCode, code: &Code) -> Checked {
     Ok(())
 }
 
-/// Within a nest threads wait for one another before values that meet are read, and before others are written there. What an iteration has read the next one may write.
+/// Checks cross-thread reductions within a nest: barriers before their values are read, and
+/// before the stage is written again. In loops, values read in an iteration may be
+/// overwritten by the next.
 fn meetings(g: &Graph, code: &Code) -> Checked {
-    let all: FxHashSet<Id> = code.locals.iter().copied().filter(|&stage| is_meeting(g, stage)).collect();
+    let all: FxHashSet<Id> = code
+        .locals
+        .iter()
+        .copied()
+        .filter(|&stage| is_meeting(g, stage))
+        .collect();
     let mut stages = Stages::default();
     for (at, s) in code.statements.iter().enumerate() {
         match s {
@@ -78,7 +88,9 @@ fn meetings(g: &Graph, code: &Code) -> Checked {
                 touched.read.retain(|stage| all.contains(stage));
                 touched.written.retain(|stage| all.contains(stage));
                 touched.copied.clear();
-                stages.touch(touched, None, true).map_err(|rule| error(rule, at, code))?;
+                stages
+                    .touch(touched, None, true)
+                    .map_err(|rule| error(rule, at, code))?;
             }
         }
     }
@@ -86,35 +98,48 @@ fn meetings(g: &Graph, code: &Code) -> Checked {
 }
 
 impl Stages {
-    /// Threads have waited for one another; of copies under way nobody knows anything.
+    /// Applies a barrier. Copies in flight stay unsynchronised.
     fn agree(&mut self) {
         self.read.clear();
         self.written.clone_from(&self.copied);
     }
-    /// What has been copied since the last group is one.
+    /// Closes a copy group with all copies since the last one.
     fn group(&mut self) {
         let earlier: FxHashSet<Place> = self.groups.iter().flatten().copied().collect();
-        self.groups.push(self.copied.iter().copied().filter(|place| !earlier.contains(place)).collect());
+        self.groups.push(
+            self.copied
+                .iter()
+                .copied()
+                .filter(|place| !earlier.contains(place))
+                .collect(),
+        );
     }
-    /// All copies have arrived but so many of the last groups.
+    /// Applies a wait for all but the `but` most recent copy groups.
     fn arrived(&mut self, but: i64) {
         let first = self.groups.len().saturating_sub(but as usize);
         self.groups.drain(..first);
         self.copied = self.groups.iter().flatten().copied().collect();
     }
-    /// Statements that touch stages: what they would have had to wait for. Nests that fill a stage one after the other fill parts of it, which only the interpreter
-    /// sees, but `again` says that this one fills what another has filled. All of them touch that slot, if any.
+    /// Records the accesses of statements; returns the rule that they violate. Successive nests
+    /// that fill a stage fill different parts of it, which only the interpreter verifies; `again`
+    /// says that these statements overwrite earlier contents. All accesses are to `slot`, if given.
     fn touch(&mut self, t: Touched, slot: Option<Slot>, again: bool) -> Result<(), &'static str> {
         let is_other = |a: Option<Slot>, b: Option<Slot>| a.is_some() && b.is_some() && a != b;
-        let meet = |a: &FxHashSet<Id>, b: &FxHashSet<Place>| b.iter().any(|x| a.contains(&x.0) && !is_other(slot, x.1));
+        let meet = |a: &FxHashSet<Id>, b: &FxHashSet<Place>| {
+            b.iter().any(|x| a.contains(&x.0) && !is_other(slot, x.1))
+        };
         if meet(&t.read, &self.copied) || again && meet(&t.written, &self.copied) {
             return Err("a copy is waited for before its data is read, or its place written again");
         }
         if meet(&t.read, &self.written) {
-            return Err("a barrier stands between what threads write to a stage and what others read of it");
+            return Err(
+                "a barrier stands between what threads write to a stage and what others read of it",
+            );
         }
         if again && meet(&t.written, &self.written) || meet(&t.written, &self.read) {
-            return Err("a barrier stands between what threads do with a stage and what others write to it");
+            return Err(
+                "a barrier stands between what threads do with a stage and what others write to it",
+            );
         }
         if meet(&t.copied, &self.read) {
             return Err("a barrier stands between what threads read of a stage and copies to it");
@@ -125,18 +150,27 @@ impl Stages {
         self.copied.extend(places(t.copied));
         Ok(())
     }
-    /// As the next iteration of a loop sees slots of what it carries.
+    /// Renames the slots of carried stages as the next iteration sees them.
     fn passed(&mut self) {
-        for places in [&mut self.read, &mut self.written, &mut self.copied].into_iter().chain(&mut self.groups) {
-            *places = places.drain().map(|(stage, slot)| (stage, slot.map(Slot::passed))).collect();
+        for places in [&mut self.read, &mut self.written, &mut self.copied]
+            .into_iter()
+            .chain(&mut self.groups)
+        {
+            *places = places
+                .drain()
+                .map(|(stage, slot)| (stage, slot.map(Slot::passed)))
+                .collect();
         }
     }
 }
 
-/// In a loop that nests share threads wait for one another between what they do with a stage, from one iteration to the next too.
+/// Checks that threads synchronise between accesses to a stage in a shared
+/// loop, also across iterations.
 fn shared_loops(g: &Graph, code: &Code) -> Checked {
     for (first, s) in code.statements.iter().enumerate() {
-        let Statement::Loop { range, .. } = s else { continue };
+        let Statement::Loop { range, .. } = s else {
+            continue;
+        };
         if g.range_kind(*range) != Some(RangeKind::Fused) {
             continue;
         }
@@ -159,11 +193,16 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
                 Statement::End if at == end => stages.passed(),
                 s => {
                     let touched = Touched::by(g, std::slice::from_ref(s));
-                    let slot = offset(g, s).and_then(|offset| Slot::of(g, offset, *range));
+                    let slot = offset(g, s).and_then(|offset| Slot::from_offset(g, offset, *range));
                     stages.hidden.extend(&touched.written);
-                    if let Some(product) = OfStages::of(g, s) {
+                    if let Some(product) = OfStages::from_statement(g, s) {
                         stages.multiplied = true;
-                        if product.rows.iter().chain([&product.columns]).any(|stage| stages.hidden.contains(stage)) {
+                        if product
+                            .rows
+                            .iter()
+                            .chain([&product.columns])
+                            .any(|stage| stages.hidden.contains(stage))
+                        {
                             return Err(error(
                                 "what threads have written to a stage is shown to the products that read it",
                                 at,
@@ -171,7 +210,9 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
                             ));
                         }
                     }
-                    stages.touch(touched, slot, false).map_err(|rule| error(rule, at, code))?;
+                    stages
+                        .touch(touched, slot, false)
+                        .map_err(|rule| error(rule, at, code))?;
                 }
             }
         }
@@ -179,49 +220,78 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
     Ok(())
 }
 
-/// Where a statement reads or writes a buffer.
+/// Returns the offset at which a statement reads or writes a buffer.
 fn offset(g: &Graph, s: &Statement) -> Option<Id> {
     match s {
-        Statement::Define(id) if matches!(g[*id].op, Op::Load | Op::TileLoad) => Some(g[*id].src[1]),
-        Statement::Wide(_, at, ..) | Statement::Write(_, at, _) | Statement::WideWrite(_, at, ..) => Some(*at),
+        Statement::Define(id) if matches!(g[*id].op, Op::Load | Op::TileLoad) => {
+            Some(g[*id].src[1])
+        }
+        Statement::Wide(_, at, ..)
+        | Statement::Write(_, at, _)
+        | Statement::WideWrite(_, at, ..) => Some(*at),
         _ => None,
     }
 }
 
 fn error(rule: &'static str, statement: usize, code: &Code) -> LinearError {
     let node = match code.statements.get(statement) {
-        Some(Statement::Nest { buffer, .. }) => format!("statement {statement}, the nest of %{}", buffer.0),
+        Some(Statement::Nest { buffer, .. }) => {
+            format!("statement {statement}, the nest of %{}", buffer.0)
+        }
         _ => format!("statement {statement}"),
     };
-    LinearError { rule, statement, node }
+    LinearError {
+        rule,
+        statement,
+        node,
+    }
 }
 
-/// A workgroup of one thread waits for nobody.
+/// Checks that a workgroup of one thread has no synchronisation.
 fn single_thread(kernel: &KernelCode, code: &Code) -> Checked {
     let of_threads = |s: &Statement| {
-        let waits = matches!(s, Statement::Barrier | Statement::AsyncWait(_) | Statement::AsyncCopy { .. });
+        let waits = matches!(
+            s,
+            Statement::Barrier | Statement::AsyncWait(_) | Statement::AsyncCopy { .. }
+        );
         waits || matches!(s, Statement::DependencyWait | Statement::LaunchDependents)
     };
-    let all = kernel.entry.iter().chain(&kernel.idle).chain(&code.statements);
+    let all = kernel
+        .entry
+        .iter()
+        .chain(&kernel.idle)
+        .chain(&code.statements);
     match all.into_iter().position(of_threads) {
-        Some(at) => Err(error("a workgroup of one thread waits for nobody", at, code)),
+        Some(at) => Err(error(
+            "a workgroup of one thread waits for nobody",
+            at,
+            code,
+        )),
         None => Ok(()),
     }
 }
 
-/// Kernels before this one have ended before it reads what they may have written, and it lets others start once.
+/// Checks that predecessors have ended before their outputs are read, and that dependents are
+/// launched at most once.
 fn predecessors(kernel: &KernelCode, code: &Code) -> Checked {
     let count = |all: &[Statement], s: &Statement| all.iter().filter(|x| *x == s).count();
     let (wait, launch) = (Statement::DependencyWait, Statement::LaunchDependents);
     let whole = |all: &[Statement]| {
         let entry = &kernel.entry;
-        count(entry, &wait) == 0 && count(all, &wait) == 1 && count(entry, &launch) + count(all, &launch) <= 1
+        count(entry, &wait) == 0
+            && count(all, &wait) == 1
+            && count(entry, &launch) + count(all, &launch) <= 1
     };
-    let rule = "every workgroup waits for its predecessors once, and lets dependents start once at most";
+    let rule =
+        "every workgroup waits for its predecessors once, and lets dependents start once at most";
     if !whole(&code.statements) || !whole(&kernel.idle) {
         return Err(error(rule, code.statements.len(), code));
     }
-    let at = code.statements.iter().position(|s| *s == wait).unwrap_or_default();
+    let at = code
+        .statements
+        .iter()
+        .position(|s| *s == wait)
+        .unwrap_or_default();
     let before = &code.statements[..at];
     let rule = "what comes before the wait for predecessors is one nest at most, and is done again where they wrote what it read";
     let nests: Vec<Id> = before.iter().filter_map(nest).collect();
@@ -231,17 +301,25 @@ fn predecessors(kernel: &KernelCode, code: &Code) -> Checked {
         _ => None,
     };
     if before.iter().any(|s| matches!(s, Statement::Leave(_))) {
-        return Err(error("a workgroup ends no sooner than its predecessors have", at, code));
+        return Err(error(
+            "a workgroup ends no sooner than its predecessors have",
+            at,
+            code,
+        ));
     }
     let holds = match nests[..] {
         [] => true,
         [one] => again == Some(one),
         _ => false,
     };
-    if holds && !guarded { Ok(()) } else { Err(error(rule, at, code)) }
+    if holds && !guarded {
+        Ok(())
+    } else {
+        Err(error(rule, at, code))
+    }
 }
 
-/// The buffer of a nest.
+/// Returns the buffer that a nest writes.
 fn nest(s: &Statement) -> Option<Id> {
     match s {
         Statement::Nest { buffer, .. } => Some(*buffer),
@@ -255,7 +333,7 @@ mod tests {
     use gristmill_uop::{Arg, Node, Op, Scalar};
     use smallvec::smallvec;
 
-    /// A stage that two nests read, one after the other: what fills it, the wait behind that, and a nest that reads.
+    /// A stage and nests that use it: a fill by writes, a fill by a copy, and a read.
     struct World {
         g: Graph,
         fill: Vec<Statement>,
@@ -268,26 +346,62 @@ mod tests {
             let mut g = Graph::new();
             let (zero, four) = (g.int(0), g.int(4));
             let (x, y) = (g.param(0, &[], Scalar::F32), g.param(1, &[], Scalar::F32));
-            let stage =
-                g.intern(Node { op: Op::Local, dtype: Scalar::F32.one(), src: smallvec![four], arg: Arg::Int(0) });
-            let (far, near) = (g.load(x, zero, Scalar::F32), g.load(stage, zero, Scalar::F32));
+            let stage = g.intern(Node {
+                op: Op::Local,
+                dtype: Scalar::F32.one(),
+                src: smallvec![four],
+                arg: Arg::Int(0),
+            });
+            let (far, near) = (
+                g.load(x, zero, Scalar::F32),
+                g.load(stage, zero, Scalar::F32),
+            );
             let nest = |buffer, staged, inside: &[Statement]| {
-                let open = Statement::Nest { buffer, staged, globals: vec![], threads: vec![] };
+                let open = Statement::Nest {
+                    buffer,
+                    staged,
+                    globals: vec![],
+                    threads: vec![],
+                };
                 [&[open], inside, &[Statement::End]].concat()
             };
-            let copy = Statement::AsyncCopy { to: [stage, zero], from: [x, zero], plus: [0; 2], bytes: 16, when: None };
+            let copy = Statement::AsyncCopy {
+                to: [stage, zero],
+                from: [x, zero],
+                plus: [0; 2],
+                bytes: 16,
+                when: None,
+            };
             World {
-                fill: nest(stage, true, &[Statement::Define(far), Statement::Write(stage, zero, far)]),
+                fill: nest(
+                    stage,
+                    true,
+                    &[Statement::Define(far), Statement::Write(stage, zero, far)],
+                ),
                 copy: nest(stage, true, &[copy]),
-                read: nest(y, false, &[Statement::Define(near), Statement::Write(y, zero, near)]),
+                read: nest(
+                    y,
+                    false,
+                    &[Statement::Define(near), Statement::Write(y, zero, near)],
+                ),
                 g,
             }
         }
         fn kernel(&self, threads: usize, parts: &[&[Statement]]) -> KernelCode {
-            let bodies = vec![Code { statements: parts.concat(), ..Code::default() }];
-            KernelCode { bodies, threads, resident: 1, shared: None, entry: vec![], idle: vec![WAIT] }
+            let bodies = vec![Code {
+                statements: parts.concat(),
+                ..Code::default()
+            }];
+            KernelCode {
+                bodies,
+                threads,
+                resident: 1,
+                shared: None,
+                entry: vec![],
+                idle: vec![WAIT],
+            }
         }
-        /// What is wrong with these statements of 64 threads.
+        /// Returns the rule that these statements of 64 threads violate, or "nothing".
         fn wrong(&self, parts: &[&[Statement]]) -> &'static str {
             let kernel = self.kernel(64, parts);
             check(&self.g, &kernel, &kernel.bodies[0]).map_or_else(|e| e.rule, |()| "nothing")
@@ -301,18 +415,41 @@ mod tests {
     #[test]
     fn threads_wait_for_one_another() {
         let w = World::new();
-        let World { fill, copy, read, .. } = &w;
+        let World {
+            fill, copy, read, ..
+        } = &w;
         assert_eq!(w.wrong(&[&[WAIT], fill, &[BARRIER], read]), "nothing");
-        assert_eq!(w.wrong(&[&[WAIT], copy, &[ARRIVED, BARRIER], read]), "nothing");
-        assert!(w.wrong(&[&[WAIT], fill, read]).starts_with("a barrier stands between what threads write"));
-        assert!(w.wrong(&[&[WAIT], copy, &[BARRIER], read]).starts_with("a copy is waited for"));
-        assert!(w.wrong(&[&[WAIT], copy, &[ARRIVED], read]).starts_with("a barrier stands between what threads write"));
-        // A barrier says nothing of copies that nobody has waited for.
+        assert_eq!(
+            w.wrong(&[&[WAIT], copy, &[ARRIVED, BARRIER], read]),
+            "nothing"
+        );
+        assert!(
+            w.wrong(&[&[WAIT], fill, read])
+                .starts_with("a barrier stands between what threads write")
+        );
+        assert!(
+            w.wrong(&[&[WAIT], copy, &[BARRIER], read])
+                .starts_with("a copy is waited for")
+        );
+        assert!(
+            w.wrong(&[&[WAIT], copy, &[ARRIVED], read])
+                .starts_with("a barrier stands between what threads write")
+        );
+        // A barrier does not wait for copies.
         let early = w.wrong(&[&[WAIT], copy, &[BARRIER, ARRIVED], read]);
-        assert!(early.starts_with("a barrier stands between what threads write"), "{early}");
+        assert!(
+            early.starts_with("a barrier stands between what threads write"),
+            "{early}"
+        );
         let again = w.wrong(&[&[WAIT], fill, &[BARRIER], read, fill]);
-        assert!(again.starts_with("a barrier stands between what threads do"), "{again}");
-        assert_eq!(w.wrong(&[&[WAIT], fill, &[BARRIER], read, &[BARRIER], fill]), "nothing");
+        assert!(
+            again.starts_with("a barrier stands between what threads do"),
+            "{again}"
+        );
+        assert_eq!(
+            w.wrong(&[&[WAIT], fill, &[BARRIER], read, &[BARRIER], fill]),
+            "nothing"
+        );
     }
 
     #[test]
@@ -320,17 +457,36 @@ mod tests {
         let mut w = World::new();
         let two = w.g.int(2);
         let shared = w.g.range(two, 1, RangeKind::Fused);
-        let (open, end) = (Statement::Loop { range: shared, step: 1, unroll: Some(1) }, Statement::End);
-        // What fills the stage, and what reads it, without their nests.
+        let (open, end) = (
+            Statement::Loop {
+                range: shared,
+                step: 1,
+                unroll: Some(1),
+            },
+            Statement::End,
+        );
+        // The statements that fill and read the stage, without their nests.
         let [fill, read] = [&w.fill, &w.read].map(|nest| nest[1..nest.len() - 1].to_vec());
         let nest = |inside: &[&[Statement]]| {
-            [&w.read[..1], std::slice::from_ref(&open), &inside.concat(), &[end.clone(), end.clone()]].concat()
+            [
+                &w.read[..1],
+                std::slice::from_ref(&open),
+                &inside.concat(),
+                &[end.clone(), end.clone()],
+            ]
+            .concat()
         };
         let wrong = |inside: &[&[Statement]]| w.wrong(&[&[WAIT], &nest(inside)]);
         assert_eq!(wrong(&[&fill, &[BARRIER], &read, &[BARRIER]]), "nothing");
-        assert!(wrong(&[&fill, &read, &[BARRIER]]).starts_with("a barrier stands between what threads write"));
-        // What the iteration before has read, too.
-        assert!(wrong(&[&fill, &[BARRIER], &read]).starts_with("a barrier stands between what threads do"));
+        assert!(
+            wrong(&[&fill, &read, &[BARRIER]])
+                .starts_with("a barrier stands between what threads write")
+        );
+        // Reads of the previous iteration need a barrier, too.
+        assert!(
+            wrong(&[&fill, &[BARRIER], &read])
+                .starts_with("a barrier stands between what threads do")
+        );
     }
 
     #[test]
@@ -338,18 +494,44 @@ mod tests {
         let mut w = World::new();
         let two = w.g.int(2);
         let shared = w.g.range(two, 1, RangeKind::Fused);
-        let (open, end) = (Statement::Loop { range: shared, step: 1, unroll: Some(1) }, Statement::End);
+        let (open, end) = (
+            Statement::Loop {
+                range: shared,
+                step: 1,
+                unroll: Some(1),
+            },
+            Statement::End,
+        );
         let [copy, read] = [&w.copy, &w.read].map(|nest| nest[1..nest.len() - 1].to_vec());
         let wrong = |inside: &[&[Statement]]| {
             let inside = inside.concat();
-            w.wrong(&[&[WAIT], &w.read[..1], std::slice::from_ref(&open), &inside, &[end.clone(), end.clone()]])
+            w.wrong(&[
+                &[WAIT],
+                &w.read[..1],
+                std::slice::from_ref(&open),
+                &inside,
+                &[end.clone(), end.clone()],
+            ])
         };
-        let (group, none, one) = (Statement::AsyncGroup, Statement::AsyncWait(0), Statement::AsyncWait(1));
+        let (group, none, one) = (
+            Statement::AsyncGroup,
+            Statement::AsyncWait(0),
+            Statement::AsyncWait(1),
+        );
         let begun = [&copy[..], std::slice::from_ref(&group)].concat();
-        assert_eq!(wrong(&[&begun, &[none.clone(), BARRIER], &read, &[BARRIER]]), "nothing");
-        // Another group behind it, empty, may be under way.
-        assert_eq!(wrong(&[&begun, &[group, one.clone(), BARRIER], &read, &[BARRIER]]), "nothing");
-        assert!(wrong(&[&begun, &[one, BARRIER], &read, &[BARRIER]]).starts_with("a copy is waited for"));
+        assert_eq!(
+            wrong(&[&begun, &[none.clone(), BARRIER], &read, &[BARRIER]]),
+            "nothing"
+        );
+        // A later, empty group may be in flight.
+        assert_eq!(
+            wrong(&[&begun, &[group, one.clone(), BARRIER], &read, &[BARRIER]]),
+            "nothing"
+        );
+        assert!(
+            wrong(&[&begun, &[one, BARRIER], &read, &[BARRIER]])
+                .starts_with("a copy is waited for")
+        );
         assert!(
             wrong(&[&begun, &[none, BARRIER], &read])
                 .starts_with("a barrier stands between what threads read of a stage")
@@ -359,7 +541,9 @@ mod tests {
     #[test]
     fn kernels_wait_for_those_before_them() {
         let w = World::new();
-        let World { fill, copy, read, .. } = &w;
+        let World {
+            fill, copy, read, ..
+        } = &w;
         let (unless, end) = (Statement::Unless(Id(0)), Statement::End);
         let once = "every workgroup waits for its predecessors once, and lets dependents start once at most";
         assert_eq!(w.wrong(&[fill, &[BARRIER], read]), once);
@@ -368,13 +552,27 @@ mod tests {
         assert_eq!(w.wrong(&[&[WAIT, launch.clone()], fill]), "nothing");
         let leave = Statement::Leave(Id(0));
         assert_eq!(w.wrong(&[&[WAIT, leave.clone()], fill]), "nothing");
-        assert!(w.wrong(&[&[leave, WAIT], fill]).starts_with("a workgroup ends no sooner"));
+        assert!(
+            w.wrong(&[&[leave, WAIT], fill])
+                .starts_with("a workgroup ends no sooner")
+        );
         assert_eq!(w.wrong(&[&[WAIT, launch.clone(), launch], fill]), once);
         let before = w.wrong(&[fill, &[WAIT, BARRIER], read]);
-        assert!(before.starts_with("what comes before the wait for predecessors"), "{before}");
-        // A tile is copied ahead, and copied again where it has changed.
-        let again = [&[unless.clone(), ARRIVED, BARRIER], &copy[..], std::slice::from_ref(&end)].concat();
-        assert_eq!(w.wrong(&[copy, &[WAIT], &again, &[ARRIVED, BARRIER], read]), "nothing");
+        assert!(
+            before.starts_with("what comes before the wait for predecessors"),
+            "{before}"
+        );
+        // A tile is copied early, and copied again if it has changed.
+        let again = [
+            &[unless.clone(), ARRIVED, BARRIER],
+            &copy[..],
+            std::slice::from_ref(&end),
+        ]
+        .concat();
+        assert_eq!(
+            w.wrong(&[copy, &[WAIT], &again, &[ARRIVED, BARRIER], read]),
+            "nothing"
+        );
         let at_once = [&[unless], &copy[..], &[end]].concat();
         let rule = w.wrong(&[copy, &[WAIT], &at_once, &[ARRIVED, BARRIER], read]);
         assert!(rule.starts_with("a copy is waited for"), "{rule}");

@@ -1,11 +1,12 @@
-//! Functions drawn from bytes, with a bound on what f32 arithmetic may be off by.
+//! Draws functions from bytes, with a bound on the error of f32 arithmetic.
 //!
-//! Every value carries the largest magnitude that it can have and the largest error: a rule for each op, from the one of its operands. An
-//! op that would make either too large is not drawn. What jumps (comparisons, casts to integers) is done to exact values alone, so that every difference
-//! beyond the bound is a fault.
+//! Every value carries bounds on its magnitude and its error, propagated from the operands by a
+//! rule for each op. An op that would exceed either limit is not drawn. Discontinuous ops
+//! (comparisons, casts to integers) apply only to exact values, so every difference beyond the
+//! bound is a bug.
 
 use super::harness::{Case, Fill, Random, Within, blocks};
-use crate::bytes::Bytes;
+use crate::bytes::FuzzInput;
 use gristmill_encodings::TABLE;
 use gristmill_tensor::evaluate::decode;
 use gristmill_tensor::function::Capture;
@@ -14,33 +15,33 @@ use gristmill_uop::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use std::sync::LazyLock;
 
-/// A case, and whether its contractions may be in integers.
+/// A case, and whether its contractions may use int8 arithmetic.
 pub struct Drawn {
     pub case: Case,
     pub int8: bool,
 }
 
-/// Most elements of a value: the interpreter takes microseconds for each.
+/// Maximum elements of a value: the interpreter takes microseconds for each.
 const ELEMENTS: usize = 1024;
-/// Most products of a contraction, likewise.
+/// Maximum multiplications of a contraction, for the same reason.
 const PRODUCTS: usize = 16 << 10;
-/// Most axes.
+/// Maximum number of axes.
 const RANK: usize = 4;
-/// Most ops of a function.
+/// Maximum ops of a function.
 const OPS: usize = 20;
-/// Twice what one rounding to f32 is off by, for the rewriting of expressions.
+/// Relative error bound: twice that of one rounding to f32, to cover rewritten expressions.
 const ROUNDING: f64 = 1.2e-7;
-/// Largest magnitude, and largest error in f32: beyond them a comparison says little.
+/// Limits on magnitude and on f32 error; beyond them a comparison is not meaningful.
 const LARGEST: f64 = 1e4;
 const WORST: f64 = 1e-2;
-/// Largest whole number: what is added or multiplied must stay one that f32 holds.
+/// Limit on integers: sums and products must remain exactly representable in f32.
 const WHOLE: i64 = 1 << 20;
-/// Most rows where their number is a variable of the step, `n`.
+/// Maximum of the step variable `n`, a number of rows.
 const ROWS: usize = 5;
-/// Largest position, the variable `pos`.
+/// Maximum of the step variable `pos`, a position.
 const POSITION: usize = 8;
 
-/// An axis: its length, the largest where it is `n`.
+/// An axis: its length, or the maximum length if it is `n`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Axis {
     size: usize,
@@ -48,15 +49,18 @@ struct Axis {
 }
 
 fn fixed(size: usize) -> Axis {
-    Axis { size, varies: false }
+    Axis {
+        size,
+        varies: false,
+    }
 }
 
-/// What is known of the elements.
+/// Element type and value bounds.
 #[derive(Clone, Copy, Debug)]
 enum Elements {
     /// f32: largest magnitude, largest error.
     Float { most: f64, error: f64 },
-    /// i32 within these, exact.
+    /// i32 in this range, exact.
     Whole { least: i64, most: i64 },
 }
 
@@ -69,9 +73,9 @@ struct Value<'g> {
 
 struct Builder<'g, 'b> {
     capture: &'g Capture,
-    bytes: &'g mut Bytes<'b>,
+    bytes: &'g mut FuzzInput<'b>,
     values: Vec<Value<'g>>,
-    /// What slots hold, where that is not the harness's default.
+    /// Fills of slots that do not use the harness's default.
     fills: Vec<(usize, Fill)>,
     /// Largest error of an output.
     error: f64,
@@ -79,21 +83,26 @@ struct Builder<'g, 'b> {
     moves: bool,
 }
 
-/// Largest magnitude of the harness's random blocks, by encoding.
+/// Upper bound on the magnitude of the harness's random blocks, by encoding.
 fn most_of(encoding: EncodingRef) -> f64 {
     static MOST: LazyLock<Vec<f64>> = LazyLock::new(|| {
         let most = |e: &EncodingRef| {
-            let values = decode(e, &blocks(e, 64, &mut Random::of(e.name)));
-            // Twice what a sample has: scales and codes are evenly distributed.
-            2.0 * values.into_iter().fold(0.0, |most: f64, v| most.max(v.abs()))
+            let values = decode(e, &blocks(e, 64, &mut Random::from_name(e.name)));
+            // Twice the maximum of a sample: scales and codes are uniformly distributed.
+            2.0 * values
+                .into_iter()
+                .fold(0.0, |most: f64, v| most.max(v.abs()))
         };
         TABLE.iter().map(most).collect()
     });
-    TABLE.iter().position(|&e| e == encoding).map_or(LARGEST, |at| MOST[at])
+    TABLE
+        .iter()
+        .position(|&e| e == encoding)
+        .map_or(LARGEST, |at| MOST[at])
 }
 
-/// A function from bytes.
-pub fn draw(bytes: &mut Bytes) -> Drawn {
+/// Draws a function from bytes.
+pub fn draw(bytes: &mut FuzzInput) -> Drawn {
     if bytes.below(8) == 7 {
         return contraction(bytes);
     }
@@ -101,7 +110,15 @@ pub fn draw(bytes: &mut Bytes) -> Drawn {
     let steps: Vec<i64> = (0..2).map(|_| 1 + bytes.below(ROWS) as i64).collect();
     let position = bytes.below(POSITION + 1) as i64;
     let mut case = Case::new(format!("drawn {}", bytes.byte()), |capture| {
-        let mut b = Builder { capture, bytes, values: vec![], fills: vec![], error: 0.0, vary: false, moves: false };
+        let mut b = Builder {
+            capture,
+            bytes,
+            values: vec![],
+            fills: vec![],
+            error: 0.0,
+            vary: false,
+            moves: false,
+        };
         b.all();
         (error, fills, vary, moves) = (b.error, b.fills, b.vary, b.moves);
     });
@@ -111,28 +128,54 @@ pub fn draw(bytes: &mut Bytes) -> Drawn {
     let vars: Vec<Vec<(&'static str, i64)>> = steps
         .iter()
         .take(if vary { 2 } else { 1 })
-        .map(|&n| [("n", n, vary), ("pos", position, moves)].into_iter().filter(|v| v.2).map(|v| (v.0, v.1)).collect())
+        .map(|&n| {
+            [("n", n, vary), ("pos", position, moves)]
+                .into_iter()
+                .filter(|v| v.2)
+                .map(|v| (v.0, v.1))
+                .collect()
+        })
         .collect();
     let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(Vec::as_slice).collect();
-    // What is not rounded at all must be equal.
-    let within = if error == 0.0 { Within::Exact } else { Within::Absolute(error) };
-    Drawn { case: case.vars(&vars).within(within), int8: false }
+    // Functions without any rounding must match exactly.
+    let within = if error == 0.0 {
+        Within::Exact
+    } else {
+        Within::Absolute(error)
+    };
+    Drawn {
+        case: case.vars(&vars).within(within),
+        int8: false,
+    }
 }
 
-/// Rows of an encoding times activations, as in the conformance suite, in integers where the machine has them so.
-fn contraction(bytes: &mut Bytes) -> Drawn {
+/// Draws a quantised matrix times activations, as in the conformance suite; in int8 where
+/// the machine supports it.
+fn contraction(bytes: &mut FuzzInput) -> Drawn {
     let encoding = bytes.pick(TABLE);
     let rows = 16 + bytes.below(33);
     let columns = (1 + bytes.below(2)) * encoding.elements.max(32);
     let many = bytes.below(2) == 1;
-    let steps: Vec<[(&'static str, i64); 1]> = (0..2).map(|_| [("n", 1 + bytes.below(13) as i64)]).collect();
-    let case = Case::new(format!("{rows} rows of {columns} of {}, {}", encoding.name, bytes.byte()), |c| {
-        let n = if many { c.var("n", 1, 13) } else { c.int(1) };
-        let x = c.input("x", &[Dim::from(n), Dim::Size(columns)], Scalar::F32);
-        c.output("y", x.linear(c.weight("w", &[rows, columns], encoding)));
-    });
+    let steps: Vec<[(&'static str, i64); 1]> = (0..2)
+        .map(|_| [("n", 1 + bytes.below(13) as i64)])
+        .collect();
+    let case = Case::new(
+        format!(
+            "{rows} rows of {columns} of {}, {}",
+            encoding.name,
+            bytes.byte()
+        ),
+        |c| {
+            let n = if many { c.var("n", 1, 13) } else { c.int(1) };
+            let x = c.input("x", &[Dim::from(n), Dim::Size(columns)], Scalar::F32);
+            c.output("y", x.linear(c.weight("w", &[rows, columns], encoding)));
+        },
+    );
     let vars: Vec<&[(&'static str, i64)]> = steps.iter().map(|s| &s[..]).collect();
-    Drawn { case: if many { case.vars(&vars) } else { case }, int8: true }
+    Drawn {
+        case: if many { case.vars(&vars) } else { case },
+        int8: true,
+    }
 }
 
 impl<'g> Builder<'g, '_> {
@@ -173,20 +216,38 @@ impl<'g> Builder<'g, '_> {
             13 | 14 => return self.reduce(),
             15 => return self.linear(),
             16 => return self.select(),
-            17 => return if self.bytes.below(2) == 0 { self.gather() } else { self.scatter() },
+            17 => {
+                return if self.bytes.below(2) == 0 {
+                    self.gather()
+                } else {
+                    self.scatter()
+                };
+            }
             18 => return self.cast(),
-            _ => return if self.bytes.below(2) == 0 { self.assign() } else { self.attention() },
+            _ => {
+                return if self.bytes.below(2) == 0 {
+                    self.assign()
+                } else {
+                    self.attention()
+                };
+            }
         }
         Some(())
     }
-    /// Keeps a value, unless it is too large or too inexact to say much.
+    /// Adds a value, unless its bounds, element count or rank exceed the limits.
     fn keep(&mut self, tensor: Tensor<'g>, axes: Vec<Axis>, elements: Elements) -> Option<()> {
         let count: usize = axes.iter().map(|a| a.size).product();
         let good = match elements {
             Elements::Float { most, error } => most <= LARGEST && error <= WORST,
             Elements::Whole { least, most } => -WHOLE <= least && most <= WHOLE,
         };
-        (good && count <= ELEMENTS && axes.len() <= RANK).then(|| self.values.push(Value { tensor, axes, elements }))
+        (good && count <= ELEMENTS && axes.len() <= RANK).then(|| {
+            self.values.push(Value {
+                tensor,
+                axes,
+                elements,
+            })
+        })
     }
     fn float(&mut self, tensor: Tensor<'g>, axes: Vec<Axis>, most: f64, error: f64) -> Option<()> {
         self.keep(tensor, axes, Elements::Float { most, error })
@@ -207,14 +268,25 @@ impl<'g> Builder<'g, '_> {
         Dim::from(self.capture.var("n", 1, ROWS))
     }
     fn dims(&mut self, axes: &[Axis]) -> Vec<Dim> {
-        axes.iter().map(|axis| if axis.varies { self.n() } else { Dim::Size(axis.size) }).collect()
+        axes.iter()
+            .map(|axis| {
+                if axis.varies {
+                    self.n()
+                } else {
+                    Dim::Size(axis.size)
+                }
+            })
+            .collect()
     }
-    /// One to three axes; the first may vary.
+    /// Draws one to three axes; the first may have length `n`.
     fn shape(&mut self) -> Vec<Axis> {
         let rank = 1 + self.bytes.below(3);
         (0..rank)
             .map(|i| match self.bytes.below(12) {
-                0 if i == 0 => Axis { size: ROWS, varies: true },
+                0 if i == 0 => Axis {
+                    size: ROWS,
+                    varies: true,
+                },
                 size => fixed([8, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33][size]),
             })
             .collect()
@@ -235,14 +307,31 @@ impl<'g> Builder<'g, '_> {
         let slot = self.capture.slot_count();
         let tensor = self.capture.input("i", &dims, Scalar::I32);
         self.fills.push((slot, Fill::Whole(-3, 20)));
-        let _ = self.keep(tensor, axes, Elements::Whole { least: -3, most: 19 });
+        let _ = self.keep(
+            tensor,
+            axes,
+            Elements::Whole {
+                least: -3,
+                most: 19,
+            },
+        );
     }
     fn weight(&mut self) -> Option<()> {
         let encoding = self.bytes.pick(TABLE);
         let rows = 1 + self.bytes.below(6);
-        let columns = encoding.elements * if encoding.elements == 1 { 1 + self.bytes.below(40) } else { 1 };
+        let columns = encoding.elements
+            * if encoding.elements == 1 {
+                1 + self.bytes.below(40)
+            } else {
+                1
+            };
         let tensor = self.capture.weight("w", &[rows, columns], encoding);
-        self.float(tensor, vec![fixed(rows), fixed(columns)], most_of(encoding), 0.0)
+        self.float(
+            tensor,
+            vec![fixed(rows), fixed(columns)],
+            most_of(encoding),
+            0.0,
+        )
     }
     fn reshape(&mut self) -> Option<()> {
         let value = self.any();
@@ -251,7 +340,9 @@ impl<'g> Builder<'g, '_> {
             return None;
         }
         let total: usize = value.axes[kept..].iter().map(|a| a.size).product();
-        let divisors: Vec<usize> = (1..=total.min(16)).filter(|d| total.is_multiple_of(*d)).collect();
+        let divisors: Vec<usize> = (1..=total.min(16))
+            .filter(|d| total.is_multiple_of(*d))
+            .collect();
         let divisor = self.bytes.pick(&divisors);
         let mut axes = value.axes[..kept].to_vec();
         match self.bytes.below(3) {
@@ -285,7 +376,10 @@ impl<'g> Builder<'g, '_> {
         }
         let mut axes = value.axes.clone();
         if size >= ROWS && self.bytes.below(4) == 0 {
-            axes[at] = Axis { size: ROWS, varies: true };
+            axes[at] = Axis {
+                size: ROWS,
+                varies: true,
+            };
             let n = self.n();
             let begin = self.bytes.below(size - ROWS + 1);
             return self.keep(value.tensor.slice(at, begin, n), axes, value.elements);
@@ -309,17 +403,28 @@ impl<'g> Builder<'g, '_> {
     fn cat(&mut self) -> Option<()> {
         let (a, b) = (self.any(), self.any());
         let at = self.axis(&a)?;
-        let alike = a.axes.len() == b.axes.len() && (0..a.axes.len()).all(|i| i == at || a.axes[i] == b.axes[i]);
-        let parts = if alike && a.tensor.scalar() == b.tensor.scalar() { [a, b] } else { [a.clone(), a] };
+        let alike = a.axes.len() == b.axes.len()
+            && (0..a.axes.len()).all(|i| i == at || a.axes[i] == b.axes[i]);
+        let parts = if alike && a.tensor.scalar() == b.tensor.scalar() {
+            [a, b]
+        } else {
+            [a.clone(), a]
+        };
         if parts.iter().any(|p| p.axes[at].varies) {
             return None;
         }
         let elements = match (parts[0].elements, parts[1].elements) {
             (Elements::Float { most: a, error: e }, Elements::Float { most: b, error: f }) => {
-                Elements::Float { most: a.max(b), error: e.max(f) }
+                Elements::Float {
+                    most: a.max(b),
+                    error: e.max(f),
+                }
             }
             (Elements::Whole { least: a, most: b }, Elements::Whole { least: c, most: d }) => {
-                Elements::Whole { least: a.min(c), most: b.max(d) }
+                Elements::Whole {
+                    least: a.min(c),
+                    most: b.max(d),
+                }
             }
             (one, other) => unreachable!("{one:?} beside {other:?} in spite of one scalar"),
         };
@@ -327,13 +432,15 @@ impl<'g> Builder<'g, '_> {
         axes[at] = fixed(parts.iter().map(|p| p.axes[at].size).sum());
         self.keep(Tensor::cat(&parts.map(|p| p.tensor), at), axes, elements)
     }
-    /// The axes of values beside each other, if they fit.
+    /// Broadcasts shapes against each other; `None` if they do not match.
     fn beside(shapes: &[&[Axis]]) -> Option<Vec<Axis>> {
         let rank = shapes.iter().map(|s| s.len()).max()?;
         let axis = |back: usize| {
             let mut length = fixed(1);
             for shape in shapes {
-                let Some(&axis) = shape.len().checked_sub(back).and_then(|i| shape.get(i)) else { continue };
+                let Some(&axis) = shape.len().checked_sub(back).and_then(|i| shape.get(i)) else {
+                    continue;
+                };
                 if length == fixed(1) {
                     length = axis;
                 } else if axis != fixed(1) && axis != length {
@@ -361,8 +468,11 @@ impl<'g> Builder<'g, '_> {
                     2 => (x * y, rounded(p * q, e * q + f * p + e * f)),
                     3 => (x.maximum(y), (p.max(q), e.max(f))),
                     4 => (x.minimum(y), (p.max(q), e.max(f))),
-                    // The divisor is at least a half, and its reciprocal's slope below two.
-                    _ => (x / (y * y + 0.5), rounded(2.0 * p, 2.0 * e + 2.0 * p * f + 8.0 * ROUNDING * p)),
+                    // The divisor is at least a half, and the slope of its reciprocal is below two.
+                    _ => (
+                        x / (y * y + 0.5),
+                        rounded(2.0 * p, 2.0 * e + 2.0 * p * f + 8.0 * ROUNDING * p),
+                    ),
                 };
                 self.float(tensor, axes, most, error)
             }
@@ -372,7 +482,11 @@ impl<'g> Builder<'g, '_> {
                 let (tensor, least, most) = match kind {
                     0 => (x + y, a + c, b + d),
                     1 => (x - y, a - d, b - c),
-                    2 => (x * y, products.into_iter().min()?, products.into_iter().max()?),
+                    2 => (
+                        x * y,
+                        products.into_iter().min()?,
+                        products.into_iter().max()?,
+                    ),
                     3 => (x.maximum(y), a.max(c), b.max(d)),
                     4 if a >= 0 && c >= 0 => (x ^ y, 0, bits(b.max(d) + 1) - 1),
                     4 => (x.minimum(y), a.min(c), b.min(d)),
@@ -384,10 +498,12 @@ impl<'g> Builder<'g, '_> {
             _ => None,
         }
     }
-    /// The axes of a tensor that is among the values.
+    /// Returns the axes of a tensor that is among the values.
     fn axes_of(&self, tensor: Tensor<'g>) -> Vec<Axis> {
         let found = self.values.iter().find(|v| v.tensor.id() == tensor.id());
-        found.map(|v| v.axes.clone()).unwrap_or_else(|| unreachable!("{tensor:?} is not among the values"))
+        found
+            .map(|v| v.axes.clone())
+            .unwrap_or_else(|| unreachable!("{tensor:?} is not among the values"))
     }
     fn unary(&mut self) -> Option<()> {
         let kind = self.bytes.below(9);
@@ -395,19 +511,31 @@ impl<'g> Builder<'g, '_> {
         let (x, axes) = (value.tensor, value.axes);
         let slight = 8.0 * ROUNDING;
         let (tensor, most, error) = match kind {
-            // e³ is 20.1; the error counts as much more as the slope at the end.
-            0 if error < 0.01 => (x.maximum(-3.0).minimum(3.0).exp(), 21.0, 21.0 * error * 1.01 + slight * 21.0),
+            // e³ is 20.1; the error grows with the slope at the upper end.
+            0 if error < 0.01 => (
+                x.maximum(-3.0).minimum(3.0).exp(),
+                21.0,
+                21.0 * error * 1.01 + slight * 21.0,
+            ),
             1 => (x.sigmoid(), 1.0, error / 4.0 + slight),
             2 => (x.silu(), most, error * 1.1 + slight * most.max(1.0)),
             3 => (x.softplus(), most + 1.0, error + slight * (most + 1.0)),
             // The slopes of these are at most 1, 2 and 1.5.
-            4 => ((x * x + 0.25).sqrt(), most + 0.5, error + slight * (most + 1.0)),
+            4 => (
+                (x * x + 0.25).sqrt(),
+                most + 0.5,
+                error + slight * (most + 1.0),
+            ),
             5 => ((x * x + 0.5).recip(), 2.0, 2.0 * error + slight * 2.0),
-            6 => ((x * x + 0.5).log(), (most * most + 0.5).ln().max(1.0), 1.5 * error + slight * 10.0),
+            6 => (
+                (x * x + 0.5).log(),
+                (most * most + 0.5).ln().max(1.0),
+                1.5 * error + slight * 10.0,
+            ),
             7 => (-x, most, error),
             _ => (x.maximum(-x), most, error),
         };
-        // A sigmoid's e^-x must not overflow.
+        // The sigmoid's e^-x must not overflow.
         if matches!(kind, 1 | 2) && value_exceeds(value.elements, 60.0) {
             return None;
         }
@@ -416,20 +544,35 @@ impl<'g> Builder<'g, '_> {
     fn reduce(&mut self) -> Option<()> {
         let value = self.any();
         let mask = self.bytes.byte();
-        let gone: Vec<usize> = (0..value.axes.len()).filter(|a| mask >> a & 1 == 1).collect();
+        let gone: Vec<usize> = (0..value.axes.len())
+            .filter(|a| mask >> a & 1 == 1)
+            .collect();
         if gone.is_empty() {
             return None;
         }
         let terms: usize = gone.iter().map(|&a| value.axes[a].size).product();
-        let axes: Vec<Axis> = (0..value.axes.len()).filter(|a| !gone.contains(a)).map(|a| value.axes[a]).collect();
+        let axes: Vec<Axis> = (0..value.axes.len())
+            .filter(|a| !gone.contains(a))
+            .map(|a| value.axes[a])
+            .collect();
         let n = terms as f64;
         match (value.elements, mask & 0x80 != 0) {
-            (Elements::Float { most, error }, false) => {
-                self.float(value.tensor.sum(&gone), axes, n * most, n * error + ROUNDING * n * n * most)
-            }
+            (Elements::Float { most, error }, false) => self.float(
+                value.tensor.sum(&gone),
+                axes,
+                n * most,
+                n * error + ROUNDING * n * n * most,
+            ),
             (Elements::Whole { least, most }, false) => {
                 let (n, tensor) = (terms as i64, value.tensor.sum(&gone));
-                self.keep(tensor, axes, Elements::Whole { least: (n * least).min(least), most: (n * most).max(most) })
+                self.keep(
+                    tensor,
+                    axes,
+                    Elements::Whole {
+                        least: (n * least).min(least),
+                        most: (n * most).max(most),
+                    },
+                )
             }
             (elements, true) => self.keep(value.tensor.max(&gone), axes, elements),
         }
@@ -437,18 +580,35 @@ impl<'g> Builder<'g, '_> {
     fn linear(&mut self) -> Option<()> {
         let encoding = self.bytes.pick(TABLE);
         let rows = 1 + self.bytes.below(40);
-        let fits =
-            |v: &Value<'g>| matches!(v.axes.last(), Some(a) if !a.varies && a.size.is_multiple_of(encoding.elements));
+        let fits = |v: &Value<'g>| matches!(v.axes.last(), Some(a) if !a.varies && a.size.is_multiple_of(encoding.elements));
         let (value, most, error) = match self.any_float() {
             Some(found) if fits(&found.0) => found,
             _ => {
                 let axes = vec![
-                    if self.bytes.below(3) == 0 { Axis { size: ROWS, varies: true } } else { fixed(1) },
+                    if self.bytes.below(3) == 0 {
+                        Axis {
+                            size: ROWS,
+                            varies: true,
+                        }
+                    } else {
+                        fixed(1)
+                    },
                     fixed(encoding.elements.max(32)),
                 ];
                 let dims = self.dims(&axes);
                 let tensor = self.capture.input("x", &dims, Scalar::F32);
-                (Value { tensor, axes, elements: Elements::Float { most: 1.0, error: 0.0 } }, 1.0, 0.0)
+                (
+                    Value {
+                        tensor,
+                        axes,
+                        elements: Elements::Float {
+                            most: 1.0,
+                            error: 0.0,
+                        },
+                    },
+                    1.0,
+                    0.0,
+                )
             }
         };
         let columns = value.axes.last()?.size;
@@ -456,30 +616,55 @@ impl<'g> Builder<'g, '_> {
             return None;
         }
         let weight = self.capture.weight("w", &[rows, columns], encoding);
-        // Beside a weight of f16, activations are rounded to f16: an inexact one to either side.
-        let error = if error > 0.0 { error + most / 1024.0 } else { 0.0 };
+        // For an f16 weight, activations are rounded to f16; an inexact activation may round either
+        // way.
+        let error = if error > 0.0 {
+            error + most / 1024.0
+        } else {
+            0.0
+        };
         let (n, w) = (columns as f64, most_of(encoding));
         let mut axes = value.axes.clone();
         axes.pop();
         axes.push(fixed(rows));
-        self.float(value.tensor.linear(weight), axes, n * most * w, n * error * w + ROUNDING * n * n * most * w)
+        self.float(
+            value.tensor.linear(weight),
+            axes,
+            n * most * w,
+            n * error * w + ROUNDING * n * n * most * w,
+        )
     }
     fn select(&mut self) -> Option<()> {
         let (c, d, a, b) = (self.any(), self.any(), self.any(), self.any());
-        let exact = |v: &Value<'g>| matches!(v.elements, Elements::Whole { .. } | Elements::Float { error: 0.0, .. });
+        let exact = |v: &Value<'g>| {
+            matches!(
+                v.elements,
+                Elements::Whole { .. } | Elements::Float { error: 0.0, .. }
+            )
+        };
         if !exact(&c) || !exact(&d) || c.tensor.scalar() != d.tensor.scalar() {
             return None;
         }
         let axes = Self::beside(&[&c.axes, &d.axes, &a.axes, &b.axes])?;
-        let (Elements::Float { most: p, error: e }, Elements::Float { most: q, error: f }) = (a.elements, b.elements)
+        let (Elements::Float { most: p, error: e }, Elements::Float { most: q, error: f }) =
+            (a.elements, b.elements)
         else {
             return None;
         };
         if axes.iter().map(|a| a.size).product::<usize>() > ELEMENTS {
             return None;
         }
-        let condition = if self.bytes.below(2) == 0 { c.tensor.lt(d.tensor) } else { c.tensor.equals(d.tensor) };
-        self.float(condition.select(a.tensor, b.tensor), axes, p.max(q), e.max(f))
+        let condition = if self.bytes.below(2) == 0 {
+            c.tensor.lt(d.tensor)
+        } else {
+            c.tensor.equals(d.tensor)
+        };
+        self.float(
+            condition.select(a.tensor, b.tensor),
+            axes,
+            p.max(q),
+            e.max(f),
+        )
     }
     fn gather(&mut self) -> Option<()> {
         let value = self.any();
@@ -487,16 +672,31 @@ impl<'g> Builder<'g, '_> {
         if first.varies {
             return None;
         }
-        let axis =
-            if self.bytes.below(3) == 0 { Axis { size: ROWS, varies: true } } else { fixed(1 + self.bytes.below(6)) };
+        let axis = if self.bytes.below(3) == 0 {
+            Axis {
+                size: ROWS,
+                varies: true,
+            }
+        } else {
+            fixed(1 + self.bytes.below(6))
+        };
         let dims = self.dims(&[axis]);
         let slot = self.capture.slot_count();
         let index = self.capture.input("i", &dims, Scalar::I32);
-        self.fills.push((slot, Fill::Whole(-2, first.size as i64 + 2)));
-        let axes = [axis].into_iter().chain(value.axes[1..].iter().copied()).collect();
-        self.keep(value.tensor.gather(index.clamp_index(first.size - 1)), axes, value.elements)
+        self.fills
+            .push((slot, Fill::Whole(-2, first.size as i64 + 2)));
+        let axes = [axis]
+            .into_iter()
+            .chain(value.axes[1..].iter().copied())
+            .collect();
+        self.keep(
+            value.tensor.gather(index.clamp_index(first.size - 1)),
+            axes,
+            value.elements,
+        )
     }
-    /// Rows of one value added to those of another that numbers choose, twice as many as there are, so that some meet.
+    /// Draws a scatter-add of the rows of one value into random rows of
+    /// another. Indices may collide.
     fn scatter(&mut self) -> Option<()> {
         let value = self.any();
         let (&first, rest) = value.axes.split_first()?;
@@ -505,19 +705,28 @@ impl<'g> Builder<'g, '_> {
         }
         let (rows, scalar) = (1 + self.bytes.below(9), value.tensor.scalar());
         let slot = self.capture.slot_count();
-        let index = self.capture.input("i", &[Dim::Size(first.size)], Scalar::I32);
+        let index = self
+            .capture
+            .input("i", &[Dim::Size(first.size)], Scalar::I32);
         self.fills.push((slot, Fill::Whole(-1, rows as i64 + 1)));
-        let axes: Vec<Axis> = [fixed(rows)].into_iter().chain(rest.iter().copied()).collect();
+        let axes: Vec<Axis> = [fixed(rows)]
+            .into_iter()
+            .chain(rest.iter().copied())
+            .collect();
         let none = self.capture.constant(0.0, scalar).expand(&self.dims(&axes));
         let sum = none.scatter_add(value.tensor, index.clamp_index(rows - 1));
         let count = first.size as f64;
         let elements = match value.elements {
-            Elements::Float { most, error } => {
-                Elements::Float { most: most * count, error: error * count + ROUNDING * count * count * most }
-            }
+            Elements::Float { most, error } => Elements::Float {
+                most: most * count,
+                error: error * count + ROUNDING * count * count * most,
+            },
             Elements::Whole { least, most } => {
                 let count = first.size as i64;
-                Elements::Whole { least: least.min(0) * count, most: most.max(0) * count }
+                Elements::Whole {
+                    least: least.min(0) * count,
+                    most: most.max(0) * count,
+                }
             }
         };
         self.keep(sum, axes, elements)
@@ -536,22 +745,41 @@ impl<'g> Builder<'g, '_> {
                 self.keep(whole, value.axes, Elements::Whole { least: -most, most })
             }
             Elements::Float { most, error } => {
-                let (scalar, step) = if kind == 0 { (Scalar::F16, 1024.0) } else { (Scalar::BF16, 128.0) };
-                let error = if error > 0.0 { error + most / step } else { 0.0 };
-                self.float(value.tensor.cast(scalar).cast(Scalar::F32), value.axes, most * 1.01, error)
+                let (scalar, step) = if kind == 0 {
+                    (Scalar::F16, 1024.0)
+                } else {
+                    (Scalar::BF16, 128.0)
+                };
+                let error = if error > 0.0 {
+                    error + most / step
+                } else {
+                    0.0
+                };
+                self.float(
+                    value.tensor.cast(scalar).cast(Scalar::F32),
+                    value.axes,
+                    most * 1.01,
+                    error,
+                )
             }
         }
     }
-    /// Rows written to a state, which is read afterwards.
+    /// Draws an assignment of rows to a state, which is read afterwards.
     fn assign(&mut self) -> Option<()> {
         let (value, most, error) = self.any_float()?;
-        let [rows, width] = value.axes[..] else { return None };
+        let [rows, width] = value.axes[..] else {
+            return None;
+        };
         if rows.size > 8 || width.varies {
             return None;
         }
         let half = self.bytes.below(2) == 1;
         let scalar = if half { Scalar::F16 } else { Scalar::F32 };
-        let error = if half && error > 0.0 { error + most / 1024.0 } else { error };
+        let error = if half && error > 0.0 {
+            error + most / 1024.0
+        } else {
+            error
+        };
         self.moves = true;
         let position = self.capture.var("pos", 0, POSITION);
         let axes = vec![fixed(POSITION + 8), width];
@@ -559,16 +787,29 @@ impl<'g> Builder<'g, '_> {
         if axes[0].size * width.size > ELEMENTS || error > WORST {
             return None;
         }
-        let state = self.capture.state("state", &dims, scalar).assign(value.tensor.cast(scalar), position);
+        let state = self
+            .capture
+            .state("state", &dims, scalar)
+            .assign(value.tensor.cast(scalar), position);
         self.capture.output_state(state);
         self.error = self.error.max(error);
         self.float(state.cast(Scalar::F32), axes, most.max(1.0) * 1.01, error)
     }
-    /// Attention of exact inputs.
+    /// Draws attention over exact inputs.
     fn attention(&mut self) -> Option<()> {
         let (groups, shared) = (1 + self.bytes.below(3), 1 + self.bytes.below(3));
-        let (depth, out) = (self.bytes.pick(&[4, 8, 12, 32]), self.bytes.pick(&[4, 5, 8, 16]));
-        let tokens = if self.bytes.below(2) == 0 { Axis { size: ROWS, varies: true } } else { fixed(1) };
+        let (depth, out) = (
+            self.bytes.pick(&[4, 8, 12, 32]),
+            self.bytes.pick(&[4, 5, 8, 16]),
+        );
+        let tokens = if self.bytes.below(2) == 0 {
+            Axis {
+                size: ROWS,
+                varies: true,
+            }
+        } else {
+            fixed(1)
+        };
         let heads = groups * shared;
         let rows = POSITION + ROWS + 3;
         self.moves = true;
@@ -580,7 +821,11 @@ impl<'g> Builder<'g, '_> {
         let q = input("q", &[tokens, fixed(heads), fixed(depth)]);
         let k = input("k", &[fixed(rows), fixed(groups), fixed(depth)]);
         let v = input("v", &[fixed(rows), fixed(groups), fixed(out)]);
-        let n = if tokens.varies { self.capture.var("n", 1, ROWS) } else { self.capture.int(1) };
+        let n = if tokens.varies {
+            self.capture.var("n", 1, ROWS)
+        } else {
+            self.capture.int(1)
+        };
         let y = q.attention(k, v, position, position + n, 0.5);
         self.float(y, vec![tokens, fixed(heads), fixed(out)], 1.0, 1e-5)
     }

@@ -1,63 +1,68 @@
-//! What families of decoders differ in.
+//! Differences between families of plain decoders.
 
 use super::super::attention::Norms;
-use super::super::moe::Kind;
+use super::super::moe::ExpertKind;
 use gristmill_tensor::nn::{Glu, Pairing};
 
-/// What distinguishes a family of decoders.
+/// Structural options of a family of plain decoders.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Family {
-    /// `general.architecture`.
+    /// Value of `general.architecture`.
     pub name: &'static str,
-    /// Which elements of a head rotate together.
+    /// Which elements of a head form a rotated pair in RoPE.
     pub pairing: Pairing,
-    /// Norms of queries and keys.
+    /// RMS norms of queries and keys.
     pub norms: Norms,
-    /// Have queries, keys and values biases?
+    /// Requires biases of queries, keys and values.
     pub biases: bool,
-    /// What experts are, where feed-forwards are experts.
-    pub experts: Option<Kind>,
-    /// What a dense feed-forward does with gate and up.
+    /// Kind of experts in the layers that are mixtures of experts.
+    pub experts: Option<ExpertKind>,
+    /// Gated activation of dense feed-forwards.
     pub glu: Glu,
-    /// Has the matrix of `ffn_up` the rows of the gate before its own?
+    /// `ffn_up` holds the rows of the gate, then those of the up projection.
     pub fused_gate: bool,
-    /// The norm of what a feed-forward reads.
+    /// Name of the tensor that normalises the feed-forward's input.
     pub ffn_norm: &'static str,
-    /// Has what attention and feed-forward read norms, `attn_norm` and that of `ffn_norm`?
+    /// Normalises the inputs of attention (`attn_norm`) and feed-forward (`ffn_norm`).
     pub pre_norms: bool,
-    /// Has what attention and feed-forward give norms of its own, `post_attention_norm` and `post_ffw_norm`?
+    /// Normalises the outputs: `post_attention_norm` and `post_ffw_norm`.
     pub post_norms: bool,
-    /// Are rows of the embedding multiplied by the root of their width?
+    /// Multiplies embedding rows by the square root of their width.
     pub scaled_embedding: bool,
-    /// Does the file say factors: on rows of the embedding, on scores, on what is added to rows, and what logits are divided by?
+    /// Reads scale factors from the file: embedding, attention scores, residual additions, and
+    /// a divisor of logits.
     pub factors: bool,
-    /// Has attention sinks?
+    /// The attention has sinks (`attn_sinks`).
     pub sinks: bool,
-    /// Of a model of so many layers, which is known by them, scores are divided by the root of a row's width for each head, not of a key's.
+    /// Layer count of the one model size whose scores are divided by `sqrt(d / heads)` instead of
+    /// `sqrt(key)`. The layer count identifies the size, as in llama.cpp.
     pub divided_by_rows: Option<usize>,
-    /// The soft cap of scores where the file does not say one, if scores have one at all.
+    /// Default soft cap of attention scores; `None` if the family has no soft cap.
     pub score_cap: Option<f64>,
-    /// The soft cap of logits where the file does not say one, if there is one.
+    /// Default soft cap of logits; `None` if the family has none.
     pub logit_cap: Option<f64>,
-    /// What windows are, where layers have them.
+    /// Sliding windows of the family, if any layer has one.
     pub windows: Option<Windows>,
 }
 
-/// Layers whose tokens see the last `attention.sliding_window` positions alone.
+/// Sliding windows of a family; window length from `attention.sliding_window`.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Windows {
-    /// Every so many layers the last sees all positions, unless `attention.sliding_window_pattern` says which do.
+    /// The last layer of every `period` attends to all positions, the others to the window. The key
+    /// `attention.sliding_window_pattern` overrides this.
     pub period: usize,
-    /// Positions that these see where `attention.sliding_window` does not say it; 0: all.
+    /// Default window length in positions, used without `attention.sliding_window`;
+    /// 0 means no window.
     pub size: u32,
-    /// Are their rotations scaled as those of other layers are?
+    /// Applies the file's RoPE scaling to windowed layers too.
     pub scaled: bool,
-    /// The base of their rotations where `rope.freq_base_swa` does not say one, if it is not that of other layers.
+    /// Default RoPE base of windowed layers, used without `rope.freq_base_swa`; `None` means the
+    /// base of the other layers.
     pub base: Option<f64>,
 }
 
 impl Family {
-    /// Of a name, with none of the parts that some have.
+    /// Creates a family without any optional part.
     pub const fn plain(name: &'static str, pairing: Pairing) -> Family {
         let (norms, experts, glu) = (Norms::No, None, Glu::Swiglu);
         Family {

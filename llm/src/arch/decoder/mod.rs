@@ -1,35 +1,51 @@
-//! Plain decoders: grouped attention and a gated feed-forward or experts, each added to the rows that it reads. Families differ in what
-//! [`Family`] says.
+//! Plain decoders: grouped-query attention and a gated feed-forward or experts, each with a
+//! residual addition. [`Family`] holds the differences between families.
 
 mod family;
 mod hyper;
 
-use super::attention::Parts;
+use super::attention::QkvTensors;
 use super::cache::CacheSpec;
-use super::ends::Ends;
+use super::embed_head::EmbedAndHead;
 use super::feed_forward;
 use super::moe;
 use super::rope::RopeTable;
 use super::step::StepBuilder;
-use super::tensors::{Checked, Table, TensorSpec, Weights};
+use super::tensors::{Checked, LayerWeights, TensorSpec, TensorTable};
 use super::{Bind, Model, ModelInfo, Result, Tensors};
 use crate::gguf::{Metadata, Role};
 pub(super) use family::{Family, Windows};
 use gristmill_tensor::nn;
-use hyper::{Hyper, Rope};
+use hyper::{DecoderHparams, Rope};
 
 impl Family {
-    /// The table of tensors of a model with these hyper-parameters, in the order of files.
-    fn tensors(&self, h: &Hyper, there: &dyn Tensors) -> Vec<TensorSpec> {
-        let mut t = Table::new(there);
-        t.ends(h.vocabulary, h.d);
-        for name in ["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"] {
+    /// Returns the table of tensors for these hyper-parameters, in file order.
+    fn tensors(&self, h: &DecoderHparams, there: &dyn Tensors) -> Vec<TensorSpec> {
+        let mut t = TensorTable::new(there);
+        t.embed_and_head(h.vocabulary, h.d);
+        for name in [
+            "rope_freqs.weight",
+            "rope_factors_long.weight",
+            "rope_factors_short.weight",
+        ] {
             t.optional(name, Role::Norm, &[h.attention.rotated / 2]);
         }
         for layer in 0..h.layers {
             t.block(layer);
-            let &Family { pre_norms: before, norms, biases, sinks, .. } = self;
-            let parts = Parts { before, norms, biases, sinks, keys_as_values: false };
+            let &Family {
+                pre_norms: before,
+                norms,
+                biases,
+                sinks,
+                ..
+            } = self;
+            let parts = QkvTensors {
+                before,
+                norms,
+                biases,
+                sinks,
+                keys_as_values: false,
+            };
             h.attention.tensors(&mut t, h.d, parts);
             if self.post_norms {
                 t.need("post_attention_norm.weight", Role::Norm, &[h.d]);
@@ -45,13 +61,13 @@ impl Family {
         }
         t.finish()
     }
-    /// The table of tensors that a model of this metadata has: see [`super::Architecture::tensors`].
+    /// Returns the tensor table for this metadata: see [`super::Architecture::tensors`].
     pub fn table(&self, metadata: &Metadata, there: &dyn Tensors) -> Result<Vec<TensorSpec>> {
-        Ok(self.tensors(&Hyper::read(self, metadata, there)?, there))
+        Ok(self.tensors(&DecoderHparams::read(self, metadata, there)?, there))
     }
-    /// The model of a file.
+    /// Loads a model of this family from metadata and tensors.
     pub fn load(&self, metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>> {
-        let hyper = Hyper::read(self, metadata, tensors)?;
+        let hyper = DecoderHparams::read(self, metadata, tensors)?;
         let h = &hyper;
         let info = ModelInfo {
             architecture: self.name,
@@ -64,14 +80,23 @@ impl Family {
         };
         let checked = Checked::new(self.tensors(h, tensors), h.layers, tensors)?;
         let rope = Rope::read(self, metadata, h, tensors)?;
-        let caches = (0..h.layers).map(|layer| h.attention_of(layer).cache()).collect();
-        Ok(Box::new(Decoder { hyper, info, tensors: checked, caches, rope, family: *self }))
+        let caches = (0..h.layers)
+            .map(|layer| h.attention_of(layer).cache())
+            .collect();
+        Ok(Box::new(Decoder {
+            hyper,
+            info,
+            tensors: checked,
+            caches,
+            rope,
+            family: *self,
+        }))
     }
 }
 
-/// A model of one of these families.
+/// A loaded model of a plain decoder family.
 struct Decoder {
-    hyper: Hyper,
+    hyper: DecoderHparams,
     info: ModelInfo,
     tensors: Checked,
     caches: Vec<CacheSpec>,
@@ -94,8 +119,13 @@ impl Model for Decoder {
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;
-        let plain = Ends::plain(h.layers, h.d, h.vocabulary, h.eps);
-        let ends = Ends { embedding_scale: h.factors.embedding, logit_scale: h.factors.logits, cap: h.cap, ..plain };
+        let plain = EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps);
+        let ends = EmbedAndHead {
+            embedding_scale: h.factors.embedding,
+            logit_scale: h.factors.logits,
+            cap: h.cap,
+            ..plain
+        };
         ends.embed(step, &self.tensors.globals);
         for (layer, weights) in self.tensors.blocks.iter().enumerate() {
             block(step, &self.family, h, weights, layer);
@@ -104,8 +134,14 @@ impl Model for Decoder {
     }
 }
 
-/// Block `layer`: hidden rows `[n, d]` and the cache to hidden rows and the cache with the rows of these tokens.
-fn block(step: &mut StepBuilder, family: &Family, h: &Hyper, w: &Weights, layer: usize) {
+/// Builds block `layer`: maps hidden rows `[n, d]` to hidden rows and updates the KV cache.
+fn block(
+    step: &mut StepBuilder,
+    family: &Family,
+    h: &DecoderHparams,
+    w: &LayerWeights,
+    layer: usize,
+) {
     let routed = w.has("ffn_gate_inp.weight");
     let attention = h.attention_of(layer);
     let part = match (routed, attention.window.is_some()) {
@@ -116,7 +152,13 @@ fn block(step: &mut StepBuilder, family: &Family, h: &Hyper, w: &Weights, layer:
     };
     step.call(part, |s| {
         let x = s.hidden(layer, h.d);
-        let normed = |there, y, name| if there { nn::rms_norm(y, s.weight(w, name), h.eps) } else { y };
+        let normed = |there, y, name| {
+            if there {
+                nn::rms_norm(y, s.weight(w, name), h.eps)
+            } else {
+                y
+            }
+        };
         let (pre, post) = (family.pre_norms, family.post_norms);
         let a = attention.write(s, w, layer, normed(pre, x, "attn_norm.weight"));
         let factor = h.factors.residual;
@@ -127,6 +169,10 @@ fn block(step: &mut StepBuilder, family: &Family, h: &Hyper, w: &Weights, layer:
             Some(experts) if routed => moe::experts(s, experts, w, y),
             _ => feed_forward::dense(s, w, family.glu, y),
         };
-        s.output("y", Bind::Hidden(layer + 1), added(x, normed(post, ffn, "post_ffw_norm.weight")));
+        s.output(
+            "y",
+            Bind::Hidden(layer + 1),
+            added(x, normed(post, ffn, "post_ffw_norm.weight")),
+        );
     });
 }

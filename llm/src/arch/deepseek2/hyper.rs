@@ -1,104 +1,120 @@
-//! Hyper-parameters: read from metadata, checked once, plain numbers from then on.
+//! Hyper-parameters of `deepseek2`: read from metadata and validated once.
 
 use super::super::cache::Component;
-use super::super::moe::{Experts, Gating, Kind};
+use super::super::moe::{ExpertKind, Experts, Gating};
 use super::super::reader::Reader;
 use super::super::rope::Scaling;
 use super::super::{Error, Result, Tensors};
 use crate::gguf::Metadata;
 
-/// `general.architecture`.
+/// Value of `general.architecture`.
 pub(super) const NAME: &str = "deepseek2";
 
-/// What a model is, in numbers.
+/// Hyper-parameters of a `deepseek2` model.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Hyper {
-    /// Layers, without blocks for draft tokens.
+pub struct DeepseekHparams {
+    /// Number of layers, without blocks for draft tokens.
     pub layers: usize,
-    /// The first of them that are dense.
+    /// Number of leading layers with a dense feed-forward.
     pub dense: usize,
     /// Width of a hidden row.
     pub d: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: usize,
     /// Width of the query latent; `None` where queries are projected directly.
     pub q_rank: Option<usize>,
     /// Width of the key–value latent.
     pub kv_rank: usize,
-    /// Width of a head's part without position.
+    /// Width of a head's part without RoPE.
     pub nope: usize,
-    /// Width of its rotated part.
+    /// Width of a head's part with RoPE.
     pub rope: usize,
-    /// Width of a head's value.
+    /// Width of a value head.
     pub value: usize,
-    /// Are key and value matrices apart (`attn_k_b`, `attn_v_b`), rather than one `attn_kv_b`?
+    /// True if key and value matrices are separate (`attn_k_b`, `attn_v_b`),
+    /// false for one `attn_kv_b`.
     pub split: bool,
-    /// Width of a dense feed-forward, per layer.
+    /// Width of the dense feed-forward of each layer.
     pub ff: Vec<usize>,
     /// Mixture of experts, if there is one.
     pub experts: Option<Experts>,
-    /// Rows of the embedding.
+    /// Number of rows of the embedding.
     pub vocabulary: usize,
-    /// Context the model was made for, in tokens.
+    /// Training context length in tokens.
     pub context: usize,
-    /// Added to the mean square in norms.
+    /// Epsilon of the RMS norms.
     pub eps: f64,
-    /// The same in the norms of the latents. Equal to `eps` as in llama.cpp; transformers takes 1e-6 whatever the
-    /// configuration says.
+    /// Epsilon of the RMS norms of latents. Equal to `eps`, as in llama.cpp; transformers
+    /// always uses 1e-6.
     pub latent_eps: f64,
-    /// Rope base.
+    /// Base of the RoPE frequencies.
     pub base: f64,
-    /// Rope scaling.
+    /// RoPE scaling for long contexts.
     pub scaling: Scaling,
-    /// Factor on every cosine and sine.
+    /// Factor on every cosine and sine of the RoPE table.
     pub magnitude: f64,
     /// Factor on attention scores.
     pub score_scale: f64,
-    /// Remarks that a user should see.
+    /// Warnings about the file, to be shown to the user.
     pub warnings: Vec<String>,
 }
 
-impl Hyper {
-    /// Reads and checks them. Tensors tell what metadata leaves open: how queries are projected, the vocabulary, and the
-    /// gating of files that lack its key.
+impl DeepseekHparams {
+    /// Reads and validates the hyper-parameters.
+    ///
+    /// Tensors supply what metadata lacks: the form of the query projection, the vocabulary, and
+    /// the gating of files without that key.
     ///
     /// # Errors
-    /// When a key is missing, of the wrong type or out of bounds, or asks for something not implemented.
-    pub fn read(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Hyper> {
+    /// Returns an error if a key is missing, has the wrong type, is out of bounds, or requests a
+    /// feature that is not implemented.
+    pub fn read(metadata: &Metadata, tensors: &dyn Tensors) -> Result<DeepseekHparams> {
         let r = Reader::new(metadata, NAME);
         let layers = r.layers()?;
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
         let heads = r.heads(layers)?;
 
-        let lengths = |k: &str, v: &str| Ok::<_, Error>((r.size_or(k, Some(0))?, r.size_or(v, Some(0))?));
-        let mla = lengths("attention.key_length_mla", "attention.value_length_mla")?;
-        let split = mla.0 > 0 && mla.1 > 0;
-        let (key, value) =
-            if split { mla } else { (r.size("attention.key_length")?, r.size("attention.value_length")?) };
+        let HeadWidths { key, value, split } = HeadWidths::read(&r)?;
         let rope = r.size("rope.dimension_count")?;
-        r.check("rope.dimension_count", rope, rope.is_multiple_of(2) && rope < key, "even and below the key length")?;
+        r.check(
+            "rope.dimension_count",
+            rope,
+            rope.is_multiple_of(2) && rope < key,
+            "even and below the key length",
+        )?;
         let direct = tensors.find("blk.0.attn_q.weight").is_some();
-        let q_rank = if direct { None } else { Some(r.size("attention.q_lora_rank")?) };
+        let q_rank = if direct {
+            None
+        } else {
+            Some(r.size("attention.q_lora_rank")?)
+        };
 
         let vocabulary = r.vocabulary(tensors)?;
-        if let Some(v) = r.float("attention.temperature_scale")?.filter(|&v| v != 0.0) {
+        if let Some(v) = r
+            .float("attention.temperature_scale")?
+            .filter(|&v| v != 0.0)
+        {
             return r.unsupported("attention.temperature_scale", v);
         }
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
 
-        let gating = usual_gating(layers, vocabulary, tensors);
-        let experts = Experts::read(&r, &Kind { gating, weighting: None, ..Kind::SOFTMAX })?;
+        let experts = experts(&r, usual_gating(layers, vocabulary, tensors))?;
         let dense = match experts {
             None => layers,
             Some(_) => r.size_or("leading_dense_block_count", Some(0))?.min(layers),
         };
         let ff = r.each("feed_forward_length", layers)?;
-        r.check("feed_forward_length", 0, ff[..dense].iter().all(|&f| f > 0), "positive in dense layers")?;
+        r.check(
+            "feed_forward_length",
+            0,
+            ff[..dense].iter().all(|&f| f > 0),
+            "positive in dense layers",
+        )?;
 
         let base = r.positive("rope.freq_base", 10000.0)?;
         let scaling = Scaling::read(&r, context, base)?;
         let stretch = Stretch::read(&r, &scaling)?;
-        Ok(Hyper {
+        Ok(DeepseekHparams {
             layers,
             dense,
             d,
@@ -122,31 +138,63 @@ impl Hyper {
             warnings: stretch.warning.into_iter().collect(),
         })
     }
-    /// Width of a row of the cache: the latent, then the rotated key.
+    /// Returns the width of a row of the latent KV cache: the latent, then the rotated key.
     pub fn cached(&self) -> usize {
         self.kv_rank + self.rope
     }
-    /// That row.
+    /// Returns the component of the latent KV cache.
     pub(super) fn cache(&self) -> Component {
         Component::new("cache", self.cached())
     }
 }
 
-/// What attention is given where YaRN stretches a context, if it does.
+/// Widths of the keys and values of a head.
+struct HeadWidths {
+    key: usize,
+    value: usize,
+    /// As in [`DeepseekHparams::split`].
+    split: bool,
+}
+
+impl HeadWidths {
+    /// Reads the widths of MLA, or, in files without these, the plain ones.
+    fn read(r: &Reader) -> Result<HeadWidths> {
+        let lengths =
+            |k: &str, v: &str| Ok::<_, Error>((r.size_or(k, Some(0))?, r.size_or(v, Some(0))?));
+        let mla = lengths("attention.key_length_mla", "attention.value_length_mla")?;
+        let split = mla.0 > 0 && mla.1 > 0;
+        let (key, value) = if split {
+            mla
+        } else {
+            (
+                r.size("attention.key_length")?,
+                r.size("attention.value_length")?,
+            )
+        };
+        Ok(HeadWidths { key, value, split })
+    }
+}
+
+/// Factors that YaRN applies to attention.
 struct Stretch {
     /// Factor on every cosine and sine.
     magnitude: f64,
-    /// Factor on scores, beside that of a key's width.
+    /// Factor on scores, in addition to that of the key width.
     scores: f64,
-    /// What a user should know of a file that does not say enough.
+    /// Warning for files without the multiplier's key.
     warning: Option<String>,
 }
 
 impl Stretch {
-    /// Without the multiplier's key cosine and sine grow, and scores with them, as in llama.cpp; with it they keep their size.
+    /// Reads the factors. Without `yarn_log_multiplier` cosine and sine grow, and scores with them,
+    /// as in llama.cpp; with it their magnitude is 1.
     fn read(r: &Reader, scaling: &Scaling) -> Result<Stretch> {
         let &Scaling::Yarn { factor, .. } = scaling else {
-            return Ok(Stretch { magnitude: 1.0, scores: 1.0, warning: None });
+            return Ok(Stretch {
+                magnitude: 1.0,
+                scores: 1.0,
+                warning: None,
+            });
         };
         let multiplier = r.float("rope.scaling.yarn_log_multiplier")?;
         let warning = multiplier.is_none().then(|| {
@@ -155,16 +203,42 @@ impl Stretch {
                  its answers will be worse than they should be"
             )
         });
-        let magnitude = if multiplier.is_none() { 1.0 + 0.1 * factor.ln() } else { 1.0 };
+        let magnitude = if multiplier.is_none() {
+            1.0 + 0.1 * factor.ln()
+        } else {
+            1.0
+        };
         let m = 1.0 + multiplier.unwrap_or(0.1) * factor.ln();
-        let user = r.positive("rope.scaling.attn_factor", 1.0)? * r.positive("rope.scaling.yarn_attn_factor", 1.0)?;
-        Ok(Stretch { magnitude, scores: (m * user).powi(2), warning })
+        let user = r.positive("rope.scaling.attn_factor", 1.0)?
+            * r.positive("rope.scaling.yarn_attn_factor", 1.0)?;
+        Ok(Stretch {
+            magnitude,
+            scores: (m * user).powi(2),
+            warning,
+        })
     }
 }
 
-/// The gating of files that lack its key. The first files of GLM-4.7-Flash do; only sigmoid routers have a selection bias.
+/// Reads the mixture of experts, if there is one; `gating` is the default.
+fn experts(r: &Reader, gating: Gating) -> Result<Option<Experts>> {
+    Experts::read(
+        r,
+        &ExpertKind {
+            gating,
+            weighting: None,
+            ..ExpertKind::SOFTMAX
+        },
+    )
+}
+
+/// Returns the gating of files without that key, such as the first files of GLM-4.7-Flash. Only
+/// sigmoid routers have a selection bias.
 fn usual_gating(layers: usize, vocabulary: usize, tensors: &dyn Tensors) -> Gating {
     let biased = (0..layers).any(|l| tensors.find(&format!("blk.{l}.exp_probs_b.bias")).is_some());
     let glm = matches!(layers, 47 | 48) && vocabulary == 154_880;
-    if biased || glm { Gating::Sigmoid } else { Gating::Softmax }
+    if biased || glm {
+        Gating::Sigmoid
+    } else {
+        Gating::Softmax
+    }
 }

@@ -1,5 +1,7 @@
-//! `deepseek2`: latent attention (MLA) with dense or mixture-of-experts feed-forwards. DeepSeek-V2 and V3, GLM-4.7-Flash,
-//! Youtu-LLM, Kimi-K2 and Moonlight are this one graph with different numbers: `docs/deepseek2.md`.
+//! `deepseek2`: multi-head latent attention (MLA) with dense or mixture-of-experts feed-forwards.
+//!
+//! DeepSeek-V2 and V3, GLM-4.7-Flash, Youtu-LLM, Kimi-K2 and Moonlight share this graph and differ
+//! in hyper-parameters only: `docs/deepseek2.md`.
 
 pub mod hyper;
 mod layer;
@@ -7,38 +9,46 @@ mod summary;
 mod tensors;
 
 use super::cache::CacheSpec;
-use super::ends::Ends;
+use super::embed_head::EmbedAndHead;
 use super::rope::{RopeTable, frequencies};
 use super::step::StepBuilder;
 use super::tensors::{Checked, TensorSpec};
 use super::{Architecture, Model, ModelInfo, Result, Tensors};
-pub use hyper::Hyper;
+pub use hyper::DeepseekHparams;
 use hyper::NAME;
 
-/// This architecture.
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: NAME,
-    load: |metadata, tensors| Ok(Box::new(Deepseek2::new(Hyper::read(metadata, tensors)?, tensors)?)),
-    tensors: |metadata, there| Ok(tensors::table(&Hyper::read(metadata, there)?, there)),
+    load: |metadata, tensors| {
+        Ok(Box::new(Deepseek2::new(
+            DeepseekHparams::read(metadata, tensors)?,
+            tensors,
+        )?))
+    },
+    tensors: |metadata, there| {
+        Ok(tensors::table(
+            &DeepseekHparams::read(metadata, there)?,
+            there,
+        ))
+    },
 };
 
-/// A model of this architecture.
+/// A loaded `deepseek2` model.
 #[derive(Clone, Debug)]
 pub struct Deepseek2 {
-    /// What it is, in numbers.
-    hyper: Hyper,
+    hyper: DeepseekHparams,
     info: ModelInfo,
     tensors: Checked,
     caches: Vec<CacheSpec>,
 }
 
 impl Deepseek2 {
-    /// A model of these hyper-parameters, whose tensors are checked against them. Blocks for draft tokens and tensors it
-    /// does not know are ignored.
+    /// Creates a model and checks its tensors against the hyper-parameters. Ignores blocks for
+    /// draft tokens and unknown tensors.
     ///
     /// # Errors
-    /// When a tensor is missing or has other dims.
-    pub fn new(hyper: Hyper, tensors: &dyn Tensors) -> Result<Deepseek2> {
+    /// Returns an error if a tensor is missing or has other dims.
+    pub fn new(hyper: DeepseekHparams, tensors: &dyn Tensors) -> Result<Deepseek2> {
         let h = &hyper;
         let info = ModelInfo {
             architecture: NAME,
@@ -49,12 +59,23 @@ impl Deepseek2 {
             summary: summary::summary(h),
             warnings: h.warnings.clone(),
         };
-        let caches = vec![CacheSpec { components: vec![h.cache()], ..CacheSpec::default() }; h.layers];
+        let caches = vec![
+            CacheSpec {
+                components: vec![h.cache()],
+                ..CacheSpec::default()
+            };
+            h.layers
+        ];
         let tensors = Checked::new(tensors::table(h, tensors), h.layers, tensors)?;
-        Ok(Deepseek2 { hyper, info, tensors, caches })
+        Ok(Deepseek2 {
+            hyper,
+            info,
+            tensors,
+            caches,
+        })
     }
-    /// What it is, in numbers.
-    pub fn hyper(&self) -> &Hyper {
+    /// Returns the validated hyper-parameters.
+    pub fn hyper(&self) -> &DeepseekHparams {
         &self.hyper
     }
 }
@@ -72,11 +93,14 @@ impl Model for Deepseek2 {
     fn rope_tables(&self, _: usize) -> Vec<RopeTable> {
         let h = &self.hyper;
         let frequencies = frequencies(h.rope, h.base, h.scaling);
-        vec![RopeTable { magnitude: h.magnitude, ..RopeTable::new(frequencies) }]
+        vec![RopeTable {
+            magnitude: h.magnitude,
+            ..RopeTable::new(frequencies)
+        }]
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;
-        let ends = Ends::plain(h.layers, h.d, h.vocabulary, h.eps);
+        let ends = EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps);
         ends.embed(step, &self.tensors.globals);
         for (layer, weights) in self.tensors.blocks.iter().enumerate() {
             layer::block(step, h, weights, layer);

@@ -1,14 +1,14 @@
-//! The tensors of a model of these hyper-parameters.
+//! Tensor table of a `deepseek2` model.
 
-use super::super::tensors::{Table, TensorSpec};
+use super::super::tensors::{TensorSpec, TensorTable};
 use super::super::{Tensors, feed_forward};
-use super::hyper::Hyper;
+use super::hyper::DeepseekHparams;
 use crate::gguf::Role;
 
-/// All of them, in the order of files. Of tensors whose absence has a meaning, those that are there.
-pub(super) fn table(h: &Hyper, there: &dyn Tensors) -> Vec<TensorSpec> {
-    let mut t = Table::new(there);
-    t.ends(h.vocabulary, h.d);
+/// Lists all tensors in file order. Optional tensors are listed only if the file has them.
+pub(super) fn table(h: &DeepseekHparams, there: &dyn Tensors) -> Vec<TensorSpec> {
+    let mut t = TensorTable::new(there);
+    t.embed_and_head(h.vocabulary, h.d);
     for layer in 0..h.layers {
         t.block(layer);
         attention(h, &mut t);
@@ -21,7 +21,7 @@ pub(super) fn table(h: &Hyper, there: &dyn Tensors) -> Vec<TensorSpec> {
     t.finish()
 }
 
-fn attention(h: &Hyper, t: &mut Table) {
+fn attention(h: &DeepseekHparams, t: &mut TensorTable) {
     let (d, heads, latent) = (h.d, h.heads, h.kv_rank);
     let q = heads * (h.nope + h.rope);
     t.need("attn_norm.weight", Role::Norm, &[d]);
@@ -39,7 +39,11 @@ fn attention(h: &Hyper, t: &mut Table) {
         t.need("attn_k_b.weight", Role::Matrix, &[heads, latent, h.nope]);
         t.need("attn_v_b.weight", Role::Matrix, &[heads, h.value, latent]);
     } else {
-        t.need("attn_kv_b.weight", Role::Matrix, &[heads * (h.nope + h.value), latent]);
+        t.need(
+            "attn_kv_b.weight",
+            Role::Matrix,
+            &[heads * (h.nope + h.value), latent],
+        );
     }
     t.need("attn_output.weight", Role::Matrix, &[d, heads * h.value]);
 }

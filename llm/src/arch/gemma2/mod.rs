@@ -1,4 +1,5 @@
-//! `gemma2`: Gemma 2. Every other layer sees a window; soft caps of scores and of logits; norms on both sides of attention and feed-forward; GeGLU.
+//! `gemma2`: Gemma 2. Alternating sliding windows, soft caps of scores and logits, pre- and
+//! post-norms, GeGLU.
 
 use super::Architecture;
 use super::decoder::{Family, Windows};
@@ -11,10 +12,17 @@ const FAMILY: Family = Family {
     divided_by_rows: Some(46),
     score_cap: Some(50.0),
     logit_cap: Some(30.0),
-    windows: Some(Windows { period: 2, size: 4096, scaled: true, base: None }),
+    windows: Some(Windows {
+        period: 2,
+        size: 4096,
+        scaled: true,
+        base: None,
+    }),
     ..Family::plain("gemma2", Pairing::Halves)
 };
 
-/// This architecture.
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

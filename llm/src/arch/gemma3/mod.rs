@@ -1,4 +1,5 @@
-//! `gemma3`: Gemma 3. Five of six layers see a window, with rotations of their own; norms on both sides of attention and feed-forward; GeGLU.
+//! `gemma3`: Gemma 3. Sliding windows with their own RoPE base in five of six layers, pre- and
+//! post-norms, GeGLU.
 
 use super::Architecture;
 use super::attention::Norms;
@@ -11,10 +12,17 @@ const FAMILY: Family = Family {
     post_norms: true,
     scaled_embedding: true,
     divided_by_rows: Some(62),
-    windows: Some(Windows { period: 6, size: 0, scaled: false, base: Some(10_000.0) }),
+    windows: Some(Windows {
+        period: 6,
+        size: 0,
+        scaled: false,
+        base: Some(10_000.0),
+    }),
     ..Family::plain("gemma3", Pairing::Halves)
 };
 
-/// This architecture.
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

@@ -1,25 +1,27 @@
-//! A block: attention and a feed-forward, with experts beside it perhaps, each normed and added to the rows that it reads; then what the layer makes of its
-//! own numbers of each token, and a factor on all of it.
+//! A block of `gemma4`: attention, then a feed-forward with optional experts, each with pre- and
+//! post-norms and a residual addition. Then comes the optional per-layer token input, and a scale
+//! of the output.
 
-use super::super::step::{Step, StepBuilder};
-use super::super::tensors::Weights;
+use super::super::step::{StepBuilder, StepFunction};
+use super::super::tensors::LayerWeights;
 use super::super::{Bind, feed_forward, moe};
-use super::hyper::Hyper;
+use super::hyper::Gemma4Hparams;
 use gristmill_tensor::dims;
 use gristmill_tensor::nn::{self, Glu};
 use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 use std::f64::consts::FRAC_1_SQRT_2;
 
-/// What each layer gets of every token, of ids and of the embedding: `[n, layers·input]`.
-pub(super) fn inputs(step: &mut StepBuilder, h: &Hyper, globals: &Weights) {
+/// Builds the per-layer inputs from token ids and the embedding: `[n, layers·input]`.
+pub(super) fn inputs(step: &mut StepBuilder, h: &Gemma4Hparams, globals: &LayerWeights) {
     step.call("inputs", |s| {
         let n = s.tokens();
         let tokens = s.input("tokens", Bind::Tokens, dims![n], Scalar::I32);
         let rows = s.weight(globals, "per_layer_token_embd.weight");
         let rows = rows.gather(tokens.clamp_index(h.vocabulary - 1)) * (h.input as f64).sqrt();
         let x = s.hidden(0, h.d);
-        let made = x.linear(s.weight(globals, "per_layer_model_proj.weight")) * (1.0 / (h.d as f64).sqrt());
+        let made = x.linear(s.weight(globals, "per_layer_model_proj.weight"))
+            * (1.0 / (h.d as f64).sqrt());
         let made = made.reshape(dims![n, h.layers, h.input]);
         let made = nn::rms_norm(made, s.weight(globals, "per_layer_proj_norm.weight"), h.eps);
         let made = made.reshape(dims![n, h.layers * h.input]);
@@ -27,11 +29,14 @@ pub(super) fn inputs(step: &mut StepBuilder, h: &Hyper, globals: &Weights) {
     });
 }
 
-/// Block `layer`: hidden rows `[n, d]` and the cache to hidden rows and the cache with the rows of these tokens.
-pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize) {
+/// Builds block `layer`: maps hidden rows `[n, d]` to hidden rows and updates the KV cache.
+pub(super) fn block(step: &mut StepBuilder, h: &Gemma4Hparams, w: &LayerWeights, layer: usize) {
     let (attention, routed) = (&h.attention[layer], w.has("ffn_gate_inp.weight"));
     let mut part = if routed { "moe" } else { "dense" }.to_string();
-    for (kind, is) in [(".window", attention.window.is_some()), (".reading", attention.reads.is_some())] {
+    for (kind, is) in [
+        (".window", attention.window.is_some()),
+        (".reading", attention.reads.is_some()),
+    ] {
         if is {
             part.push_str(kind);
         }
@@ -45,8 +50,10 @@ pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize
         let ffn = match &h.experts {
             Some(experts) if routed => {
                 let dense = norm(dense, "post_ffw_norm_1.weight");
-                // The router reads the rows themselves.
-                let router = nn::rms(x, h.eps) * (1.0 / (h.d as f64).sqrt()) * s.weight(w, "ffn_gate_inp.scale");
+                // The router's input is `x` with an RMS norm and a scale of its own.
+                let router = nn::rms(x, h.eps)
+                    * (1.0 / (h.d as f64).sqrt())
+                    * s.weight(w, "ffn_gate_inp.scale");
                 let chosen = moe::routed(s, experts, w, router, norm(x, "pre_ffw_norm_2.weight"));
                 dense + norm(chosen, "post_ffw_norm_2.weight")
             }
@@ -63,9 +70,15 @@ pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize
     });
 }
 
-/// What the layer makes of its own numbers of each token, gated by rows `x [n, d]`: `[n, d]`.
-fn own<'g>(s: &'g Step, h: &Hyper, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+/// Projects the layer's token input, gated by rows `x [n, d]`, to `[n, d]`.
+fn own<'g>(
+    s: &'g StepFunction,
+    h: &Gemma4Hparams,
+    w: &LayerWeights,
+    layer: usize,
+    x: Tensor<'g>,
+) -> Tensor<'g> {
     let gate = s.linear(w, x, "inp_gate.weight");
-    let gated = Glu::Geglu.of(gate, s.layer_input(layer, h.layers, h.input));
+    let gated = Glu::Geglu.apply(gate, s.layer_input(layer, h.layers, h.input));
     s.linear(w, gated, "proj.weight")
 }

@@ -1,13 +1,19 @@
-//! `glm4moe`: GLM-4.5 and after, and their Air. Experts by sigmoid with a shared one behind a few dense layers, half of every head rotates, and the largest
-//! have norms of heads. The block for draft tokens is left out.
+//! `glm4moe`: GLM-4.5 and later, including Air. Sigmoid routing and a shared expert after a few
+//! dense layers; RoPE on half of every head; the largest models have norms of heads. The block for
+//! draft tokens is ignored.
 
 use super::Architecture;
 use super::attention::Norms;
 use super::decoder::Family;
-use super::moe::{Gating, Kind};
+use super::moe::{ExpertKind, Gating};
 use gristmill_tensor::nn::Pairing;
 
-const EXPERTS: Kind = Kind { gating: Gating::Sigmoid, weighting: None, needs: &["exp_probs_b.bias"], ..Kind::SOFTMAX };
+const EXPERTS: ExpertKind = ExpertKind {
+    gating: Gating::Sigmoid,
+    weighting: None,
+    needs: &["exp_probs_b.bias"],
+    ..ExpertKind::SOFTMAX
+};
 const FAMILY: Family = Family {
     norms: Norms::HeadsIfThere,
     biases: true,
@@ -16,6 +22,8 @@ const FAMILY: Family = Family {
     ..Family::plain("glm4moe", Pairing::Halves)
 };
 
-/// This architecture.
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

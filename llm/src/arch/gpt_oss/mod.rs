@@ -1,16 +1,22 @@
-//! `gpt-oss`: every other layer sees a window; sinks; experts with biases in every layer, chosen by their logits and weighted by a softmax over the
-//! chosen, whose units are clamped.
+//! `gpt-oss`: alternating sliding windows, attention sinks, and experts with biases and clamped
+//! SwiGLU in every layer. Experts are chosen by logits and weighted by a softmax over the chosen
+//! ones.
 
 use super::Architecture;
 use super::decoder::{Family, Windows};
-use super::moe::{Gating, Kind, Weighting};
+use super::moe::{ExpertKind, Gating, Weighting};
 use gristmill_tensor::nn::{Glu, Pairing};
 
-const EXPERTS: Kind = Kind {
+const EXPERTS: ExpertKind = ExpertKind {
     gating: Gating::Raw,
     weighting: Some(Weighting::Softmax),
     glu: Glu::ClampedSwiglu,
-    needs: &["ffn_gate_inp.bias", "ffn_gate_exps.bias", "ffn_up_exps.bias", "ffn_down_exps.bias"],
+    needs: &[
+        "ffn_gate_inp.bias",
+        "ffn_gate_exps.bias",
+        "ffn_up_exps.bias",
+        "ffn_down_exps.bias",
+    ],
 };
 
 const FAMILY: Family = Family {
@@ -18,10 +24,17 @@ const FAMILY: Family = Family {
     experts: Some(EXPERTS),
     ffn_norm: "post_attention_norm.weight",
     sinks: true,
-    windows: Some(Windows { period: 2, size: 0, scaled: true, base: None }),
+    windows: Some(Windows {
+        period: 2,
+        size: 0,
+        scaled: true,
+        base: None,
+    }),
     ..Family::plain("gpt-oss", Pairing::Halves)
 };
 
-/// This architecture.
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

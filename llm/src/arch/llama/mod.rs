@@ -1,4 +1,5 @@
-//! `llama`: Llama 2 and 3, Mistral, and many that were made like them. Frequencies of Llama 3.1 and later are divided by `rope_freqs`.
+//! `llama`: Llama 2 and 3, Mistral and derived models. `rope_freqs` holds the frequency divisors of
+//! Llama 3.1 and later.
 
 use super::Architecture;
 use super::decoder::Family;
@@ -6,6 +7,8 @@ use gristmill_tensor::nn::Pairing;
 
 const FAMILY: Family = Family::plain("llama", Pairing::Interleaved);
 
-/// This architecture.
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

@@ -1,4 +1,4 @@
-//! `mistral3`: Ministral 3. YaRN, and attention that sharpens with the position.
+//! `mistral3`: Ministral 3. YaRN and a position-dependent query scale.
 
 use super::Architecture;
 use super::decoder::Family;
@@ -6,6 +6,8 @@ use gristmill_tensor::nn::Pairing;
 
 const FAMILY: Family = Family::plain("mistral3", Pairing::Interleaved);
 
-/// This architecture.
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

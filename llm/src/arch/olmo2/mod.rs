@@ -1,5 +1,6 @@
-//! `olmo2`: OLMo 2 and 3. Norms of what attention and feed-forward give and none of what they read, and of the queries and the keys of all heads together;
-//! of OLMo 3 three of four layers see a window, without scaling of rotations.
+//! `olmo2`: OLMo 2 and 3. Post-norms of attention and feed-forward without pre-norms; one norm each
+//! over the queries and the keys of all heads. OLMo 3 has sliding windows with unscaled RoPE in
+//! three of four layers.
 
 use super::Architecture;
 use super::attention::Norms;
@@ -10,10 +11,17 @@ const FAMILY: Family = Family {
     norms: Norms::Whole,
     pre_norms: false,
     post_norms: true,
-    windows: Some(Windows { period: 4, size: 0, scaled: false, base: None }),
+    windows: Some(Windows {
+        period: 4,
+        size: 0,
+        scaled: false,
+        base: None,
+    }),
     ..Family::plain("olmo2", Pairing::Halves)
 };
 
-/// This architecture.
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

@@ -4,8 +4,13 @@ use super::Architecture;
 use super::decoder::Family;
 use gristmill_tensor::nn::Pairing;
 
-const FAMILY: Family = Family { biases: true, ..Family::plain("qwen2", Pairing::Halves) };
+const FAMILY: Family = Family {
+    biases: true,
+    ..Family::plain("qwen2", Pairing::Halves)
+};
 
-/// This architecture.
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

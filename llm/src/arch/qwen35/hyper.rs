@@ -1,8 +1,8 @@
-//! Hyper-parameters: read from metadata, checked once, plain numbers from then on.
+//! Hyper-parameters of `qwen35`: read from metadata and validated once.
 
 use super::super::attention::Grouped;
 use super::super::cache::{CacheSpec, Component};
-use super::super::moe::{Experts, Kind};
+use super::super::moe::{ExpertKind, Experts};
 use super::super::reader::Reader;
 use super::super::rope::{Scaling, frequencies};
 use super::super::{Result, Tensors};
@@ -10,91 +10,122 @@ use crate::gguf::Metadata;
 use gristmill_tensor::nn::Pairing;
 use gristmill_uop::shape::Scoring;
 
-/// What a gated delta net is, in numbers.
+/// Shape of a gated delta net layer.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct DeltaNet {
-    /// Tokens that its convolution sees.
+    /// Length of the causal convolution in tokens, including the current one.
     pub kernel: usize,
-    /// Width of a head: its state is a matrix of as many rows and columns.
+    /// Width of a head; its recurrent state is a `width × width` matrix.
     pub width: usize,
-    /// Heads of queries and keys.
+    /// Number of query and key heads.
     pub key_heads: usize,
-    /// Heads of values, a multiple of those: head `h` has the queries and keys of head `h mod key_heads`.
+    /// Number of value heads, a multiple of `key_heads`. Head `h` uses queries and keys of
+    /// head `h mod key_heads`.
     pub heads: usize,
 }
 
 impl DeltaNet {
     fn read(r: &Reader) -> Result<DeltaNet> {
         let kernel = r.size("ssm.conv_kernel")?;
-        r.check("ssm.conv_kernel", kernel, (2..=16).contains(&kernel), "2 to 16")?;
+        r.check(
+            "ssm.conv_kernel",
+            kernel,
+            (2..=16).contains(&kernel),
+            "2 to 16",
+        )?;
         let width = r.size("ssm.state_size")?;
         r.check("ssm.state_size", width, width <= 1024, "at most 1024")?;
         let key_heads = r.size("ssm.group_count")?;
         let heads = r.size("ssm.time_step_rank")?;
         let good = heads <= 1024 && heads.is_multiple_of(key_heads);
-        r.check("ssm.time_step_rank", heads, good, "a multiple of ssm.group_count, at most 1024")?;
+        r.check(
+            "ssm.time_step_rank",
+            heads,
+            good,
+            "a multiple of ssm.group_count, at most 1024",
+        )?;
         let inner = r.size("ssm.inner_size")?;
-        r.check("ssm.inner_size", inner, inner == heads * width, "ssm.time_step_rank times ssm.state_size")?;
-        Ok(DeltaNet { kernel, width, key_heads, heads })
+        r.check(
+            "ssm.inner_size",
+            inner,
+            inner == heads * width,
+            "ssm.time_step_rank times ssm.state_size",
+        )?;
+        Ok(DeltaNet {
+            kernel,
+            width,
+            key_heads,
+            heads,
+        })
     }
-    /// Widths of all queries, or keys, and of all values of a token.
+    /// Returns the widths of one token's queries (equal to keys) and values over all heads.
     pub fn widths(&self) -> [usize; 2] {
         [self.key_heads * self.width, self.heads * self.width]
     }
-    /// Of what the convolution sees: queries, keys, values.
+    /// Returns the channels of the convolution: queries, keys and values.
     pub fn channels(&self) -> usize {
         let [keys, values] = self.widths();
         2 * keys + values
     }
-    /// What it keeps of all tokens.
+    /// Returns the layer's recurrent states: convolution inputs and delta-net state.
     pub fn cache(&self) -> CacheSpec {
         let rows = Component::new("conv", (self.kernel - 1) * self.channels());
         let state = Component::new("state", self.heads * self.width * self.width);
-        CacheSpec::of_states(vec![rows, state])
+        CacheSpec::from_states(vec![rows, state])
     }
 }
 
-/// What a model is, in numbers.
-pub(super) struct Hyper {
-    /// Layers, without blocks for draft tokens.
+/// Hyper-parameters of a `qwen35` model.
+pub(super) struct Qwen35Hparams {
+    /// Number of layers, without blocks for draft tokens.
     pub layers: usize,
-    /// Every so many layers the last one attends.
+    /// The last layer of every `interval` uses attention.
     pub interval: usize,
     /// Width of a hidden row.
     pub d: usize,
-    /// Layers that attend.
+    /// Attention of attention layers.
     pub attention: Grouped,
-    /// The others.
+    /// Delta net of the other layers.
     pub delta: DeltaNet,
-    /// Width of the feed-forward.
+    /// Width of the dense feed-forward.
     pub ff: usize,
-    /// Mixture of experts in place of it.
+    /// Mixture of experts that replaces the dense feed-forward.
     pub experts: Option<Experts>,
-    /// Rows of the embedding.
+    /// Number of rows of the embedding.
     pub vocabulary: usize,
-    /// Context the model was made for, in tokens.
+    /// Training context length in tokens.
     pub context: usize,
-    /// Added to the mean square in norms.
+    /// Epsilon of the RMS norms.
     pub eps: f64,
-    /// The frequency of each pair that rotates.
+    /// RoPE frequency of each rotated pair.
     pub frequencies: Vec<f64>,
-    /// Rope base.
     base: f64,
 }
 
-impl Hyper {
-    /// Reads and checks them, of a family with experts or without.
+impl Qwen35Hparams {
+    /// Reads and validates the hyper-parameters; `experts` selects the mixture-of-experts family.
     ///
     /// # Errors
-    /// When a key is missing, of the wrong type or out of bounds, or asks for something not implemented.
-    pub fn read(name: &str, experts: bool, metadata: &Metadata, tensors: &dyn Tensors) -> Result<Hyper> {
+    /// Returns an error if a key is missing, has the wrong type, is out of bounds, or requests a
+    /// feature that is not implemented.
+    pub fn read(
+        name: &str,
+        experts: bool,
+        metadata: &Metadata,
+        tensors: &dyn Tensors,
+    ) -> Result<Qwen35Hparams> {
         let r = Reader::new(metadata, name);
         let layers = r.layers()?;
         if r.has("attention.recurrent_layers") {
             return r.unsupported("attention.recurrent_layers", "an array");
         }
         let interval = r.size_or("full_attention_interval", Some(4))?;
-        r.check("full_attention_interval", interval, interval > 0, "positive")?;
+        r.check(
+            "full_attention_interval",
+            interval,
+            interval > 0,
+            "positive",
+        )?;
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
         let base = r.positive("rope.freq_base", 10000.0)?;
@@ -104,17 +135,31 @@ impl Hyper {
         let attention = attention(&r, layers, d, eps)?;
         let mut frequencies = frequencies(attention.rotated, base, Scaling::None);
         if let Some(sections) = metadata.ints(&r.key("rope.dimension_sections"))? {
-            let still = frequencies.iter_mut().enumerate().filter(|(pair, _)| !turns(&sections, *pair));
+            let still = frequencies
+                .iter_mut()
+                .enumerate()
+                .filter(|(pair, _)| !turns(&sections, *pair));
             still.for_each(|(_, frequency)| *frequency = 0.0);
         }
-        let kind = Kind { needs: &["ffn_gate_inp_shexp.weight"], ..Kind::SOFTMAX };
-        let found = if experts { Experts::read(&r, &kind)? } else { None };
+        let kind = ExpertKind {
+            needs: &["ffn_gate_inp_shexp.weight"],
+            ..ExpertKind::SOFTMAX
+        };
+        let found = if experts {
+            Experts::read(&r, &kind)?
+        } else {
+            None
+        };
         r.check("expert_count", 0, found.is_some() == experts, "positive")?;
         let shared = found.as_ref().is_none_or(|e| e.shared_ff > 0);
         r.check("expert_shared_feed_forward_length", 0, shared, "positive")?;
-        let ff = if experts { 0 } else { r.size("feed_forward_length")? };
+        let ff = if experts {
+            0
+        } else {
+            r.size("feed_forward_length")?
+        };
         let (delta, vocabulary) = (DeltaNet::read(&r)?, r.vocabulary(tensors)?);
-        let hyper = Hyper {
+        let hyper = Qwen35Hparams {
             layers,
             interval,
             d,
@@ -130,20 +175,45 @@ impl Hyper {
         };
         Ok(hyper)
     }
-    /// Does this layer attend?
+    /// Returns true if the layer uses attention.
     pub fn attends(&self, layer: usize) -> bool {
         (layer + 1).is_multiple_of(self.interval)
     }
-    /// Name and value of everything that was read from a file.
+    /// Returns name and value of every hyper-parameter read from the file.
     pub fn summary(&self) -> Vec<(&'static str, String)> {
         let (a, n) = (&self.attention, &self.delta);
         let attend = (0..self.layers).filter(|&l| self.attends(l)).count();
         let mut out = vec![
-            ("layers", format!("{}, of which {attend} attend and the others have states", self.layers)),
+            (
+                "layers",
+                format!(
+                    "{}, of which {attend} attend and the others have states",
+                    self.layers
+                ),
+            ),
             ("width", self.d.to_string()),
-            ("heads", format!("{} of {}, of which {} rotated, gated", a.heads, a.key, a.rotated)),
-            ("key-value heads", format!("{}, {} cached numbers a token", a.kv_heads, 2 * a.kv_heads * a.key)),
-            ("delta net", format!("{} heads of {} for {} of keys", n.heads, n.width, n.key_heads)),
+            (
+                "heads",
+                format!(
+                    "{} of {}, of which {} rotated, gated",
+                    a.heads, a.key, a.rotated
+                ),
+            ),
+            (
+                "key-value heads",
+                format!(
+                    "{}, {} cached numbers a token",
+                    a.kv_heads,
+                    2 * a.kv_heads * a.key
+                ),
+            ),
+            (
+                "delta net",
+                format!(
+                    "{} heads of {} for {} of keys",
+                    n.heads, n.width, n.key_heads
+                ),
+            ),
             ("convolution", format!("of {} tokens", n.kernel)),
         ];
         match &self.experts {
@@ -158,14 +228,24 @@ impl Hyper {
     }
 }
 
-/// The heads of layers that attend.
+/// Reads the attention of attention layers.
 fn attention(r: &Reader, layers: usize, d: usize, eps: f64) -> Result<Grouped> {
     let heads = r.heads(layers)?;
     let kv_heads = r.kv_heads(layers, heads)?;
     let key = r.size_or("attention.key_length", Some((d / heads) as u32))?;
-    r.check("attention.key_length", key, (1..=1024).contains(&key), "1 to 1024")?;
+    r.check(
+        "attention.key_length",
+        key,
+        (1..=1024).contains(&key),
+        "1 to 1024",
+    )?;
     let value = r.size_or("attention.value_length", Some(key as u32))?;
-    r.check("attention.value_length", value, value == key, "the key length")?;
+    r.check(
+        "attention.value_length",
+        value,
+        value == key,
+        "the key length",
+    )?;
     let rotated = r.rotated("rope.dimension_count", key)?;
     let (pairing, scale) = (Pairing::Halves, 1.0 / (key as f64).sqrt());
     Ok(Grouped {
@@ -185,9 +265,17 @@ fn attention(r: &Reader, layers: usize, d: usize, eps: f64) -> Result<Grouped> {
     })
 }
 
-/// Does this pair turn with a text's position? Three sections of pairs, taken in turn, turn with time, height and width, which a text's tokens have alike;
-/// what no section reaches belongs to a fourth, in which texts stand at 0.
+/// Returns true if a pair rotates with the position of a text token.
+///
+/// Three interleaved sections of pairs rotate with time, height and width, which are equal for
+/// text. Pairs outside all sections belong to a fourth axis, which is 0 for text.
 fn turns(sections: &[i64], pair: usize) -> bool {
-    let last = |section: usize| sections.get(section).copied().unwrap_or(0).saturating_mul(3);
+    let last = |section: usize| {
+        sections
+            .get(section)
+            .copied()
+            .unwrap_or(0)
+            .saturating_mul(3)
+    };
     (pair as i64) < last(pair % 3)
 }

@@ -1,15 +1,17 @@
-//! A block: gated attention or a gated delta net, then a feed-forward or experts, each added to the rows that it reads.
+//! A block of `qwen35`: gated attention or a gated delta net, then a feed-forward or experts, each
+//! with a residual addition.
 
-use super::super::step::{Step, StepBuilder};
-use super::super::tensors::Weights;
+use super::super::step::{StepBuilder, StepFunction};
+use super::super::tensors::LayerWeights;
 use super::super::{Bind, feed_forward, moe};
-use super::hyper::{DeltaNet, Hyper};
+use super::hyper::{DeltaNet, Qwen35Hparams};
 use gristmill_tensor::dims;
 use gristmill_tensor::nn::{self, Glu};
 use gristmill_tensor::tensor::{Recurrence, Tensor};
 
-/// Block `layer`: hidden rows `[n, d]` and what the layer keeps to hidden rows and what it keeps then.
-pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize) {
+/// Builds block `layer`: maps hidden rows `[n, d]` to hidden rows and updates its KV
+/// cache or recurrent states.
+pub(super) fn block(step: &mut StepBuilder, h: &Qwen35Hparams, w: &LayerWeights, layer: usize) {
     let part = match (h.attends(layer), h.experts.is_some()) {
         (true, false) => "dense",
         (true, true) => "moe",
@@ -33,49 +35,76 @@ pub(super) fn block(step: &mut StepBuilder, h: &Hyper, w: &Weights, layer: usize
     });
 }
 
-/// The gated delta net of normed rows `x [n, d]`: returns `[n, d]`.
-fn delta_net<'g>(s: &'g Step, h: &DeltaNet, eps: f64, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+/// Computes the gated delta net of normed rows `x [n, d]`. Returns `[n, d]`.
+fn delta_net<'g>(
+    s: &'g StepFunction,
+    h: &DeltaNet,
+    eps: f64,
+    w: &LayerWeights,
+    layer: usize,
+    x: Tensor<'g>,
+) -> Tensor<'g> {
     let (n, width, heads) = (s.tokens(), h.width, h.heads);
     let [keys, values] = h.widths();
     let mixed = convolution(s, h, w, layer, s.linear(w, x, "attn_qkv.weight"));
-    // Heads of several sequences, of a token each, are side by side as heads of one are.
+    // In batched decode the sequences' heads are concatenated along the head axis.
     let [sequences, tokens] = s.sequences();
     let all_heads = sequences * heads as i64;
-    // Every head of values has queries and keys; of fewer, all in turn.
+    // Repeats the query and key heads to the number of value heads.
     let of_heads = |begin: usize| {
-        let x = mixed.slice(1, begin, keys).reshape(dims![n, h.key_heads, width]);
+        let x = mixed
+            .slice(1, begin, keys)
+            .reshape(dims![n, h.key_heads, width]);
         let x = x * ((x * x).sum(&[2]) + eps).sqrt().recip().unsqueeze(2);
-        let x = x.unsqueeze(1).expand(dims![n, heads / h.key_heads, h.key_heads, width]);
+        let x = x
+            .unsqueeze(1)
+            .expand(dims![n, heads / h.key_heads, h.key_heads, width]);
         x.reshape(dims![tokens, all_heads, width])
     };
     let of_each_head = |x: Tensor<'g>| x.reshape(dims![tokens, all_heads]);
     let of = Recurrence {
         queries: of_heads(0) * (1.0 / (width as f64).sqrt()),
         keys: of_heads(keys),
-        values: mixed.slice(1, 2 * keys, values).reshape(dims![tokens, all_heads, width]),
+        values: mixed
+            .slice(1, 2 * keys, values)
+            .reshape(dims![tokens, all_heads, width]),
         gates: of_each_head(
-            (s.linear(w, x, "ssm_alpha.weight") + s.weight(w, "ssm_dt.bias")).softplus() * s.weight(w, "ssm_a"),
+            (s.linear(w, x, "ssm_alpha.weight") + s.weight(w, "ssm_dt.bias")).softplus()
+                * s.weight(w, "ssm_a"),
         ),
         rates: Some(of_each_head(s.linear(w, x, "ssm_beta.weight").sigmoid())),
     };
     let state = s.state(layer, 1, "state", &[heads, width, width]);
     let (read, left) = of.scan(state.before.reshape(dims![all_heads, width, width]));
-    s.keep(&state, left);
+    s.write_state(&state, left);
     let read = read.reshape(dims![n, heads, width]);
-    let gate = s.linear(w, x, "attn_gate.weight").reshape(dims![n, heads, width]);
+    let gate = s
+        .linear(w, x, "attn_gate.weight")
+        .reshape(dims![n, heads, width]);
     let out = nn::rms_norm(read, s.weight(w, "ssm_norm.weight"), eps) * gate.silu();
     s.linear(w, out.reshape(dims![n, values]), "ssm_out.weight")
 }
 
-/// Each channel of rows `x [n, channels]` convolved with that of the tokens before, the last factor being the token's own; SiLU of it.
-fn convolution<'g>(s: &'g Step, h: &DeltaNet, w: &Weights, layer: usize, x: Tensor<'g>) -> Tensor<'g> {
+/// Computes a causal depthwise convolution of `x [n, channels]`, then SiLU. The last tap belongs
+/// to the current token.
+fn convolution<'g>(
+    s: &'g StepFunction,
+    h: &DeltaNet,
+    w: &LayerWeights,
+    layer: usize,
+    x: Tensor<'g>,
+) -> Tensor<'g> {
     let (n, channels, kept) = (s.tokens(), h.channels(), h.kernel - 1);
-    let ([_, tokens], (x, axis)) = (s.sequences(), s.of_each(x));
+    let ([_, tokens], (x, axis)) = (s.sequences(), s.sequence_rows(x));
     let state = s.state(layer, 0, "conv", &[kept, channels]);
     let all = Tensor::cat(&[state.before, x], axis);
-    s.keep(&state, all.slice(axis, tokens, kept));
+    s.write_state(&state, all.slice(axis, tokens, kept));
     let factors = s.weight(w, "ssm_conv1d.weight");
-    let of = |j: usize| all.slice(axis, j, tokens) * factors.slice(1, j, 1).reshape(dims![channels]);
-    let sum = (0..h.kernel).map(of).reduce(|a, b| a + b).expect("a kernel of two at least");
+    let of =
+        |j: usize| all.slice(axis, j, tokens) * factors.slice(1, j, 1).reshape(dims![channels]);
+    let sum = (0..h.kernel)
+        .map(of)
+        .reduce(|a, b| a + b)
+        .expect("a kernel of two at least");
     sum.reshape(dims![n, channels]).silu()
 }

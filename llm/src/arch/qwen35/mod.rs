@@ -1,37 +1,42 @@
-//! `qwen35` and `qwen35moe`: Qwen3.5. Of every few layers the last one attends, with gates on what its heads give; the others are gated delta nets, which
-//! keep a state instead of a row for every token. Blocks for draft tokens are left out.
+//! `qwen35` and `qwen35moe`: Qwen3.5. Every few layers one uses attention with output gates; the
+//! others are gated delta nets with a recurrent state in place of a KV cache. Blocks for draft
+//! tokens are ignored.
 
 mod hyper;
 mod layer;
 
-use super::attention::{Norms, Parts};
+use super::attention::{Norms, QkvTensors};
 use super::cache::CacheSpec;
-use super::ends::Ends;
+use super::embed_head::EmbedAndHead;
 use super::feed_forward;
 use super::rope::RopeTable;
 use super::step::StepBuilder;
-use super::tensors::{Checked, Table, TensorSpec};
+use super::tensors::{Checked, TensorSpec, TensorTable};
 use super::{Architecture, Model, ModelInfo, Result, Tensors};
 use crate::gguf::{Metadata, Role};
-use hyper::{DeltaNet, Hyper};
+use hyper::{DeltaNet, Qwen35Hparams};
 
-/// This architecture.
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen35",
     load: |m, t| load("qwen35", false, m, t),
-    tensors: |m, t| Ok(table(&Hyper::read("qwen35", false, m, t)?, t)),
+    tensors: |m, t| Ok(table(&Qwen35Hparams::read("qwen35", false, m, t)?, t)),
 };
 
-/// The same with experts.
+/// The mixture-of-experts variant.
 pub(super) const WITH_EXPERTS: Architecture = Architecture {
     name: "qwen35moe",
     load: |m, t| load("qwen35moe", true, m, t),
-    tensors: |m, t| Ok(table(&Hyper::read("qwen35moe", true, m, t)?, t)),
+    tensors: |m, t| Ok(table(&Qwen35Hparams::read("qwen35moe", true, m, t)?, t)),
 };
 
-/// The model of a file.
-fn load(name: &'static str, experts: bool, metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>> {
-    let hyper = Hyper::read(name, experts, metadata, tensors)?;
+/// Loads a model from metadata and tensors.
+fn load(
+    name: &'static str,
+    experts: bool,
+    metadata: &Metadata,
+    tensors: &dyn Tensors,
+) -> Result<Box<dyn Model>> {
+    let hyper = Qwen35Hparams::read(name, experts, metadata, tensors)?;
     let h = &hyper;
     let info = ModelInfo {
         architecture: name,
@@ -43,21 +48,37 @@ fn load(name: &'static str, experts: bool, metadata: &Metadata, tensors: &dyn Te
         warnings: Vec::new(),
     };
     let checked = Checked::new(table(h, tensors), h.layers, tensors)?;
-    let cache = |layer| if h.attends(layer) { h.attention.cache() } else { h.delta.cache() };
+    let cache = |layer| {
+        if h.attends(layer) {
+            h.attention.cache()
+        } else {
+            h.delta.cache()
+        }
+    };
     let caches = (0..h.layers).map(cache).collect();
-    Ok(Box::new(Qwen35 { hyper, info, tensors: checked, caches }))
+    Ok(Box::new(Qwen35 {
+        hyper,
+        info,
+        tensors: checked,
+        caches,
+    }))
 }
 
-/// All tensors, in the order of files.
-fn table(h: &Hyper, there: &dyn Tensors) -> Vec<TensorSpec> {
-    let mut t = Table::new(there);
-    t.ends(h.vocabulary, h.d);
+/// Lists all tensors in file order.
+fn table(h: &Qwen35Hparams, there: &dyn Tensors) -> Vec<TensorSpec> {
+    let mut t = TensorTable::new(there);
+    t.embed_and_head(h.vocabulary, h.d);
     for layer in 0..h.layers {
         t.block(layer);
         match h.attends(layer) {
             true => {
-                let parts =
-                    Parts { before: true, norms: Norms::Heads, biases: false, sinks: false, keys_as_values: false };
+                let parts = QkvTensors {
+                    before: true,
+                    norms: Norms::Heads,
+                    biases: false,
+                    sinks: false,
+                    keys_as_values: false,
+                };
                 h.attention.tensors(&mut t, h.d, parts);
             }
             false => delta_net(&mut t, &h.delta, h.d),
@@ -71,7 +92,7 @@ fn table(h: &Hyper, there: &dyn Tensors) -> Vec<TensorSpec> {
     t.finish()
 }
 
-fn delta_net(t: &mut Table, n: &DeltaNet, d: usize) {
+fn delta_net(t: &mut TensorTable, n: &DeltaNet, d: usize) {
     let [_, values] = n.widths();
     t.need("attn_norm.weight", Role::Norm, &[d]);
     t.need("attn_qkv.weight", Role::Matrix, &[n.channels(), d]);
@@ -85,9 +106,9 @@ fn delta_net(t: &mut Table, n: &DeltaNet, d: usize) {
     t.need("ssm_out.weight", Role::Matrix, &[d, values]);
 }
 
-/// A model of this architecture.
+/// A loaded `qwen35` or `qwen35moe` model.
 struct Qwen35 {
-    hyper: Hyper,
+    hyper: Qwen35Hparams,
     info: ModelInfo,
     tensors: Checked,
     caches: Vec<CacheSpec>,
@@ -108,7 +129,7 @@ impl Model for Qwen35 {
     }
     fn build(&self, step: &mut StepBuilder) {
         let h = &self.hyper;
-        let ends = Ends::plain(h.layers, h.d, h.vocabulary, h.eps);
+        let ends = EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps);
         ends.embed(step, &self.tensors.globals);
         for (layer, weights) in self.tensors.blocks.iter().enumerate() {
             layer::block(step, h, weights, layer);

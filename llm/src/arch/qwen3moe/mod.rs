@@ -1,14 +1,19 @@
-//! `qwen3moe`: Qwen3 with experts in every layer, chosen by softmax, weights normalised.
+//! `qwen3moe`: Qwen3 with experts in every layer, softmax routing and normalised weights.
 
 use super::Architecture;
 use super::attention::Norms;
 use super::decoder::Family;
-use super::moe::Kind;
+use super::moe::ExpertKind;
 use gristmill_tensor::nn::Pairing;
 
-const FAMILY: Family =
-    Family { norms: Norms::Heads, experts: Some(Kind::SOFTMAX), ..Family::plain("qwen3moe", Pairing::Halves) };
+const FAMILY: Family = Family {
+    norms: Norms::Heads,
+    experts: Some(ExpertKind::SOFTMAX),
+    ..Family::plain("qwen3moe", Pairing::Halves)
+};
 
-/// This architecture.
-pub(super) const ARCHITECTURE: Architecture =
-    Architecture { name: FAMILY.name, load: |m, t| FAMILY.load(m, t), tensors: |m, t| FAMILY.table(m, t) };
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: FAMILY.name,
+    load: |m, t| FAMILY.load(m, t),
+    tensors: |m, t| FAMILY.table(m, t),
+};

@@ -1,22 +1,28 @@
-//! What a cache holds in the eyes of attention: a step's tokens may see it in two ways.
+//! Views of the KV cache for attention: one sequence, or the whole pool.
 
-/// A value for each way in which a cache is seen.
+/// One value per view of the cache; a mixed batch has both.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Views<T> {
-    /// Of one sequence, whose positions are rows one behind the other.
+    /// View of one sequence, with rows in order of position.
     pub(super) piece: Option<T>,
-    /// Of several: all of a pool.
+    /// View of the whole page pool, for several sequences.
     pub(super) pool: Option<T>,
 }
 
 impl<T> Views<T> {
-    /// The same of what `of` makes of each.
+    /// Applies `of` to each view.
     pub fn map<U>(self, mut of: impl FnMut(T) -> U) -> Views<U> {
         let Views { piece, pool } = self;
-        Views { piece: piece.map(&mut of), pool: pool.map(of) }
+        Views {
+            piece: piece.map(&mut of),
+            pool: pool.map(of),
+        }
     }
-    /// Both of each.
+    /// Pairs the values of each view that both have.
     pub(super) fn zip<U>(self, other: Views<U>) -> Views<(T, U)> {
-        Views { piece: self.piece.zip(other.piece), pool: self.pool.zip(other.pool) }
+        Views {
+            piece: self.piece.zip(other.piece),
+            pool: self.pool.zip(other.pool),
+        }
     }
 }

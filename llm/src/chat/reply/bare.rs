@@ -1,53 +1,57 @@
-//! Arguments in Gemma's notation, `key:<|"|>text<|"|>,other:{list:[1,2]}}`, told as JSON.
+//! Parser of arguments in Gemma's notation, `key:<|"|>text<|"|>,other:{list:[1,2]}}`. Emits JSON.
 
-use super::parts::{Beginning, Held, Part, Search, escaped};
+use super::parts::{Beginning, HeldText, ReplyPart, Search, escaped};
 use serde_json::Value;
 
-/// Most levels of lists and objects: at what is deeper the arguments end.
-const DEPTH: usize = 64;
-/// Most bytes of a key, or of a number: what is longer is a text, up to there.
-const WORD: usize = 1 << 10;
+/// Maximum nesting depth of lists and objects; deeper nesting ends the arguments.
+const MAX_DEPTH: usize = 64;
+/// Maximum bytes of a key or a number; a longer one is truncated and treated as text.
+const MAX_WORD_BYTES: usize = 1 << 10;
 
-/// The parser of a call's arguments, behind the brace that opens them.
+/// Streaming parser of a call's arguments after their opening brace.
 pub struct BareArguments {
     quote: &'static str,
-    /// What closes the lists and objects that are open.
+    /// Closing brackets of the open lists and objects.
     open: Vec<char>,
     phase: Phase,
-    /// Nothing of the innermost list or object has come yet.
+    /// True while the innermost list or object is empty.
     first: bool,
 }
 
 #[derive(Clone, Copy)]
 enum Phase {
-    /// A key, or the end of an object.
+    /// Expects a key, or the end of an object.
     Key,
-    /// Behind a key.
     Colon,
-    /// A value, or the end of a list.
+    /// Expects a value, or the end of a list.
     Value,
-    /// A text, up to the quote.
+    /// Within a string, up to the quote.
     Text,
-    /// A comma, or an end.
+    /// Expects a comma, or the end of a list or object.
     Behind,
 }
 
 impl BareArguments {
-    /// Strings stand between two of these.
-    pub fn new(quote: &'static str, parts: &mut Vec<Part>) -> BareArguments {
-        parts.push(Part::Arguments("{".into()));
-        BareArguments { quote, open: vec!['}'], phase: Phase::Key, first: true }
+    /// Creates a parser; `quote` delimits strings.
+    pub fn new(quote: &'static str, parts: &mut Vec<ReplyPart>) -> BareArguments {
+        parts.push(ReplyPart::Arguments("{".into()));
+        BareArguments {
+            quote,
+            open: vec!['}'],
+            phase: Phase::Key,
+            first: true,
+        }
     }
-    /// Has the brace come that closes them?
+    /// Returns true after the closing brace of the arguments.
     pub fn is_done(&self) -> bool {
         self.open.is_empty()
     }
-    /// One decision about `held`; was there one to make?
-    pub fn step(&mut self, held: &mut Held, parts: &mut Vec<Part>) -> bool {
+    /// Consumes one element of `held`. Returns false if more text is needed.
+    pub fn step(&mut self, held: &mut HeldText, parts: &mut Vec<ReplyPart>) -> bool {
         if self.is_done() {
             return false;
         }
-        let mut tell = |text: String| parts.push(Part::Arguments(text));
+        let mut tell = |text: String| parts.push(ReplyPart::Arguments(text));
         if let Phase::Text = self.phase {
             let (before, found) = held.stream(&[self.quote], false);
             if !before.is_empty() {
@@ -60,27 +64,44 @@ impl BareArguments {
             return found.is_some();
         }
         held.trim();
-        let Some(c) = held.text().chars().next() else { return false };
+        let Some(c) = held.text().chars().next() else {
+            return false;
+        };
         match self.phase {
             Phase::Behind if c == ',' => {
                 held.split(1);
-                self.phase = if self.open.last() == Some(&'}') { Phase::Key } else { Phase::Value };
+                self.phase = if self.open.last() == Some(&'}') {
+                    Phase::Key
+                } else {
+                    Phase::Value
+                };
             }
-            // A comma is missing, or what closes is the other one.
+            // The comma is missing, or the closing bracket has the wrong kind.
             Phase::Behind | Phase::Key if matches!(c, '}' | ']') => {
                 held.split(1);
                 self.close(&mut tell);
             }
-            Phase::Behind => self.phase = if self.open.last() == Some(&'}') { Phase::Key } else { Phase::Value },
+            Phase::Behind => {
+                self.phase = if self.open.last() == Some(&'}') {
+                    Phase::Key
+                } else {
+                    Phase::Value
+                }
+            }
             Phase::Value if c == ']' && self.open.last() == Some(&']') => {
                 held.split(1);
                 self.close(&mut tell);
             }
             Phase::Key if c == ',' => drop(held.split(1)),
             Phase::Key => {
-                let Some(key) = self.word(held, &[":", "}"]) else { return false };
+                let Some(key) = self.word(held, &[":", "}"]) else {
+                    return false;
+                };
                 let comma = self.comma();
-                tell(format!("{comma}{}: ", Value::from(key.replace(self.quote, ""))));
+                tell(format!(
+                    "{comma}{}: ",
+                    Value::from(key.replace(self.quote, ""))
+                ));
                 self.phase = Phase::Colon;
             }
             Phase::Colon => {
@@ -94,8 +115,12 @@ impl BareArguments {
         }
         true
     }
-    fn value(&mut self, c: char, held: &mut Held, tell: &mut impl FnMut(String)) -> bool {
-        let comma = if self.open.last() == Some(&']') { self.comma() } else { "" };
+    fn value(&mut self, c: char, held: &mut HeldText, tell: &mut impl FnMut(String)) -> bool {
+        let comma = if self.open.last() == Some(&']') {
+            self.comma()
+        } else {
+            ""
+        };
         match held.begins(self.quote) {
             Beginning::Whole(end) => {
                 held.split(end);
@@ -112,27 +137,32 @@ impl BareArguments {
             self.open.push(if c == '{' { '}' } else { ']' });
             self.phase = if c == '{' { Phase::Key } else { Phase::Value };
             self.first = true;
-            if self.open.len() > DEPTH {
-                self.open.drain(..).rev().for_each(|close| tell(close.into()));
+            if self.open.len() > MAX_DEPTH {
+                self.open
+                    .drain(..)
+                    .rev()
+                    .for_each(|close| tell(close.into()));
             }
             return true;
         }
-        let Some(word) = self.word(held, &[",", "}", "]"]) else { return self.undo(comma) };
+        let Some(word) = self.word(held, &[",", "}", "]"]) else {
+            return self.undo(comma);
+        };
         tell(format!("{comma}{}", scalar(&word)));
         self.first = false;
         self.phase = Phase::Behind;
         true
     }
-    /// Nothing was decided: whether a comma comes first is so again.
+    /// Restores `first` after an element that could not be parsed yet. Returns false.
     fn undo(&mut self, comma: &str) -> bool {
         if self.open.last() == Some(&']') {
             self.first = comma.is_empty();
         }
         false
     }
-    /// What stands before one of these, which stay.
-    fn word(&self, held: &mut Held, ends: &[&'static str]) -> Option<String> {
-        match held.until_within(ends, WORD) {
+    /// Takes the text before the first of `ends`, which stays in `held`.
+    fn word(&self, held: &mut HeldText, ends: &[&'static str]) -> Option<String> {
+        match held.until_within(ends, MAX_WORD_BYTES) {
             Search::Found(word, end) => {
                 let rest = held.take();
                 held.push(end);
@@ -144,7 +174,11 @@ impl BareArguments {
         }
     }
     fn comma(&mut self) -> &'static str {
-        if std::mem::replace(&mut self.first, false) { "" } else { ", " }
+        if std::mem::replace(&mut self.first, false) {
+            ""
+        } else {
+            ", "
+        }
     }
     fn close(&mut self, tell: &mut impl FnMut(String)) {
         if let Some(close) = self.open.pop() {
@@ -155,7 +189,7 @@ impl BareArguments {
     }
 }
 
-/// A value without quotes: JSON where it is, or one of Python's names; a text otherwise.
+/// Parses a value without quotes: JSON, a Python constant, or otherwise a string.
 fn scalar(word: &str) -> Value {
     match (serde_json::from_str(word), word) {
         (Ok(value), _) => value,

@@ -1,22 +1,22 @@
-//! The calls of a reply, from what opens the first to what closes the last.
+//! Parser of the calls of a reply, from the first opening to the last closing delimiter.
 
 use super::named::NamedCall;
 use super::object::ObjectCall;
-use super::parts::{Beginning, Held, Part, words};
+use super::parts::{Beginning, HeldText, ReplyPart, words};
 use super::schemas::Schemas;
-use crate::chat::markup::{Form, Markup};
+use crate::chat::markup::{CallFormat, Markup};
 
-/// The parser.
+/// Streaming parser of a sequence of tool calls.
 pub struct Calls {
     markup: &'static Markup,
     schemas: Schemas,
-    /// The text so far, while no call is certain.
+    /// Text consumed so far, while the current call is not certain.
     raw: String,
     state: State,
 }
 
 enum State {
-    /// After this marker: how it goes on says in which markup.
+    /// After this opening delimiter; the following text determines the markup.
     Opened(&'static str),
     /// Before a call, or the end of the section.
     Between {
@@ -33,37 +33,55 @@ enum State {
         within: bool,
         call: Box<NamedCall>,
     },
-    /// Behind a call, before the words that close it; so many of them have come.
+    /// After a call; `come` words of its closing delimiter have been consumed.
     Closing {
         row: &'static Markup,
         within: bool,
         come: usize,
     },
     Done,
-    /// These are no calls, but that text.
+    /// Not a call; holds the text.
     Other(String),
 }
 
 impl Calls {
-    /// Behind a marker of those that open calls in that markup.
+    /// Creates a parser for the text after `marker`, an opening delimiter of `markup`.
     pub fn opened(markup: &'static Markup, marker: &'static str, schemas: Schemas) -> Calls {
-        Calls { markup, schemas, raw: marker.to_owned(), state: State::Opened(marker) }
+        Calls {
+            markup,
+            schemas,
+            raw: marker.to_owned(),
+            state: State::Opened(marker),
+        }
     }
-    /// Before an object that is a call of one of these tools, or a text.
+    /// Creates a parser for a JSON object that is either a call of one of these tools or text.
     pub fn bare(markup: &'static Markup, schemas: Schemas) -> Calls {
-        let call = Box::new(ObjectCall::of(schemas.clone()));
-        Calls { markup, schemas, raw: String::new(), state: State::Object { row: markup, within: false, call } }
+        let call = Box::new(ObjectCall::new(schemas.clone()));
+        Calls {
+            markup,
+            schemas,
+            raw: String::new(),
+            state: State::Object {
+                row: markup,
+                within: false,
+                call,
+            },
+        }
     }
-    /// Has the last one ended?
+    /// Returns true after the last call.
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
     }
-    /// The text that they are instead, once that is certain.
+    /// Takes the consumed text if it turned out not to be a call.
     pub fn other(&mut self) -> Option<String> {
-        if let State::Other(text) = &mut self.state { Some(std::mem::take(text)) } else { None }
+        if let State::Other(text) = &mut self.state {
+            Some(std::mem::take(text))
+        } else {
+            None
+        }
     }
-    /// One decision about `held`; was there one to make?
-    pub fn step(&mut self, held: &mut Held, parts: &mut Vec<Part>) -> bool {
+    /// Consumes one element of `held`. Returns false if more text is needed.
+    pub fn step(&mut self, held: &mut HeldText, parts: &mut Vec<ReplyPart>) -> bool {
         match &mut self.state {
             State::Opened(marker) => {
                 let marker = *marker;
@@ -80,7 +98,7 @@ impl Calls {
                 match std::mem::take(&mut **call).abandon() {
                     Some(text) if row.is_bare() => self.refuse(text),
                     Some(text) => {
-                        parts.push(Part::Content(format!("{}{text}", self.raw)));
+                        parts.push(ReplyPart::Content(format!("{}{text}", self.raw)));
                         self.close(row, within);
                     }
                     None => self.close(row, within),
@@ -104,37 +122,45 @@ impl Calls {
             State::Done | State::Other(_) => false,
         }
     }
-    /// The end; `cut` if more would have come. The text of what is no call after all.
-    pub fn finish(self, held: &str, cut: bool, parts: &mut Vec<Part>) -> Option<String> {
+    /// Ends the input; `cut` if generation was truncated. Returns the text of an unfinished call
+    /// that is plain text.
+    pub fn finish(self, held: &str, cut: bool, parts: &mut Vec<ReplyPart>) -> Option<String> {
         let text = match self.state {
             State::Opened(_) | State::Between { first: true, .. } => Some(held.to_owned()),
             State::Object { call, .. } => call.abandon(),
             State::Named { call, .. } => call.finish(held, cut, parts),
-            State::Between { first: false, .. } | State::Closing { .. } | State::Done | State::Other(_) => None,
+            State::Between { first: false, .. }
+            | State::Closing { .. }
+            | State::Done
+            | State::Other(_) => None,
         };
         text.map(|text| self.raw + &text)
     }
-    /// The markup by how the text goes on behind a marker.
-    fn choose(&mut self, marker: &'static str, held: &Held) -> bool {
+    /// Selects the markup from the text after the opening delimiter.
+    fn choose(&mut self, marker: &'static str, held: &HeldText) -> bool {
         let text = held.trimmed();
-        let Some(first) = text.chars().next() else { return false };
-        let rows: Vec<&'static Markup> = self.markup.dialects().collect();
-        let is_object = |row: &Markup| matches!(row.form, Form::Object { .. });
-        let named = |row: &Markup| match row.form {
-            Form::Named(name, _) => Some(name.before),
-            Form::Object { .. } => None,
+        let Some(first) = text.chars().next() else {
+            return false;
         };
-        let list = |row: &Markup| matches!(row.form, Form::Object { list: true, .. });
+        let rows: Vec<&'static Markup> = self.markup.dialects().collect();
+        let is_object = |row: &Markup| matches!(row.form, CallFormat::Object { .. });
+        let named = |row: &Markup| match row.form {
+            CallFormat::Named(name, _) => Some(name.before),
+            CallFormat::Object { .. } => None,
+        };
+        let list = |row: &Markup| matches!(row.form, CallFormat::Object { list: true, .. });
         let object = match first {
             '{' => rows.iter().copied().find(|row| is_object(row)),
             '[' => rows.iter().copied().find(|row| list(row)),
             _ => None,
         };
-        // Rows with a section go on with what opens a call, and never as others do.
+        // Rows with a section continue with the opening text of a call, which differs from
+        // those of other rows.
         let own = Some(self.markup).filter(|row| !row.section[0].is_empty() && !is_object(row));
         let alone = || rows.iter().copied().filter(|row| row.section[0].is_empty());
         let before = |row: &Markup| named(row).unwrap_or_default();
-        let may_come = |row: &Markup| before(row).len() > text.len() && before(row).starts_with(text);
+        let may_come =
+            |row: &Markup| before(row).len() > text.len() && before(row).starts_with(text);
         if object.or(own).is_none() && alone().any(may_come) {
             return false;
         }
@@ -145,29 +171,46 @@ impl Calls {
             return true;
         };
         let within = !row.section[0].is_empty() && marker == row.section[0].trim();
-        self.state = if within { State::Between { row, first: true } } else { self.begin(row, false) };
+        self.state = if within {
+            State::Between { row, first: true }
+        } else {
+            self.begin(row, false)
+        };
         true
     }
-    /// A call in that markup, `within` a section.
+    /// Returns the state for a call in this markup; `within` a section.
     fn begin(&self, row: &'static Markup, within: bool) -> State {
         match row.form {
-            Form::Object { .. } => State::Object { row, within, call: Box::default() },
-            Form::Named(name, arguments) => {
+            CallFormat::Object { .. } => State::Object {
+                row,
+                within,
+                call: Box::default(),
+            },
+            CallFormat::Named(name, arguments) => {
                 let call = Box::new(NamedCall::new(row, name, arguments, self.schemas.clone()));
                 State::Named { row, within, call }
             }
         }
     }
-    fn between(&mut self, row: &'static Markup, first: bool, held: &mut Held) -> bool {
-        let list = matches!(row.form, Form::Object { list: true, .. });
+    fn between(&mut self, row: &'static Markup, first: bool, held: &mut HeldText) -> bool {
+        let list = matches!(row.form, CallFormat::Object { list: true, .. });
         held.trim();
-        let Some(c) = held.text().chars().next() else { return false };
+        let Some(c) = held.text().chars().next() else {
+            return false;
+        };
         if list && (first && c == '[' || matches!(c, ',' | ']')) {
             held.split(1);
             self.raw.push(c);
-            // What closes a list's section follows, where there is such a text.
+            // The closing text of a list's section follows, if the markup has one.
             let ended = c == ']' && row.section[1].is_empty();
-            self.state = if ended { State::Done } else { State::Between { row, first: first && c != ']' } };
+            self.state = if ended {
+                State::Done
+            } else {
+                State::Between {
+                    row,
+                    first: first && c != ']',
+                }
+            };
             return true;
         }
         let (open, close) = (row.call[0].trim(), row.section[1].trim());
@@ -197,7 +240,8 @@ impl Calls {
         if may {
             return false;
         }
-        // Behind a call other text ends the section, before the first it is what was meant.
+        // After a call other text ends the section; before the first call it means
+        // that there is none.
         if first {
             self.refuse(String::new())
         } else {
@@ -205,20 +249,30 @@ impl Calls {
         }
         true
     }
-    fn closing(&mut self, row: &'static Markup, within: bool, come: usize, held: &mut Held) -> bool {
+    fn closing(
+        &mut self,
+        row: &'static Markup,
+        within: bool,
+        come: usize,
+        held: &mut HeldText,
+    ) -> bool {
         let left: Vec<&'static str> = words(row.call[1]).skip(come).collect();
         for (skipped, word) in left.iter().enumerate() {
             match held.begins(word) {
                 Beginning::Whole(end) => {
                     held.split(end);
-                    self.state = State::Closing { row, within, come: come + skipped + 1 };
+                    self.state = State::Closing {
+                        row,
+                        within,
+                        come: come + skipped + 1,
+                    };
                     return true;
                 }
                 Beginning::Part => return false,
                 Beginning::Other => {}
             }
         }
-        // Objects that are calls stand side by side, with a mark between them.
+        // Undelimited JSON calls are separated by a semicolon or a comma.
         if row.is_bare() {
             held.trim();
             match held.text().chars().next() {
@@ -227,13 +281,21 @@ impl Calls {
                 Some(_) => {}
             }
         }
-        self.state = if within { State::Between { row, first: false } } else { State::Done };
+        self.state = if within {
+            State::Between { row, first: false }
+        } else {
+            State::Done
+        };
         true
     }
-    /// A call has ended.
+    /// Handles the end of a call.
     fn close(&mut self, row: &'static Markup, within: bool) {
         self.raw.clear();
-        self.state = State::Closing { row, within, come: 0 };
+        self.state = State::Closing {
+            row,
+            within,
+            come: 0,
+        };
     }
     fn refuse(&mut self, text: String) {
         self.state = State::Other(std::mem::take(&mut self.raw) + &text);

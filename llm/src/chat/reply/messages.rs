@@ -1,20 +1,21 @@
-//! A reply of messages with headers, `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`.
+//! Parser of replies with message headers,
+//! `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`.
 
-use super::parts::{Held, Part, Search};
-use crate::chat::markup::{Form, Markup, Messages};
+use super::parts::{HeldText, ReplyPart, Search};
+use crate::chat::markup::{CallFormat, Markup, Messages};
 
-/// Most bytes of a header; longer ones are none, and what stands in their place is a text.
-const HEADER: usize = 512;
+/// Maximum bytes of a header; a longer one is treated as text.
+const MAX_HEADER_BYTES: usize = 512;
 
-/// The parser.
+/// Streaming parser of a reply with message headers.
 pub struct MessageReply {
     messages: Messages,
-    /// What stands before a tool's name.
+    /// Prefix of tool names in headers.
     tools: &'static str,
-    /// Are there tools that may be called?
+    /// True if tools may be called.
     callable: bool,
     phase: Phase,
-    /// Nothing of this message has been told yet.
+    /// True until text of the current message was emitted.
     fresh: bool,
 }
 
@@ -26,28 +27,50 @@ enum Phase {
     Call,
 }
 
-/// The channel of what the model thinks; what is on others is said to the user.
+/// Channel of reasoning; all other channels are content.
 const REASONING: &str = "analysis";
 
 impl MessageReply {
-    /// A reply that begins within its first header, or within its answer. Before the names of tools stands `tools`.
-    pub fn new(messages: Messages, tools: &'static str, callable: bool, answer: bool) -> MessageReply {
-        let phase = if answer { Phase::Content } else { Phase::Header };
-        MessageReply { messages, tools, callable, phase, fresh: false }
+    /// Creates a parser. The reply begins within its first header, or in content if `answer`;
+    /// `tools` is the prefix of tool names.
+    pub fn new(
+        messages: Messages,
+        tools: &'static str,
+        callable: bool,
+        answer: bool,
+    ) -> MessageReply {
+        let phase = if answer {
+            Phase::Content
+        } else {
+            Phase::Header
+        };
+        MessageReply {
+            messages,
+            tools,
+            callable,
+            phase,
+            fresh: false,
+        }
     }
-    /// One decision about `held`; was there one to make?
-    pub fn step(&mut self, held: &mut Held, parts: &mut Vec<Part>) -> bool {
-        let Messages { start, channel, body, ends, .. } = self.messages;
+    /// Consumes one element of `held`. Returns false if more text is needed.
+    pub fn step(&mut self, held: &mut HeldText, parts: &mut Vec<ReplyPart>) -> bool {
+        let Messages {
+            start,
+            channel,
+            body,
+            ends,
+            ..
+        } = self.messages;
         if self.phase == Phase::Header {
             if !self.may_be_header(held.trimmed()) {
                 self.enter(Phase::Content);
                 return true;
             }
-            match held.until_within(&[body], HEADER) {
+            match held.until_within(&[body], MAX_HEADER_BYTES) {
                 Search::Found(header, _) => self.begin(&header, parts),
                 Search::Far(text) => {
                     self.enter(Phase::Content);
-                    self.tell(text, parts);
+                    self.emit(text, parts);
                 }
                 Search::Open => return false,
             }
@@ -55,13 +78,13 @@ impl MessageReply {
         }
         let markers: Vec<&'static str> = ends.iter().copied().chain([start[0], channel]).collect();
         let (before, found) = held.stream(&markers, false);
-        self.tell(before, parts);
+        self.emit(before, parts);
         if let Some(found) = found {
             if self.phase == Phase::Call && self.fresh {
-                self.tell("{}".into(), parts);
+                self.emit("{}".into(), parts);
             }
             if !ends.contains(&found) {
-                // It is of the header.
+                // The marker belongs to the next header.
                 let rest = held.take();
                 held.push(found);
                 held.push(&rest);
@@ -70,22 +93,33 @@ impl MessageReply {
         }
         found.is_some()
     }
-    /// Does a header begin so? What does not is a text that lacks one.
+    /// Returns true if `text` may be the beginning of a header; otherwise it is
+    /// a message without one.
     fn may_be_header(&self, text: &str) -> bool {
-        let Messages { start, channel, recipient, body, ends, .. } = self.messages;
-        let mut begins = [start[0], start[1], channel, recipient, body].into_iter().chain(ends.iter().copied());
+        let Messages {
+            start,
+            channel,
+            recipient,
+            body,
+            ends,
+            ..
+        } = self.messages;
+        let mut begins = [start[0], start[1], channel, recipient, body]
+            .into_iter()
+            .chain(ends.iter().copied());
         begins.any(|begin| text.starts_with(begin) || begin.starts_with(text))
     }
-    /// The body follows of a message with that header.
-    fn begin(&mut self, header: &str, parts: &mut Vec<Part>) {
+    /// Starts the message that the header describes.
+    fn begin(&mut self, header: &str, parts: &mut Vec<ReplyPart>) {
         let word = |text: &'static str| {
             let (_, rest) = header.split_once(text)?;
             rest.split(|c: char| c.is_whitespace() || c == '<').next()
         };
-        let tool = word(self.messages.recipient).and_then(|recipient| recipient.strip_prefix(self.tools));
+        let tool =
+            word(self.messages.recipient).and_then(|recipient| recipient.strip_prefix(self.tools));
         let phase = match (tool.filter(|_| self.callable), word(self.messages.channel)) {
             (Some(tool), _) => {
-                parts.push(Part::Call(tool.to_owned()));
+                parts.push(ReplyPart::Call(tool.to_owned()));
                 Phase::Call
             }
             (None, Some(REASONING)) => Phase::Reasoning,
@@ -97,34 +131,37 @@ impl MessageReply {
         self.phase = phase;
         self.fresh = true;
     }
-    fn tell(&mut self, text: String, parts: &mut Vec<Part>) {
+    fn emit(&mut self, text: String, parts: &mut Vec<ReplyPart>) {
         if text.is_empty() {
             return;
         }
         self.fresh = false;
         parts.push(match self.phase {
-            Phase::Reasoning => Part::Reasoning(text),
-            Phase::Call => Part::Arguments(text),
-            Phase::Header | Phase::Content => Part::Content(text),
+            Phase::Reasoning => ReplyPart::Reasoning(text),
+            Phase::Call => ReplyPart::Arguments(text),
+            Phase::Header | Phase::Content => ReplyPart::Content(text),
         });
     }
-    /// The end, with what is left; `cut` if more would have come, `forced` if nothing but calls can.
-    pub fn finish(&mut self, held: String, cut: bool, forced: bool, parts: &mut Vec<Part>) {
+    /// Ends the input; `cut` if generation was truncated, `forced` if only calls are allowed.
+    pub fn finish(&mut self, held: String, cut: bool, forced: bool, parts: &mut Vec<ReplyPart>) {
         match self.phase {
-            // The beginning of a header is no text; what only looked like one is.
-            Phase::Header if cut || held.contains(self.messages.start[0]) || held.contains(self.messages.channel) => {}
+            // Discards the beginning of a header; emits text that only resembled one.
+            Phase::Header
+                if cut
+                    || held.contains(self.messages.start[0])
+                    || held.contains(self.messages.channel) => {}
             Phase::Header if forced => {}
             Phase::Content if forced => {}
-            Phase::Call if self.fresh && held.is_empty() && !cut => self.tell("{}".into(), parts),
-            _ => self.tell(held, parts),
+            Phase::Call if self.fresh && held.is_empty() && !cut => self.emit("{}".into(), parts),
+            _ => self.emit(held, parts),
         }
     }
 }
 
-/// What stands before the names of tools in the headers of that markup.
+/// Returns the prefix of tool names in headers of this markup.
 pub fn before_tools(markup: &Markup) -> &'static str {
     match markup.form {
-        Form::Named(name, _) => name.before,
-        Form::Object { .. } => "",
+        CallFormat::Named(name, _) => name.before,
+        CallFormat::Object { .. } => "",
     }
 }

@@ -1,8 +1,9 @@
-//! What a model writes, taken apart as it comes: reasoning, text, calls of tools.
+//! Streaming parser of replies: separates reasoning, content and tool calls.
 //!
-//! Which texts structure it says a row of [`markup`](crate::chat::markup). The prompt may have opened reasoning, or the answer. Where several
-//! markups begin calls alike, how a call goes on decides: models that were made for the one write the other now and then. Nothing is told before
-//! it is certain what it is, and whatever is held back for that has a bound, or is told at the end of a value.
+//! A row of [`markup`](crate::chat::markup) defines the delimiters. The prompt may have opened
+//! reasoning or content. If several markups share an opening delimiter, the text after it selects
+//! one, because models sometimes write a related markup. A part is emitted only when its kind is
+//! certain; the text held back until then is bounded, or emitted at the end of a value.
 
 mod bare;
 mod calls;
@@ -14,43 +15,44 @@ mod schemas;
 mod tags;
 mod values;
 
-pub use parts::Part;
+pub use parts::ReplyPart;
 pub use schemas::Schemas;
 
 use crate::chat::markup::{Frame, Markup};
 use calls::Calls;
 use messages::{MessageReply, before_tools};
-use parts::{Beginning, Held};
+use parts::{Beginning, HeldText};
 
-/// What a reply goes on with.
+/// State of the reply at the end of the prompt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Begins {
-    /// Anything.
+    /// Nothing has been opened; the reply decides.
     #[default]
     Open,
-    /// Reasoning, which the prompt has opened.
+    /// The prompt has opened reasoning.
     Reasoning,
-    /// Text that the prompt has begun.
+    /// The prompt has opened content.
     Answer,
 }
 
-/// The parser of one reply.
+/// Streaming parser of one reply.
 pub struct Reply {
     markup: &'static Markup,
     state: State,
-    /// What is not decided yet.
-    held: Held,
-    /// Nothing of this kind has been told yet, so that white space before it is no part of it.
+    /// Text not yet assigned to a part.
+    held: HeldText,
+    /// True until text of this kind was emitted; white space before the first text is dropped.
     fresh: bool,
     schemas: Option<Schemas>,
-    /// It consists of calls: what is none yet at its end is the beginning of one, and no text.
+    /// Only calls are allowed, so an unfinished beginning at the end is discarded rather
+    /// than emitted as text.
     forced: bool,
 }
 
 enum State {
     Start,
     Reasoning,
-    /// Behind reasoning, or behind a call that nothing closes: an object may be a call.
+    /// After reasoning, or after a call without closing text: a JSON object may be a call.
     Behind,
     Content,
     Calls(Box<Calls>),
@@ -58,67 +60,100 @@ enum State {
 }
 
 impl Reply {
-    /// A reply in that markup. Calls are looked for where there are tools; `forced` if nothing but calls can come.
-    pub fn new(markup: &'static Markup, begins: Begins, schemas: Option<Schemas>, forced: bool) -> Reply {
+    /// Creates a parser. Calls are parsed only with `schemas`; `forced` if only calls are allowed.
+    pub fn new(
+        markup: &'static Markup,
+        begins: Begins,
+        schemas: Option<Schemas>,
+        forced: bool,
+    ) -> Reply {
         let state = match (markup.frame, begins) {
             (Frame::Messages(messages), _) => {
                 let answer = begins == Begins::Answer;
-                State::Messages(MessageReply::new(messages, before_tools(markup), schemas.is_some(), answer))
+                State::Messages(MessageReply::new(
+                    messages,
+                    before_tools(markup),
+                    schemas.is_some(),
+                    answer,
+                ))
             }
             (Frame::Text, Begins::Open) => State::Start,
             (Frame::Text, Begins::Reasoning) => State::Reasoning,
             (Frame::Text, Begins::Answer) => State::Content,
         };
         let fresh = matches!(state, State::Reasoning);
-        Reply { markup, state, held: Held::default(), fresh, schemas, forced }
+        Reply {
+            markup,
+            state,
+            held: HeldText::default(),
+            fresh,
+            schemas,
+            forced,
+        }
     }
-    /// More text; what it makes certain.
-    pub fn push(&mut self, text: &str) -> Vec<Part> {
+    /// Adds text and returns the parts that became certain.
+    pub fn push(&mut self, text: &str) -> Vec<ReplyPart> {
         self.held.push(text);
         let mut parts = Vec::new();
         while self.step(&mut parts) {}
         parts
     }
-    /// The end; the rest. `cut` if more would have come: a call that has begun is markup then, and no text.
-    pub fn finish(&mut self, cut: bool) -> Vec<Part> {
+    /// Ends the reply and returns the remaining parts. `cut` if generation was truncated: an
+    /// unfinished call is then discarded.
+    pub fn finish(&mut self, cut: bool) -> Vec<ReplyPart> {
         let mut parts = Vec::new();
         let held = self.held.take();
         match std::mem::replace(&mut self.state, State::Content) {
             State::Messages(mut messages) => messages.finish(held, cut, self.forced, &mut parts),
-            State::Reasoning => self.tell(Part::Reasoning, held.trim_end().to_owned(), &mut parts),
+            State::Reasoning => {
+                self.emit(ReplyPart::Reasoning, held.trim_end().to_owned(), &mut parts)
+            }
             State::Start | State::Behind | State::Content if self.forced => {}
-            State::Start | State::Behind | State::Content => self.tell(Part::Content, held, &mut parts),
+            State::Start | State::Behind | State::Content => {
+                self.emit(ReplyPart::Content, held, &mut parts)
+            }
             State::Calls(calls) => {
                 let text = calls.finish(&held, cut, &mut parts);
-                parts.extend(text.filter(|_| !cut && !self.forced).map(Part::Content));
+                parts.extend(
+                    text.filter(|_| !cut && !self.forced)
+                        .map(ReplyPart::Content),
+                );
             }
         }
         parts
     }
-    /// One decision; was there one to make?
-    fn step(&mut self, parts: &mut Vec<Part>) -> bool {
+    /// Consumes one element. Returns false if more text is needed.
+    fn step(&mut self, parts: &mut Vec<ReplyPart>) -> bool {
         match &mut self.state {
             State::Start => self.start(),
             State::Reasoning => {
                 let (before, found) = self.held.stream(&[self.markup.think[1]], true);
-                let before = if found.is_some() { before.trim_end().to_owned() } else { before };
-                self.tell(Part::Reasoning, before, parts);
+                let before = if found.is_some() {
+                    before.trim_end().to_owned()
+                } else {
+                    before
+                };
+                self.emit(ReplyPart::Reasoning, before, parts);
                 if found.is_some() {
                     self.enter(State::Behind, true);
                 }
                 found.is_some()
             }
-            State::Behind => self.behind(),
+            State::Behind => self.begins_bare_call(),
             State::Content => self.content(parts),
             State::Calls(calls) => {
                 let more = calls.step(&mut self.held, parts);
                 if let Some(text) = calls.other() {
                     self.enter(State::Content, false);
-                    self.tell(Part::Content, text, parts);
+                    self.emit(ReplyPart::Content, text, parts);
                     return true;
                 }
                 if calls.is_done() {
-                    let next = if self.markup.is_bare() { State::Behind } else { State::Content };
+                    let next = if self.markup.is_bare() {
+                        State::Behind
+                    } else {
+                        State::Content
+                    };
                     self.enter(next, true);
                     return true;
                 }
@@ -134,19 +169,22 @@ impl Reply {
                 self.held.split(end);
                 self.enter(State::Reasoning, true);
             }
-            // White space before reasoning is nobody's, before text it is the text's.
+            // White space before reasoning is dropped; before content it is part of the content.
             Beginning::Other => self.enter(State::Behind, false),
         }
         true
     }
-    /// Is this an object that may be a call?
-    fn behind(&mut self) -> bool {
+    /// Checks for a JSON object that may be a call.
+    fn begins_bare_call(&mut self) -> bool {
         let tools = self.schemas.as_ref().filter(|_| self.markup.is_bare());
         if let Some(tools) = tools {
             match self.held.trimmed().chars().next() {
                 None => return false,
                 Some('{') => {
-                    self.enter(State::Calls(Box::new(Calls::bare(self.markup, tools.clone()))), true);
+                    self.enter(
+                        State::Calls(Box::new(Calls::bare(self.markup, tools.clone()))),
+                        true,
+                    );
                     return true;
                 }
                 Some(_) => {}
@@ -156,15 +194,25 @@ impl Reply {
         self.enter(State::Content, fresh);
         true
     }
-    fn content(&mut self, parts: &mut Vec<Part>) -> bool {
-        let markers: Vec<&'static str> =
-            if self.schemas.is_some() { self.markup.opens().collect() } else { Vec::new() };
+    fn content(&mut self, parts: &mut Vec<ReplyPart>) -> bool {
+        let markers: Vec<&'static str> = if self.schemas.is_some() {
+            self.markup.opens().collect()
+        } else {
+            Vec::new()
+        };
         let (before, found) = self.held.stream(&markers, self.schemas.is_some());
-        let before = if found.is_some() { before.trim_end().to_owned() } else { before };
-        self.tell(Part::Content, before, parts);
+        let before = if found.is_some() {
+            before.trim_end().to_owned()
+        } else {
+            before
+        };
+        self.emit(ReplyPart::Content, before, parts);
         if let Some(found) = found {
             let schemas = self.schemas.clone().unwrap_or_default();
-            self.enter(State::Calls(Box::new(Calls::opened(self.markup, found, schemas))), true);
+            self.enter(
+                State::Calls(Box::new(Calls::opened(self.markup, found, schemas))),
+                true,
+            );
         }
         found.is_some()
     }
@@ -172,8 +220,12 @@ impl Reply {
         self.state = state;
         self.fresh = fresh;
     }
-    fn tell(&mut self, part: fn(String) -> Part, text: String, parts: &mut Vec<Part>) {
-        let text = if self.fresh { text.trim_start().to_owned() } else { text };
+    fn emit(&mut self, part: fn(String) -> ReplyPart, text: String, parts: &mut Vec<ReplyPart>) {
+        let text = if self.fresh {
+            text.trim_start().to_owned()
+        } else {
+            text
+        };
         if !text.is_empty() {
             self.fresh = false;
             parts.push(part(text));

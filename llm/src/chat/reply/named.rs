@@ -1,16 +1,16 @@
-//! A call whose name stands before its arguments.
+//! Parser of a call with its name before its arguments.
 
 use super::bare::BareArguments;
-use super::parts::{Held, Part, Search, words};
+use super::parts::{HeldText, ReplyPart, Search, words};
 use super::schemas::Schemas;
 use super::tags::{TagArguments, Tags};
 use super::values::JsonArguments;
 use crate::chat::markup::{Arguments, Markup, Name};
 
-/// Most bytes of a name with what stands around it: names have up to 64 of them. What is longer is no call.
-const NAME: usize = 256;
+/// Maximum bytes of a name and its delimiters; names have up to 64. Longer text is not a call.
+const MAX_NAME_BYTES: usize = 256;
 
-/// The parser of one call, behind what opens it.
+/// Streaming parser of one call after its opening text.
 pub struct NamedCall {
     row: &'static Markup,
     name: Name,
@@ -24,16 +24,27 @@ enum Phase {
     Json(JsonArguments),
     Tags(TagArguments),
     Bare(BareArguments),
-    /// It is no call: what stood in place of a name.
+    /// Not a call; holds the text in place of a name.
     Other(String),
 }
 
 impl NamedCall {
-    /// A call in that markup, whose names and arguments stand so.
-    pub fn new(row: &'static Markup, name: Name, arguments: Arguments, schemas: Schemas) -> NamedCall {
-        NamedCall { row, name, arguments, schemas, phase: Phase::Name }
+    /// Creates a parser for the given delimiters of names and format of arguments.
+    pub fn new(
+        row: &'static Markup,
+        name: Name,
+        arguments: Arguments,
+        schemas: Schemas,
+    ) -> NamedCall {
+        NamedCall {
+            row,
+            name,
+            arguments,
+            schemas,
+            phase: Phase::Name,
+        }
     }
-    /// Have its arguments ended?
+    /// Returns true after the arguments.
     pub fn is_done(&self) -> bool {
         match &self.phase {
             Phase::Name | Phase::Other(_) => false,
@@ -42,16 +53,22 @@ impl NamedCall {
             Phase::Bare(arguments) => arguments.is_done(),
         }
     }
-    /// The text that it is instead of a call, once that is certain.
+    /// Returns the consumed text if it is not a call.
     pub fn other(&self) -> Option<&str> {
-        if let Phase::Other(text) = &self.phase { Some(text) } else { None }
+        if let Phase::Other(text) = &self.phase {
+            Some(text)
+        } else {
+            None
+        }
     }
-    /// One decision about `held`; was there one to make?
-    pub fn step(&mut self, held: &mut Held, parts: &mut Vec<Part>) -> bool {
+    /// Consumes one element of `held`. Returns false if more text is needed.
+    pub fn step(&mut self, held: &mut HeldText, parts: &mut Vec<ReplyPart>) -> bool {
         match &mut self.phase {
             Phase::Name => self.begin(held, parts),
             Phase::Json(arguments) => {
-                let around = [self.row.call[1], self.row.section[1], self.row.call[0]].into_iter().flat_map(words);
+                let around = [self.row.call[1], self.row.section[1], self.row.call[0]]
+                    .into_iter()
+                    .flat_map(words);
                 let ends: Vec<&'static str> = around.chain(self.row.also.iter().copied()).collect();
                 arguments.step(held, &ends, parts)
             }
@@ -60,9 +77,13 @@ impl NamedCall {
             Phase::Other(_) => false,
         }
     }
-    fn begin(&mut self, held: &mut Held, parts: &mut Vec<Part>) -> bool {
+    fn begin(&mut self, held: &mut HeldText, parts: &mut Vec<ReplyPart>) -> bool {
         let tags = match self.arguments {
-            Arguments::Tags { key, value } => Some(Tags { key, value, close: self.row.call[1] }),
+            Arguments::Tags { key, value } => Some(Tags {
+                key,
+                value,
+                close: self.row.call[1],
+            }),
             Arguments::Json | Arguments::Bare(_) => None,
         };
         let mut markers = vec![self.name.after.trim()];
@@ -70,7 +91,7 @@ impl NamedCall {
             Some(tags) => markers.extend(TagArguments::behind_name(tags)),
             None => markers.push("{"),
         }
-        let (before, found) = match held.until_within(&markers, NAME) {
+        let (before, found) = match held.until_within(&markers, MAX_NAME_BYTES) {
             Search::Found(before, found) => (before, found),
             Search::Far(text) => {
                 self.phase = Phase::Other(text);
@@ -80,9 +101,14 @@ impl NamedCall {
         };
         let name = before.trim();
         let name = name.strip_prefix(self.name.before).unwrap_or(name);
-        let name =
-            self.name.id.and_then(|id| name.split_once(id.before)).map_or(name, |(name, _)| name).trim().to_owned();
-        parts.push(Part::Call(name.clone()));
+        let name = self
+            .name
+            .id
+            .and_then(|id| name.split_once(id.before))
+            .map_or(name, |(name, _)| name)
+            .trim()
+            .to_owned();
+        parts.push(ReplyPart::Call(name.clone()));
         self.phase = match (self.arguments, tags) {
             (_, Some(tags)) => {
                 let mut arguments = TagArguments::new(tags, self.schemas.clone(), name);
@@ -101,8 +127,9 @@ impl NamedCall {
         };
         true
     }
-    /// The end, before which it was not complete; `cut` if more would have come. The text, of which `held` is left, if it was no call after all.
-    pub fn finish(self, held: &str, cut: bool, parts: &mut Vec<Part>) -> Option<String> {
+    /// Ends an incomplete call; `cut` if generation was truncated. Returns the text, including
+    /// `held`, if it is not a call.
+    pub fn finish(self, held: &str, cut: bool, parts: &mut Vec<ReplyPart>) -> Option<String> {
         match self.phase {
             Phase::Name => Some(held.to_owned()),
             Phase::Other(text) => Some(text + held),

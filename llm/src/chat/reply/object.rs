@@ -1,24 +1,24 @@
-//! A call that is one object in JSON: `{"name": …, "arguments": {…}}`, the arguments told as they come.
+//! Streaming parser of a call that is one JSON object: `{"name": …, "arguments": {…}}`.
 
-use super::parts::Part;
+use super::parts::ReplyPart;
 use super::schemas::Schemas;
 use super::values::Scan;
 
-/// The parser of one call. It follows the outermost object alone; what is within values is passed on as it is.
+/// Parses only the outermost object; values are passed through unchanged.
 #[derive(Default)]
 pub struct ObjectCall {
     phase: Phase,
-    /// The text so far, while it is not certain that it is a call.
+    /// Text consumed so far, until it is certainly a call.
     raw: String,
     key: String,
     value: String,
     scan: Scan,
-    /// Within a key, behind a backslash.
+    /// True within a key after a backslash.
     escaped: bool,
     named: bool,
-    /// What it must be a call of, where an object may be a text just as well.
+    /// Known tools, if an object without a known name is text.
     only: Option<Schemas>,
-    /// Arguments that came before the name.
+    /// Arguments that preceded the name.
     early: Option<String>,
     told: bool,
 }
@@ -27,41 +27,42 @@ pub struct ObjectCall {
 enum Phase {
     #[default]
     Open,
-    /// Before a key.
     Before,
     Key,
-    /// Between a key and its value.
     Colon,
     Value,
     Done,
-    /// It is no call.
+    /// The object is not a call.
     Other,
 }
 
-/// Names that models give the arguments.
+/// Keys that models use for the arguments.
 const ARGUMENTS: &[&str] = &["arguments", "parameters"];
-/// Other keys of calls.
+/// Other keys that a call may have.
 const OTHERS: &[&str] = &["name", "type", "id"];
 
 impl ObjectCall {
-    /// An object that is a call if it says so, of one of these tools.
-    pub fn of(tools: Schemas) -> ObjectCall {
-        ObjectCall { only: Some(tools), ..ObjectCall::default() }
+    /// Creates a parser for an object that is a call only if it names one of these tools.
+    pub fn new(tools: Schemas) -> ObjectCall {
+        ObjectCall {
+            only: Some(tools),
+            ..ObjectCall::default()
+        }
     }
-    /// Is it no call after all?
+    /// Returns true if the object is not a call.
     pub fn is_other(&self) -> bool {
         self.phase == Phase::Other
     }
-    /// Has its object ended?
+    /// Returns true after the end of the object.
     pub fn is_done(&self) -> bool {
         self.phase == Phase::Done
     }
-    /// The text, if it was no call after all.
+    /// Returns the text if the object is not a call.
     pub fn abandon(self) -> Option<String> {
         (!self.named).then_some(self.raw)
     }
-    /// More text; how many bytes of it belong to the call.
-    pub fn push(&mut self, text: &str, parts: &mut Vec<Part>) -> usize {
+    /// Consumes text and returns the number of bytes that belong to the call.
+    pub fn push(&mut self, text: &str, parts: &mut Vec<ReplyPart>) -> usize {
         let mut live = String::new();
         let mut used = 0;
         for c in text.chars() {
@@ -74,10 +75,10 @@ impl ObjectCall {
             }
             self.next(c, &mut live, parts);
         }
-        self.tell(live, parts);
+        self.emit(live, parts);
         used
     }
-    fn next(&mut self, c: char, live: &mut String, parts: &mut Vec<Part>) {
+    fn next(&mut self, c: char, live: &mut String, parts: &mut Vec<ReplyPart>) {
         match self.phase {
             Phase::Open if c == '{' => self.phase = Phase::Before,
             Phase::Before if c == '"' => {
@@ -89,7 +90,8 @@ impl ObjectCall {
                 self.value.push(c);
                 if !self.escaped && c == '"' {
                     self.key = serde_json::from_str(&self.value).unwrap_or_default();
-                    let known = ARGUMENTS.contains(&self.key.as_str()) || OTHERS.contains(&self.key.as_str());
+                    let known = ARGUMENTS.contains(&self.key.as_str())
+                        || OTHERS.contains(&self.key.as_str());
                     let other = self.only.is_some() && !self.named && !known;
                     self.phase = if other { Phase::Other } else { Phase::Colon };
                 }
@@ -100,7 +102,7 @@ impl ObjectCall {
                 self.phase = Phase::Value;
             }
             Phase::Value if self.scan.is_outside() && (c == ',' || c == '}') => {
-                self.tell(std::mem::take(live), parts);
+                self.emit(std::mem::take(live), parts);
                 self.end_value(parts);
                 match c {
                     _ if self.is_other() => {}
@@ -125,21 +127,25 @@ impl ObjectCall {
     fn is_arguments(&self) -> bool {
         ARGUMENTS.contains(&self.key.as_str())
     }
-    fn end_value(&mut self, parts: &mut Vec<Part>) {
+    fn end_value(&mut self, parts: &mut Vec<ReplyPart>) {
         let value = std::mem::take(&mut self.value);
         let value = value.trim_end();
         if self.key == "name" {
             let name = serde_json::from_str::<String>(value);
-            if self.only.as_ref().is_some_and(|tools| !name.as_ref().is_ok_and(|name| tools.has(name))) {
+            if self
+                .only
+                .as_ref()
+                .is_some_and(|tools| !name.as_ref().is_ok_and(|name| tools.has(name)))
+            {
                 self.phase = Phase::Other;
             } else if let (false, Ok(name)) = (self.named, name) {
                 self.named = true;
-                parts.push(Part::Call(name));
+                parts.push(ReplyPart::Call(name));
                 let early = self.early.take().unwrap_or_default();
-                self.tell(early, parts);
+                self.emit(early, parts);
             }
         } else if self.is_arguments() {
-            // Some models write the arguments as a string that holds JSON.
+            // Some models write the arguments as a string that contains JSON.
             let whole = match value.starts_with('"') {
                 true => serde_json::from_str::<String>(value).unwrap_or_default(),
                 false => value.to_owned(),
@@ -147,21 +153,21 @@ impl ObjectCall {
             if !self.named {
                 self.early = Some(whole);
             } else if value.starts_with('"') {
-                self.tell(whole, parts);
+                self.emit(whole, parts);
             }
         }
     }
-    fn end(&mut self, parts: &mut Vec<Part>) {
+    fn end(&mut self, parts: &mut Vec<ReplyPart>) {
         let other = self.only.is_some() && !self.named;
         self.phase = if other { Phase::Other } else { Phase::Done };
         if self.named && !self.told {
-            self.tell("{}".into(), parts);
+            self.emit("{}".into(), parts);
         }
     }
-    fn tell(&mut self, text: String, parts: &mut Vec<Part>) {
+    fn emit(&mut self, text: String, parts: &mut Vec<ReplyPart>) {
         if !text.is_empty() {
             self.told = true;
-            parts.push(Part::Arguments(text));
+            parts.push(ReplyPart::Arguments(text));
         }
     }
 }

@@ -1,80 +1,82 @@
-//! The parts that a reply is taken apart into, and how its markers are found.
+//! Parts of a reply, and the search for delimiters in streamed text.
 
-/// A piece of a reply.
+/// A part of a streamed reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Part {
-    /// Reasoning.
+pub enum ReplyPart {
+    /// Text of the model's reasoning.
     Reasoning(String),
-    /// Text.
+    /// Text of the reply to the user.
     Content(String),
-    /// A call begins: the tool's name.
+    /// Start of a tool call, with the tool's name.
     Call(String),
-    /// More of the current call's arguments, JSON.
+    /// Next fragment of the current call's arguments, as JSON text.
     Arguments(String),
 }
 
-/// Text that is not decided yet.
+/// Buffered text that is not yet assigned to a part.
 #[derive(Default)]
-pub struct Held {
+pub struct HeldText {
     text: String,
-    /// Up to here nothing that was looked for begins; it is looked at once.
+    /// No searched delimiter begins before this byte, so it is not searched again.
     seen: usize,
 }
 
-/// Does a text begin with a marker?
+/// Result of comparing the start of a text with a delimiter.
 pub enum Beginning {
-    /// It does, and so many bytes are it, with the white space before it.
+    /// Starts with it; holds the bytes of the delimiter and of white space before it.
     Whole(usize),
-    /// It may, once there is more.
+    /// Could start with it after more text.
     Part,
-    /// No.
     Other,
 }
 
-/// What a search for a marker found.
+/// Result of a search for delimiters.
 pub enum Search {
-    /// What stands before it, and it.
+    /// Text before the delimiter, and the delimiter.
     Found(String, &'static str),
-    /// Nothing so far.
+    /// Not found yet; more text is needed.
     Open,
-    /// None is near: what stands in its place.
+    /// Not found within the limit; holds the text up to it.
     Far(String),
 }
 
-impl Held {
+impl HeldText {
     pub fn push(&mut self, text: &str) {
         self.text.push_str(text);
     }
     pub fn text(&self) -> &str {
         &self.text
     }
-    /// Behind the white space at its beginning.
+    /// Returns the text without leading white space.
     pub fn trimmed(&self) -> &str {
         self.text.trim_start()
     }
-    /// All of it.
+    /// Takes the whole text.
     pub fn take(&mut self) -> String {
         self.seen = 0;
         std::mem::take(&mut self.text)
     }
-    /// Its first bytes.
+    /// Takes the first `at` bytes.
     pub fn split(&mut self, at: usize) -> String {
         self.seen = 0;
         let rest = self.text.split_off(at);
         std::mem::replace(&mut self.text, rest)
     }
-    /// The last place between characters up to that one.
+    /// Returns the last character boundary at or before `at`.
     fn floor(&self, at: usize) -> usize {
-        (0..=at.min(self.text.len())).rev().find(|&at| self.text.is_char_boundary(at)).unwrap_or(0)
+        (0..=at.min(self.text.len()))
+            .rev()
+            .find(|&at| self.text.is_char_boundary(at))
+            .unwrap_or(0)
     }
-    /// Drops white space at its beginning.
+    /// Drops leading white space.
     pub fn trim(&mut self) {
         let space = self.text.len() - self.trimmed().len();
         if space > 0 {
             self.split(space);
         }
     }
-    /// Does it begin with that marker, behind white space?
+    /// Compares the text after leading white space with a delimiter.
     pub fn begins(&self, marker: &str) -> Beginning {
         let text = self.trimmed();
         if text.starts_with(marker) {
@@ -85,14 +87,16 @@ impl Held {
             Beginning::Other
         }
     }
-    /// Takes what stands before the first of these markers, and the marker; nothing where there is none. Of two at one place the first
-    /// in the list counts.
+    /// Takes the text before the first of these delimiters, and the delimiter; `None` if there is
+    /// none. At the same position the earlier one in the list wins.
     pub fn until(&mut self, markers: &[&'static str]) -> Option<(String, &'static str)> {
         let longest = markers.iter().map(|marker| marker.len()).max().unwrap_or(0);
         let from = self.floor(self.seen.saturating_sub(longest));
         let tail = &self.text[from..];
         let found = markers.iter().filter(|marker| !marker.is_empty());
-        let found = found.filter_map(|marker| Some((tail.find(marker)?, *marker))).min_by_key(|(at, _)| *at);
+        let found = found
+            .filter_map(|marker| Some((tail.find(marker)?, *marker)))
+            .min_by_key(|(at, _)| *at);
         let Some((at, marker)) = found else {
             self.seen = self.text.len();
             return None;
@@ -101,13 +105,15 @@ impl Held {
         before.truncate(from + at);
         Some((before, marker))
     }
-    /// Takes what stands before the first of these markers, and the marker, where that begins within so many bytes; and so many bytes where
-    /// none does.
+    /// Takes the text before the first of these delimiters if it begins within `most` bytes;
+    /// otherwise takes `most` bytes.
     pub fn until_within(&mut self, markers: &[&'static str], most: usize) -> Search {
         let longest = markers.iter().map(|marker| marker.len()).max().unwrap_or(0);
         let near = &self.text[..self.floor(most + longest)];
         let found = markers.iter().filter(|marker| !marker.is_empty());
-        let found = found.filter_map(|marker| Some((near.find(marker)?, *marker))).min_by_key(|(at, _)| *at);
+        let found = found
+            .filter_map(|marker| Some((near.find(marker)?, *marker)))
+            .min_by_key(|(at, _)| *at);
         match found.filter(|(at, _)| *at <= most) {
             Some((at, marker)) => {
                 let mut before = self.split(at + marker.len());
@@ -118,15 +124,25 @@ impl Held {
             None => Search::Open,
         }
     }
-    /// What stands before the first of these markers, and the marker; or, where there is none, what cannot be part of one: all but the
-    /// beginning of a marker at its end and, if `space` is to be kept, the white space there.
-    pub fn stream(&mut self, markers: &[&'static str], space: bool) -> (String, Option<&'static str>) {
+    /// Takes the text before the first of these delimiters, and the delimiter.
+    ///
+    /// If there is none, takes all text that cannot be part of one: everything but a possible
+    /// delimiter prefix at the end and, if `space`, the white space before it.
+    pub fn stream(
+        &mut self,
+        markers: &[&'static str],
+        space: bool,
+    ) -> (String, Option<&'static str>) {
         if let Some((before, marker)) = self.until(markers) {
             return (before, Some(marker));
         }
         let begun = |marker: &&'static str| {
-            let cuts = (1..marker.len()).rev().filter(|&n| marker.is_char_boundary(n));
-            cuts.into_iter().find(|&n| self.text.ends_with(&marker[..n])).unwrap_or(0)
+            let cuts = (1..marker.len())
+                .rev()
+                .filter(|&n| marker.is_char_boundary(n));
+            cuts.into_iter()
+                .find(|&n| self.text.ends_with(&marker[..n]))
+                .unwrap_or(0)
         };
         let mut end = self.text.len() - markers.iter().map(begun).max().unwrap_or(0);
         if space {
@@ -136,12 +152,12 @@ impl Held {
     }
 }
 
-/// The words of a text between white space: what a parser looks for of it.
+/// Splits a delimiter at white space into the words that a parser compares.
 pub fn words(text: &'static str) -> impl Iterator<Item = &'static str> {
     text.split_whitespace()
 }
 
-/// The inside of a text as a string in JSON.
+/// Escapes a text for the inside of a JSON string.
 pub fn escaped(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()

@@ -1,22 +1,22 @@
-//! Arguments between tags, `<arg_key>k</arg_key><arg_value>v</arg_value>…`, told as JSON.
+//! Parser of tagged arguments, `<arg_key>k</arg_key><arg_value>v</arg_value>…`. Emits JSON.
 
-use super::parts::{Held, Part, Search, escaped, words};
+use super::parts::{HeldText, ReplyPart, Search, escaped, words};
 use super::schemas::Schemas;
 use serde_json::Value;
 
-/// Most bytes of an argument's name: what is longer was none, and is passed over.
-const KEY: usize = 1 << 10;
+/// Maximum bytes of an argument's name; a longer one is skipped.
+const MAX_KEY_BYTES: usize = 1 << 10;
 
-/// The texts of a call with tags.
+/// Delimiters of a call with tagged arguments.
 #[derive(Clone, Copy)]
 pub struct Tags {
     pub key: [&'static str; 2],
     pub value: [&'static str; 2],
-    /// What ends the call, in words.
+    /// Closing text of the call.
     pub close: &'static str,
 }
 
-/// The parser of a call's arguments.
+/// Streaming parser of a call's arguments.
 pub struct TagArguments {
     tags: Tags,
     schemas: Schemas,
@@ -26,53 +26,58 @@ pub struct TagArguments {
 }
 
 enum Phase {
-    /// After the name or a value: another key, or the end.
+    /// Expects a key, or the end of the call.
     Between,
     Key,
-    /// Between a key and its value.
     Gap(String),
-    /// A value begins; its white space has not come yet.
+    /// Start of a value, before its white space was handled.
     Start {
         text: bool,
     },
-    /// A value that is told as it comes.
+    /// Within a string value, emitted as it arrives.
     Text,
-    /// A value whose type shows at its end.
+    /// Within a value of a type that is known only at its end.
     Untyped,
     Done,
 }
 
 impl TagArguments {
-    /// Of a call of that tool.
+    /// Creates a parser for a call of `tool`.
     pub fn new(tags: Tags, schemas: Schemas, tool: String) -> TagArguments {
-        TagArguments { tags, schemas, tool, phase: Phase::Between, keys: 0 }
+        TagArguments {
+            tags,
+            schemas,
+            tool,
+            phase: Phase::Between,
+            keys: 0,
+        }
     }
-    /// What may stand behind a name.
+    /// Returns the texts that can follow the tool's name.
     pub fn behind_name(tags: &Tags) -> impl Iterator<Item = &'static str> + use<> {
         std::iter::once(tags.key[0]).chain(words(tags.close))
     }
-    /// Has what closes the call come?
+    /// Returns true after the closing text of the call.
     pub fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }
-    /// Behind the name this has come.
-    pub fn begin(&mut self, found: &str, parts: &mut Vec<Part>) {
-        parts.push(Part::Arguments("{".into()));
+    /// Starts the arguments; `found` is the text after the tool's name.
+    pub fn begin(&mut self, found: &str, parts: &mut Vec<ReplyPart>) {
+        parts.push(ReplyPart::Arguments("{".into()));
         if Self::behind_name(&self.tags).any(|text| text == found) {
             self.between(found, parts);
         }
     }
-    /// One decision about `held`; was there one to make?
-    pub fn step(&mut self, held: &mut Held, parts: &mut Vec<Part>) -> bool {
+    /// Consumes one element of `held`. Returns false if more text is needed.
+    pub fn step(&mut self, held: &mut HeldText, parts: &mut Vec<ReplyPart>) -> bool {
         let Tags { key, value, .. } = self.tags;
         match std::mem::replace(&mut self.phase, Phase::Between) {
             Phase::Between => {
                 let markers: Vec<&'static str> = Self::behind_name(&self.tags).collect();
-                // Nothing else is to stand here.
+                // Drops any other text.
                 let found = held.stream(&markers, false).1;
                 found.inspect(|found| self.between(found, parts)).is_some()
             }
-            Phase::Key => match held.until_within(&[key[1]], KEY) {
+            Phase::Key => match held.until_within(&[key[1]], MAX_KEY_BYTES) {
                 Search::Found(name, _) => {
                     let name = name.trim().to_owned();
                     if value[0].trim().is_empty() {
@@ -86,7 +91,9 @@ impl TagArguments {
                 Search::Open => self.stay(Phase::Key),
             },
             Phase::Gap(name) => {
-                let markers: Vec<&'static str> = std::iter::once(value[0]).chain(words(self.tags.close)).collect();
+                let markers: Vec<&'static str> = std::iter::once(value[0])
+                    .chain(words(self.tags.close))
+                    .collect();
                 match held.stream(&markers, false).1 {
                     Some(found) if found == value[0] => self.open(name, parts),
                     Some(found) => self.between(found, parts),
@@ -100,13 +107,17 @@ impl TagArguments {
                 let end = if found.is_some() { "\"" } else { "" };
                 let inner = escaped(&before) + end;
                 if !inner.is_empty() {
-                    parts.push(Part::Arguments(inner));
+                    parts.push(ReplyPart::Arguments(inner));
                 }
-                if found.is_some() { true } else { self.stay(Phase::Text) }
+                if found.is_some() {
+                    true
+                } else {
+                    self.stay(Phase::Text)
+                }
             }
             Phase::Untyped => match held.until(&self.ends()) {
                 Some((before, _)) => {
-                    parts.push(Part::Arguments(typed(before).to_string()));
+                    parts.push(ReplyPart::Arguments(typed(before).to_string()));
                     true
                 }
                 None => self.stay(Phase::Untyped),
@@ -114,7 +125,7 @@ impl TagArguments {
             Phase::Done => self.stay(Phase::Done),
         }
     }
-    /// What ends a value: with its white space, or without.
+    /// Returns the closing text of a value, with and without its white space.
     fn ends(&self) -> [&'static str; 2] {
         let close = self.tags.value[1].trim_end();
         [close, close.trim_start()]
@@ -123,17 +134,20 @@ impl TagArguments {
         self.phase = phase;
         false
     }
-    /// A value of that name follows.
-    fn open(&mut self, name: String, parts: &mut Vec<Part>) {
+    /// Starts the value of the argument `name`.
+    fn open(&mut self, name: String, parts: &mut Vec<ReplyPart>) {
         let comma = if self.keys > 0 { ", " } else { "" };
         self.keys += 1;
         let text = self.schemas.is_string(&self.tool, &name);
         let quote = if text { "\"" } else { "" };
-        parts.push(Part::Arguments(format!("{comma}{}: {quote}", Value::from(name))));
+        parts.push(ReplyPart::Arguments(format!(
+            "{comma}{}: {quote}",
+            Value::from(name)
+        )));
         self.phase = Phase::Start { text };
     }
-    /// Drops the white space that a value begins with, if that is its tags'.
-    fn start(&mut self, text: bool, held: &mut Held) -> bool {
+    /// Drops leading white space that belongs to the value's opening text.
+    fn start(&mut self, text: bool, held: &mut HeldText) -> bool {
         let value = self.tags.value[0];
         let space = &value[value.trim_end().len()..];
         if held.text().len() < space.len() && space.starts_with(held.text()) {
@@ -145,17 +159,18 @@ impl TagArguments {
         self.phase = if text { Phase::Text } else { Phase::Untyped };
         true
     }
-    fn between(&mut self, found: &str, parts: &mut Vec<Part>) {
+    fn between(&mut self, found: &str, parts: &mut Vec<ReplyPart>) {
         self.phase = if found == self.tags.key[0] {
             Phase::Key
         } else {
-            parts.push(Part::Arguments("}".into()));
+            parts.push(ReplyPart::Arguments("}".into()));
             Phase::Done
         };
     }
 }
 
-/// A value that no schema calls a string: JSON, or one of Python's names, which templates write; a text otherwise.
+/// Parses a value that no schema declares as a string: JSON, a Python constant,
+/// or otherwise a string.
 fn typed(text: String) -> Value {
     let trimmed = text.trim();
     match (serde_json::from_str(trimmed), trimmed) {

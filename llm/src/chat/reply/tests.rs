@@ -1,6 +1,6 @@
-//! Replies of every form, cut in every way.
+//! Tests of replies in every markup, split at every position.
 
-use super::{Begins, Part, Reply, Schemas};
+use super::{Begins, Reply, ReplyPart, Schemas};
 use crate::chat::markup::{JSON, Markup, TABLE, all_markers};
 use crate::chat::spell::{self, Spelt};
 use proptest::prelude::*;
@@ -11,14 +11,14 @@ fn schemas() -> Schemas {
     Schemas::new([("weather", Some(&weather)), ("now", None)].into_iter())
 }
 
-/// Parts with neighbours of one kind joined.
-fn joined(parts: Vec<Part>) -> Vec<Part> {
-    let mut out: Vec<Part> = Vec::new();
+/// Joins adjacent parts of one kind.
+fn joined(parts: Vec<ReplyPart>) -> Vec<ReplyPart> {
+    let mut out: Vec<ReplyPart> = Vec::new();
     for part in parts {
         match (out.last_mut(), &part) {
-            (Some(Part::Reasoning(a)), Part::Reasoning(b))
-            | (Some(Part::Content(a)), Part::Content(b))
-            | (Some(Part::Arguments(a)), Part::Arguments(b)) => a.push_str(b),
+            (Some(ReplyPart::Reasoning(a)), ReplyPart::Reasoning(b))
+            | (Some(ReplyPart::Content(a)), ReplyPart::Content(b))
+            | (Some(ReplyPart::Arguments(a)), ReplyPart::Arguments(b)) => a.push_str(b),
             _ => out.push(part),
         }
     }
@@ -26,14 +26,23 @@ fn joined(parts: Vec<Part>) -> Vec<Part> {
 }
 
 fn begins(reasoning: bool) -> Begins {
-    if reasoning { Begins::Reasoning } else { Begins::Open }
+    if reasoning {
+        Begins::Reasoning
+    } else {
+        Begins::Open
+    }
 }
 
-fn cut(text: &str, size: usize, reasoning: bool, tools: bool) -> Vec<Part> {
-    ended(text, size, Reply::new(&JSON, begins(reasoning), tools.then(schemas), false), false)
+fn cut(text: &str, size: usize, reasoning: bool, tools: bool) -> Vec<ReplyPart> {
+    ended(
+        text,
+        size,
+        Reply::new(&JSON, begins(reasoning), tools.then(schemas), false),
+        false,
+    )
 }
 
-fn ended(text: &str, size: usize, mut reply: Reply, cut: bool) -> Vec<Part> {
+fn ended(text: &str, size: usize, mut reply: Reply, cut: bool) -> Vec<ReplyPart> {
     let chars: Vec<char> = text.chars().collect();
     let mut parts = Vec::new();
     for piece in chars.chunks(size) {
@@ -44,52 +53,106 @@ fn ended(text: &str, size: usize, mut reply: Reply, cut: bool) -> Vec<Part> {
 }
 
 #[track_caller]
-fn check(text: &str, reasoning: bool, tools: bool, expected: &[Part]) {
+fn check(text: &str, reasoning: bool, tools: bool, expected: &[ReplyPart]) {
     for size in [1, 2, 3, 7, 1000] {
-        assert_eq!(cut(text, size, reasoning, tools), expected, "{text:?} by {size}");
+        assert_eq!(
+            cut(text, size, reasoning, tools),
+            expected,
+            "{text:?} by {size}"
+        );
     }
 }
 
-fn reasoning(text: &str) -> Part {
-    Part::Reasoning(text.into())
+fn reasoning(text: &str) -> ReplyPart {
+    ReplyPart::Reasoning(text.into())
 }
-fn content(text: &str) -> Part {
-    Part::Content(text.into())
+fn content(text: &str) -> ReplyPart {
+    ReplyPart::Content(text.into())
 }
-fn call(name: &str) -> Part {
-    Part::Call(name.into())
+fn call(name: &str) -> ReplyPart {
+    ReplyPart::Call(name.into())
 }
-fn arguments(text: &str) -> Part {
-    Part::Arguments(text.into())
+fn arguments(text: &str) -> ReplyPart {
+    ReplyPart::Arguments(text.into())
 }
 
 #[test]
 fn plain_text_stays_as_it_is() {
-    check(" Hello\n\nthere. ", false, false, &[content(" Hello\n\nthere. ")]);
-    check("a <b> </b> <think", false, true, &[content("a <b> </b> <think")]);
+    check(
+        " Hello\n\nthere. ",
+        false,
+        false,
+        &[content(" Hello\n\nthere. ")],
+    );
+    check(
+        "a <b> </b> <think",
+        false,
+        true,
+        &[content("a <b> </b> <think")],
+    );
     check("<thin air>", false, false, &[content("<thin air>")]);
     check("", false, true, &[]);
-    // Who gave no tools wants the text.
-    check("<tool_call>x</tool_call>", false, false, &[content("<tool_call>x</tool_call>")]);
+    // Without tools the text is content.
+    check(
+        "<tool_call>x</tool_call>",
+        false,
+        false,
+        &[content("<tool_call>x</tool_call>")],
+    );
 }
 
 #[test]
 fn reasoning_is_kept_apart() {
-    check("<think>\nhm, é\n</think>\n\nYes.", false, false, &[reasoning("hm, é"), content("Yes.")]);
-    check("hm\n\nhm </think>Yes", true, false, &[reasoning("hm\n\nhm"), content("Yes")]);
-    check("cut off </thin", true, false, &[reasoning("cut off </thin")]);
+    check(
+        "<think>\nhm, é\n</think>\n\nYes.",
+        false,
+        false,
+        &[reasoning("hm, é"), content("Yes.")],
+    );
+    check(
+        "hm\n\nhm </think>Yes",
+        true,
+        false,
+        &[reasoning("hm\n\nhm"), content("Yes")],
+    );
+    check(
+        "cut off </thin",
+        true,
+        false,
+        &[reasoning("cut off </thin")],
+    );
     check("</think>Yes", true, false, &[content("Yes")]);
-    // Later, they are text.
-    check("Yes <think>no</think>", false, false, &[content("Yes <think>no</think>")]);
+    // Later occurrences are content.
+    check(
+        "Yes <think>no</think>",
+        false,
+        false,
+        &[content("Yes <think>no</think>")],
+    );
 }
 
 #[test]
 fn calls_in_json() {
     let text = "I will look.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"a\\\"}b\", \"n\": [1, {}]}}\n</tool_call>";
-    let expected = [content("I will look."), call("weather"), arguments("{\"city\": \"a\\\"}b\", \"n\": [1, {}]}")];
+    let expected = [
+        content("I will look."),
+        call("weather"),
+        arguments("{\"city\": \"a\\\"}b\", \"n\": [1, {}]}"),
+    ];
     check(text, false, true, &expected);
     let two = "<tool_call>{\"arguments\":{\"x\":1},\"name\":\"a\"}</tool_call>\n<tool_call>{\"name\":\"now\"}</tool_call>done";
-    check(two, false, true, &[call("a"), arguments("{\"x\":1}"), call("now"), arguments("{}"), content("done")]);
+    check(
+        two,
+        false,
+        true,
+        &[
+            call("a"),
+            arguments("{\"x\":1}"),
+            call("now"),
+            arguments("{}"),
+            content("done"),
+        ],
+    );
     let quoted = r#"<tool_call>{"name":"a","arguments":"{\"x\": 1}"}</tool_call>"#;
     check(quoted, false, true, &[call("a"), arguments("{\"x\": 1}")]);
 }
@@ -100,19 +163,49 @@ fn calls_in_tags() {
                 <arg_key>days</arg_key><arg_value>3</arg_value><arg_key>unit</arg_key><arg_value>7</arg_value>\
                 <arg_key>more</arg_key><arg_value>some text</arg_value></tool_call>";
     let json = r#"{"city": "New \"York\"\n", "days": 3, "unit": "7", "more": "some text"}"#;
-    check(text, false, true, &[reasoning("so"), call("weather"), arguments(json)]);
+    check(
+        text,
+        false,
+        true,
+        &[reasoning("so"), call("weather"), arguments(json)],
+    );
     serde_json::from_str::<serde_json::Value>(json).unwrap();
-    check("<tool_call>now</tool_call> Well.", false, true, &[call("now"), arguments("{}"), content("Well.")]);
+    check(
+        "<tool_call>now</tool_call> Well.",
+        false,
+        true,
+        &[call("now"), arguments("{}"), content("Well.")],
+    );
 }
 
 #[test]
 fn what_is_no_call_is_text() {
     check("a <tool_call>", false, true, &[content("a<tool_call>")]);
-    check("<tool_call>{\"nam", false, true, &[content("<tool_call>{\"nam")]);
-    check("<tool_call>{\"x\": 1}</tool_call>", false, true, &[content("<tool_call>{\"x\": 1}")]);
-    check("<tool_call>wea<arg", false, true, &[content("<tool_call>wea<arg")]);
-    // A call that is cut off is one, with what there is of its arguments.
-    check("<tool_call>{\"name\":\"a\",\"arguments\":{\"x\"", false, true, &[call("a"), arguments("{\"x\"")]);
+    check(
+        "<tool_call>{\"nam",
+        false,
+        true,
+        &[content("<tool_call>{\"nam")],
+    );
+    check(
+        "<tool_call>{\"x\": 1}</tool_call>",
+        false,
+        true,
+        &[content("<tool_call>{\"x\": 1}")],
+    );
+    check(
+        "<tool_call>wea<arg",
+        false,
+        true,
+        &[content("<tool_call>wea<arg")],
+    );
+    // A truncated call is a call with partial arguments.
+    check(
+        "<tool_call>{\"name\":\"a\",\"arguments\":{\"x\"",
+        false,
+        true,
+        &[call("a"), arguments("{\"x\"")],
+    );
 }
 
 #[test]
@@ -121,30 +214,65 @@ fn a_call_that_is_cut_off_leaves_no_markup() {
         "<tool_call>{\"name\": \"weather\", \"arguments\": {}}</tool_call>",
         "<tool_call>weather<arg_key>city</arg_key>",
     ];
-    for text in texts.iter().flat_map(|text| (0..text.len()).map(|n| &text[..n])) {
+    for text in texts
+        .iter()
+        .flat_map(|text| (0..text.len()).map(|n| &text[..n]))
+    {
         for forced in [false, true] {
-            let parts = ended(text, 3, Reply::new(&JSON, Begins::Open, Some(schemas()), forced), true);
-            // Without the whole marker, only who was forced cannot have meant a text.
+            let parts = ended(
+                text,
+                3,
+                Reply::new(&JSON, Begins::Open, Some(schemas()), forced),
+                true,
+            );
+            // Only a `forced` reply discards an incomplete marker.
             let plain = !forced && text.len() < JSON.call[0].len();
-            assert!(plain || !parts.iter().any(|part| matches!(part, Part::Content(_))), "{text:?}: {parts:?}");
+            assert!(
+                plain
+                    || !parts
+                        .iter()
+                        .any(|part| matches!(part, ReplyPart::Content(_))),
+                "{text:?}: {parts:?}"
+            );
         }
     }
-    let thought = ended("hm</think><tool", 1, Reply::new(&JSON, Begins::Reasoning, Some(schemas()), true), true);
+    let thought = ended(
+        "hm</think><tool",
+        1,
+        Reply::new(&JSON, Begins::Reasoning, Some(schemas()), true),
+        true,
+    );
     assert_eq!(thought, [reasoning("hm")]);
-    assert_eq!(ended("a <", 1, Reply::new(&JSON, Begins::Open, Some(schemas()), false), true), [content("a <")]);
+    assert_eq!(
+        ended(
+            "a <",
+            1,
+            Reply::new(&JSON, Begins::Open, Some(schemas()), false),
+            true
+        ),
+        [content("a <")]
+    );
 }
 
-/// The row of that name.
+/// Returns the markup with that name.
 fn row(name: &str) -> &'static Markup {
-    TABLE.iter().find(|row| row.name == name).expect("a row of that name")
+    TABLE
+        .iter()
+        .find(|row| row.name == name)
+        .expect("a row of that name")
 }
 
-/// What a reply in that markup is, whole, and the same for every way to cut it in two and in pieces of one.
+/// Parses a reply at once and checks that every split in two and into single characters
+/// gives the same parts.
 #[track_caller]
-fn taken(markup: &'static Markup, text: &str) -> Vec<Part> {
+fn taken(markup: &'static Markup, text: &str) -> Vec<ReplyPart> {
     let new = || Reply::new(markup, Begins::Open, Some(schemas()), false);
     let whole = ended(text, usize::MAX, new(), false);
-    assert_eq!(ended(text, 1, new(), false), whole, "{text:?} character by character");
+    assert_eq!(
+        ended(text, 1, new(), false),
+        whole,
+        "{text:?} character by character"
+    );
     for (at, _) in text.char_indices() {
         let mut reply = new();
         let mut parts = reply.push(&text[..at]);
@@ -157,24 +285,29 @@ fn taken(markup: &'static Markup, text: &str) -> Vec<Part> {
 
 #[test]
 fn replies_of_every_family() {
-    let weather = || vec![call("weather"), arguments("{\"city\": \"Rome\", \"days\": 3}")];
-    let with = |before: &[Part], after: &[Part]| [before, &weather(), after].concat();
+    let weather = || {
+        vec![
+            call("weather"),
+            arguments("{\"city\": \"Rome\", \"days\": 3}"),
+        ]
+    };
+    let with = |before: &[ReplyPart], after: &[ReplyPart]| [before, &weather(), after].concat();
     let json = "{\"city\": \"Rome\", \"days\": 3}";
     for (name, text, expected) in [
         ("hermes", format!("<think>\nhm\n</think>\n\nOk.\n<tool_call>\n{{\"name\": \"weather\", \"arguments\": {json}}}\n</tool_call>"), with(&[reasoning("hm"), content("Ok.")], &[])),
         ("qwen3-coder", "Ok.\n\n<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>".into(), with(&[content("Ok.")], &[])),
-        // Some models forget what closes the function.
+        // Some models omit the closing text of the function.
         ("qwen3-coder", "<tool_call><function=weather><parameter=city>Rome</parameter><parameter=days>3</parameter></tool_call>".into(), with(&[], &[])),
         ("minimax-m2", "<think>hm</think>\n<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">Rome</parameter>\n<parameter name=\"days\">3</parameter>\n</invoke>\n<invoke name=\"now\">\n</invoke>\n</minimax:tool_call>".into(), with(&[reasoning("hm")], &[call("now"), arguments("{}")])),
         ("deepseek-v3", format!("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```json\n{json}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{{}}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"), with(&[], &[call("now"), arguments("{}")])),
         ("deepseek-v3.1", format!("Ok.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{json}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{{}}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"), with(&[content("Ok.")], &[call("now"), arguments("{}")])),
         ("kimi-k2", format!("Ok.<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{json}<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{{}}<|tool_call_end|><|tool_calls_section_end|>"), with(&[content("Ok.")], &[call("now"), arguments("{}")])),
-        // A section that was not opened.
+        // The section's opening text is missing.
         ("kimi-k2", format!("<|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{json}<|tool_call_end|>"), with(&[], &[])),
         ("mistral-list", format!("[TOOL_CALLS] [{{\"name\": \"weather\", \"arguments\": {json}, \"id\": \"abcdef123\"}}, {{\"name\": \"now\", \"arguments\": {{}}}}]"), with(&[], &[call("now"), arguments("{}")])),
         ("phi-4-mini", format!("Ok.<|tool_call|>[{{\"name\": \"weather\", \"arguments\": {json}}}, {{\"name\": \"now\", \"arguments\": {{}}}}]<|/tool_call|> Done."), with(&[content("Ok.")], &[call("now"), arguments("{}"), content("Done.")])),
         ("granite", format!("<|tool_call|>[{{\"name\": \"weather\", \"arguments\": {json}}}, {{\"name\": \"now\", \"arguments\": {{}}}}]"), with(&[], &[call("now"), arguments("{}")])),
-        // Nothing closes the section.
+        // The section's closing text is missing.
         ("phi-4-mini", format!("<|tool_call|>[{{\"name\": \"weather\", \"arguments\": {json}}}]"), with(&[], &[])),
         ("mistral", format!("[THINK]hm[/THINK]Ok.[TOOL_CALLS]weather[ARGS]{json}[TOOL_CALLS]now[ARGS]{{}}"), with(&[reasoning("hm"), content("Ok.")], &[call("now"), arguments("{}")])),
         ("mistral-id", format!("[TOOL_CALLS]weather[CALL_ID]abcdef123[ARGS]{json}"), with(&[], &[])),
@@ -196,20 +329,52 @@ fn answers_of_every_family_that_are_no_calls() {
             "<|channel|>analysis<|message|>2+2<|end|><|start|>assistant<|channel|>final<|message|>It is 4.",
             vec![reasoning("2+2"), content("It is 4.")],
         ),
-        ("harmony", "No header at all.", vec![content("No header at all.")]),
-        ("harmony", "assistant is a word", vec![content("assistant is a word")]),
-        ("gemma4", "<|channel>thought\n<channel|>Hello", vec![content("Hello")]),
-        // JSON that is the answer, of a model whose calls are JSON too.
-        ("llama3", "{\"name\": \"Rome\", \"people\": 3}", vec![content("{\"name\": \"Rome\", \"people\": 3}")]),
+        (
+            "harmony",
+            "No header at all.",
+            vec![content("No header at all.")],
+        ),
+        (
+            "harmony",
+            "assistant is a word",
+            vec![content("assistant is a word")],
+        ),
+        (
+            "gemma4",
+            "<|channel>thought\n<channel|>Hello",
+            vec![content("Hello")],
+        ),
+        // A reply that is JSON, from a model with JSON calls.
+        (
+            "llama3",
+            "{\"name\": \"Rome\", \"people\": 3}",
+            vec![content("{\"name\": \"Rome\", \"people\": 3}")],
+        ),
         ("llama3", " {\"x\": [1]} ", vec![content(" {\"x\": [1]} ")]),
-        ("llama3", "<|python_tag|>print(1)", vec![content("<|python_tag|>print(1)")]),
-        ("kimi-k2", "<|tool_calls_section_begin|>Well.", vec![content("<|tool_calls_section_begin|>Well.")]),
-        ("phi-4-mini", "<|tool_call|>None.", vec![content("<|tool_call|>None.")]),
+        (
+            "llama3",
+            "<|python_tag|>print(1)",
+            vec![content("<|python_tag|>print(1)")],
+        ),
+        (
+            "kimi-k2",
+            "<|tool_calls_section_begin|>Well.",
+            vec![content("<|tool_calls_section_begin|>Well.")],
+        ),
+        (
+            "phi-4-mini",
+            "<|tool_call|>None.",
+            vec![content("<|tool_call|>None.")],
+        ),
         ("mistral", "[TOOL_CALLS]", vec![content("[TOOL_CALLS]")]),
-        ("hermes", "<tool_call>[1]</tool_call>", vec![call("[1]"), arguments("{}")]),
+        (
+            "hermes",
+            "<tool_call>[1]</tool_call>",
+            vec![call("[1]"), arguments("{}")],
+        ),
     ] {
         let taken = taken(row(name), text);
-        let trimmed = |parts: &[Part]| format!("{parts:?}");
+        let trimmed = |parts: &[ReplyPart]| format!("{parts:?}");
         assert_eq!(trimmed(&taken), trimmed(&expected), "{name}: {text}");
     }
 }
@@ -219,9 +384,11 @@ fn values_keep_their_types_and_their_white_space() {
     let text = "<tool_call>\n<function=weather>\n<parameter=city>\n a < b\n\n</parameter>\n<parameter=flag>\nTrue\n</parameter>\n\
                 <parameter=none>\nNone\n</parameter>\n<parameter=list>\n[1, {\"a\": 2}]\n</parameter>\n</function>\n</tool_call>";
     let json = "{\"city\": \" a < b\\n\", \"flag\": true, \"none\": null, \"list\": [1,{\"a\":2}]}";
-    assert_eq!(taken(row("qwen3-coder"), text), [call("weather"), arguments(json)]);
-    let text =
-        "<|tool_call>call:f{a:[<|\"|>x, y<|\"|>,-1.5e3,true,None],b:{c:{},d:[]},e:<|\"|>\"}\n<|\"|>}<tool_call|>";
+    assert_eq!(
+        taken(row("qwen3-coder"), text),
+        [call("weather"), arguments(json)]
+    );
+    let text = "<|tool_call>call:f{a:[<|\"|>x, y<|\"|>,-1.5e3,true,None],b:{c:{},d:[]},e:<|\"|>\"}\n<|\"|>}<tool_call|>";
     let json = "{\"a\": [\"x, y\", -1500.0, true, null], \"b\": {\"c\": {}, \"d\": []}, \"e\": \"\\\"}\\n\"}";
     assert_eq!(taken(row("gemma4"), text), [call("f"), arguments(json)]);
 }
@@ -251,16 +418,21 @@ fn what_models_of_no_bounds_write_is_let_through_in_time() {
     let deep = format!("<|tool_call>call:f{{a:{}", "[".repeat(10_000));
     let parts = taken_once(row("gemma4"), &deep);
     assert!(
-        matches!(&parts[1], Part::Arguments(json) if serde_json::from_str::<serde_json::Value>(json).is_ok()),
+        matches!(&parts[1], ReplyPart::Arguments(json) if serde_json::from_str::<serde_json::Value>(json).is_ok()),
         "{parts:?}"
     );
 }
 
-fn taken_once(markup: &'static Markup, text: &str) -> Vec<Part> {
-    ended(text, 3, Reply::new(markup, Begins::Open, Some(schemas()), false), false)
+fn taken_once(markup: &'static Markup, text: &str) -> Vec<ReplyPart> {
+    ended(
+        text,
+        3,
+        Reply::new(markup, Begins::Open, Some(schemas()), false),
+        false,
+    )
 }
 
-/// Values of arguments: what has a type of its own where no schema says one, and texts that no markup's texts are in.
+/// Argument values: typed values without a schema, and strings without any delimiter.
 fn value() -> impl Strategy<Value = serde_json::Value> {
     let scalar = prop_oneof![
         any::<bool>().prop_map(serde_json::Value::from),
@@ -296,7 +468,7 @@ proptest! {
         let parts = ended(&text, size, Reply::new(markup, Begins::Open, Some(schemas()), false), false);
         prop_assert_eq!(parts.len(), 2 * calls.len(), "{}: {:?}", text, parts);
         for (pair, spelt) in parts.chunks(2).zip(&calls) {
-            let [Part::Call(name), Part::Arguments(json)] = pair else { panic!("{text}: {parts:?}") };
+            let [ReplyPart::Call(name), ReplyPart::Arguments(json)] = pair else { panic!("{text}: {parts:?}") };
             let read: serde_json::Value = serde_json::from_str(json).expect(json);
             prop_assert_eq!(name, spelt.name);
             prop_assert_eq!(read, serde_json::Value::Object(spelt.arguments.clone()), "{}", text);
@@ -327,9 +499,12 @@ proptest! {
     }
 }
 
-/// What replies are made of besides tokens.
+/// Text fragments of replies in addition to tokens.
 fn texts() -> Vec<&'static str> {
-    let of_rows = TABLE.iter().flat_map(|row| [row.think, row.section, row.call]).flatten();
+    let of_rows = TABLE
+        .iter()
+        .flat_map(|row| [row.think, row.section, row.call])
+        .flatten();
     let others = [
         "{\"name\": \"weather\"",
         ", \"arguments\": ",
@@ -366,5 +541,8 @@ fn texts() -> Vec<&'static str> {
         "city",
         "3",
     ];
-    of_rows.chain(others).filter(|text| !text.is_empty()).collect()
+    of_rows
+        .chain(others)
+        .filter(|text| !text.is_empty())
+        .collect()
 }

@@ -1,8 +1,8 @@
-//! Arguments in JSON, told as they come.
+//! Streaming parser of JSON arguments.
 
-use super::parts::{Held, Part};
+use super::parts::{HeldText, ReplyPart};
 
-/// Follows a value in JSON to its end, character by character.
+/// Tracks strings and nesting of a JSON value to find its end.
 #[derive(Default)]
 pub struct Scan {
     depth: usize,
@@ -11,7 +11,7 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// One more character of it.
+    /// Adds the next character of the value.
     pub fn next(&mut self, c: char) {
         if self.in_string {
             self.in_string = self.escaped || c != '"';
@@ -25,13 +25,13 @@ impl Scan {
             }
         }
     }
-    /// Is it within no string, list or object?
+    /// Returns true outside strings, lists and objects.
     pub fn is_outside(&self) -> bool {
         !self.in_string && self.depth == 0
     }
 }
 
-/// The parser of a call's arguments, an object.
+/// Streaming parser of a call's arguments object.
 #[derive(Default)]
 pub struct JsonArguments {
     scan: Scan,
@@ -40,12 +40,18 @@ pub struct JsonArguments {
 }
 
 impl JsonArguments {
-    /// Has it ended?
+    /// Returns true after the end of the object.
     pub fn is_done(&self) -> bool {
         self.done
     }
-    /// More of it; `ends` are what stands behind, where it turns out to be none. Was there something to decide?
-    pub fn step(&mut self, held: &mut Held, ends: &[&'static str], parts: &mut Vec<Part>) -> bool {
+    /// Consumes text of `held`; `ends` are the delimiters that may follow if the arguments are not
+    /// an object. Returns false if more text is needed.
+    pub fn step(
+        &mut self,
+        held: &mut HeldText,
+        ends: &[&'static str],
+        parts: &mut Vec<ReplyPart>,
+    ) -> bool {
         if !self.begun {
             held.trim();
             match held.text().chars().next() {
@@ -65,29 +71,36 @@ impl JsonArguments {
         }
         let text = held.split(end);
         if !text.is_empty() {
-            parts.push(Part::Arguments(text));
+            parts.push(ReplyPart::Arguments(text));
         }
         self.done
     }
-    /// Arguments that are no object: a string that holds one, or nothing.
-    fn other(&mut self, held: &mut Held, ends: &[&'static str], parts: &mut Vec<Part>) -> bool {
-        let Some((before, end)) = held.until(ends) else { return false };
+    /// Handles arguments that are not an object: a string that contains one, or nothing.
+    fn other(
+        &mut self,
+        held: &mut HeldText,
+        ends: &[&'static str],
+        parts: &mut Vec<ReplyPart>,
+    ) -> bool {
+        let Some((before, end)) = held.until(ends) else {
+            return false;
+        };
         self.done = true;
         let rest = held.take();
         held.push(end);
         held.push(&rest);
-        parts.push(Part::Arguments(object(&before)));
+        parts.push(ReplyPart::Arguments(object(&before)));
         true
     }
-    /// The end; `cut` if more would have come.
-    pub fn finish(&self, held: &str, cut: bool, parts: &mut Vec<Part>) {
+    /// Ends the input; `cut` if generation was truncated.
+    pub fn finish(&self, held: &str, cut: bool, parts: &mut Vec<ReplyPart>) {
         if !self.begun && !cut {
-            parts.push(Part::Arguments(object(held)));
+            parts.push(ReplyPart::Arguments(object(held)));
         }
     }
 }
 
-/// The object that a text is, or a string that it is holds; an empty one where there is none.
+/// Returns the JSON object in `text`, directly or within a JSON string; `{}` if there is none.
 fn object(text: &str) -> String {
     let inner = serde_json::from_str::<String>(text.trim()).unwrap_or_else(|_| text.to_owned());
     let is_object = inner.trim_start().starts_with('{');

@@ -1,4 +1,4 @@
-//! The messages of a request: blocks of text, of reasoning, of calls and their results.
+//! Messages of a request: blocks of text, thinking, tool calls and tool results.
 
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
@@ -6,12 +6,11 @@ use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A message.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct AnthropicMessage {
     role: Role,
-    content: Content,
+    content: MessageContent,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
@@ -24,20 +23,21 @@ enum Role {
     Assistant,
 }
 
-/// A text, or blocks.
+/// Message content: a string or an array of blocks.
 #[derive(Deserialize, Debug)]
-#[serde(untagged, expecting = "expected a string or an array of blocks with a type")]
-pub enum Content {
-    /// A text.
+#[serde(
+    untagged,
+    expecting = "expected a string or an array of blocks with a type"
+)]
+pub enum MessageContent {
     Text(String),
-    /// Blocks.
-    Blocks(Vec<Block>),
+    Blocks(Vec<ContentBlock>),
 }
 
-/// A block; which fields it has depends on its type.
+/// One content block; the `type` determines which of the fields are set.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
-pub struct Block {
+pub struct ContentBlock {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
@@ -46,19 +46,25 @@ pub struct Block {
     name: Option<String>,
     input: Option<Value>,
     tool_use_id: Option<String>,
-    content: Option<Box<Content>>,
+    content: Option<Box<MessageContent>>,
     is_error: Option<bool>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
 
-/// The conversation as templates take it.
+/// Converts the messages into the form that chat templates take.
 ///
 /// # Errors
-/// The first block that makes no sense, or asks for what a text model cannot do.
-pub fn convert(system: Option<Content>, messages: Vec<AnthropicMessage>) -> Result<Vec<Message>, RequestError> {
+/// The first block that is malformed or that a text-only model cannot process.
+pub fn convert(
+    system: Option<MessageContent>,
+    messages: Vec<AnthropicMessage>,
+) -> Result<Vec<Message>, RequestError> {
     if messages.is_empty() {
-        return Err(RequestError::parameter("messages", "messages is empty; a conversation needs at least one"));
+        return Err(RequestError::parameter(
+            "messages",
+            "messages is empty; a conversation needs at least one",
+        ));
     }
     let mut out = Vec::new();
     if let Some(system) = system {
@@ -70,16 +76,22 @@ pub fn convert(system: Option<Content>, messages: Vec<AnthropicMessage>) -> Resu
     Ok(out)
 }
 
-impl Content {
-    /// Of blocks that are text alone.
+impl MessageContent {
+    /// Returns the text, or the concatenated text blocks; other block types are errors.
     fn text(self, at: &str) -> Result<String, RequestError> {
         match self {
-            Content::Text(text) => Ok(text),
-            Content::Blocks(blocks) => {
-                let texts = blocks.into_iter().enumerate().map(|(j, block)| match block.kind.as_str() {
-                    "text" => block.text.ok_or_else(|| lacks(&format!("{at}[{j}]"), "text")),
-                    kind => Err(refused(&format!("{at}[{j}]"), kind)),
-                });
+            MessageContent::Text(text) => Ok(text),
+            MessageContent::Blocks(blocks) => {
+                let texts =
+                    blocks
+                        .into_iter()
+                        .enumerate()
+                        .map(|(j, block)| match block.kind.as_str() {
+                            "text" => block
+                                .text
+                                .ok_or_else(|| lacks(&format!("{at}[{j}]"), "text")),
+                            kind => Err(refused(&format!("{at}[{j}]"), kind)),
+                        });
                 texts.collect()
             }
         }
@@ -88,12 +100,16 @@ impl Content {
 
 fn refused(at: &str, kind: &str) -> RequestError {
     let kind: String = kind.chars().take(40).collect();
-    let message = format!("a block of type `{kind}` is not possible here: this model reads text only");
+    let message =
+        format!("a block of type `{kind}` is not possible here: this model reads text only");
     RequestError::parameter(format!("{at}.type"), message)
 }
 
 fn lacks(at: &str, what: &str) -> RequestError {
-    RequestError::parameter(format!("{at}.{what}"), format!("a block of this type needs `{what}`"))
+    RequestError::parameter(
+        format!("{at}.{what}"),
+        format!("a block of this type needs `{what}`"),
+    )
 }
 
 impl AnthropicMessage {
@@ -104,11 +120,11 @@ impl AnthropicMessage {
             Role::Assistant => "assistant",
         };
         let blocks = match self.content {
-            Content::Text(text) => {
+            MessageContent::Text(text) => {
                 out.push(Message::new(role, text));
                 return Ok(());
             }
-            Content::Blocks(blocks) => blocks,
+            MessageContent::Blocks(blocks) => blocks,
         };
         let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
         let mut results = false;
@@ -116,8 +132,10 @@ impl AnthropicMessage {
             let at = format!("{at}.content[{j}]");
             match (block.kind.as_str(), self.role) {
                 ("text", _) => text += &block.text.ok_or_else(|| lacks(&at, "text"))?,
-                ("thinking", Role::Assistant) => reasoning += &block.thinking.ok_or_else(|| lacks(&at, "thinking"))?,
-                // What nobody here can read.
+                ("thinking", Role::Assistant) => {
+                    reasoning += &block.thinking.ok_or_else(|| lacks(&at, "thinking"))?
+                }
+                // Redacted thinking is encrypted; only Anthropic's models can read it.
                 ("redacted_thinking", Role::Assistant) => {}
                 ("tool_use", Role::Assistant) => calls.push(block.call(&at)?),
                 ("tool_result", Role::User) => {
@@ -127,7 +145,7 @@ impl AnthropicMessage {
                 (kind, _) => return Err(refused(&at, kind)),
             }
         }
-        // Results alone are no message of the user's.
+        // A message of tool results alone produces no user message.
         if !(results && text.is_empty()) {
             let mut message = Message::new(role, text);
             message.reasoning_content = (!reasoning.is_empty()).then_some(reasoning);
@@ -138,16 +156,28 @@ impl AnthropicMessage {
     }
 }
 
-impl Block {
+impl ContentBlock {
     fn call(self, at: &str) -> Result<Value, RequestError> {
         let name = self.name.ok_or_else(|| lacks(at, "name"))?;
-        let input = self.input.filter(Value::is_object).ok_or_else(|| lacks(at, "input"))?;
+        let input = self
+            .input
+            .filter(Value::is_object)
+            .ok_or_else(|| lacks(at, "input"))?;
         let function = json!({ "name": name, "arguments": input.to_string() });
         Ok(json!({ "id": self.id, "type": "function", "function": function }))
     }
     fn result(self, at: &str) -> Result<Message, RequestError> {
-        let text = self.content.map_or(Ok(String::new()), |content| content.text(&format!("{at}.content")))?;
-        let text = if self.is_error == Some(true) { format!("Error: {text}") } else { text };
-        Ok(Message { tool_call_id: self.tool_use_id, ..Message::new("tool", text) })
+        let text = self.content.map_or(Ok(String::new()), |content| {
+            content.text(&format!("{at}.content"))
+        })?;
+        let text = if self.is_error == Some(true) {
+            format!("Error: {text}")
+        } else {
+            text
+        };
+        Ok(Message {
+            tool_call_id: self.tool_use_id,
+            ..Message::new("tool", text)
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! How a message is told: blocks, one after the other.
+//! Encodes a response as an Anthropic message: content blocks, one open at a time.
 
 use super::error::to_json;
 use crate::api::interface::ResponseEncoder;
@@ -6,17 +6,17 @@ use crate::core::error::RequestError;
 use crate::core::event::{Finish, Usage};
 use crate::core::id::fresh_id;
 use crate::core::model::Served;
-use crate::core::output::{Answer, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent};
 use crate::net::stream::{Chunk, Framing};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// How a message is told.
+/// Encoder of one Anthropic message, streamed or whole.
 pub struct MessageEncoder {
     id: String,
     model: String,
-    /// The block that is open: its number is how many have been closed.
+    /// The block that is open; its index in the message is `closed`.
     open: Option<Block>,
     closed: usize,
     calls: usize,
@@ -31,10 +31,17 @@ enum Block {
 }
 
 impl MessageEncoder {
-    /// Of a fresh message.
+    /// Encoder of a new message with a fresh id.
     pub fn new(served: &Served) -> MessageEncoder {
         let (id, model) = (fresh_id("msg_"), served.name.clone());
-        MessageEncoder { id, model, open: None, closed: 0, calls: 0, finish: None }
+        MessageEncoder {
+            id,
+            model,
+            open: None,
+            closed: 0,
+            calls: 0,
+            finish: None,
+        }
     }
     fn message(&self, content: Value, ending: (Value, Value), usage: Value) -> Value {
         json!({
@@ -42,14 +49,15 @@ impl MessageEncoder {
             "stop_reason": ending.0, "stop_sequence": ending.1, "usage": usage,
         })
     }
-    /// Opens a block, unless one of its kind that goes on is open.
+    /// Opens a block, unless one of the same kind is open. Every tool call gets a block of its own.
     fn open(&mut self, block: Block, start: Value, out: &mut Vec<Chunk>) {
         if self.open == Some(block) && block != Block::ToolUse {
             return;
         }
         self.close(out);
         self.open = Some(block);
-        let data = json!({ "type": "content_block_start", "index": self.closed, "content_block": start });
+        let data =
+            json!({ "type": "content_block_start", "index": self.closed, "content_block": start });
         out.push(Chunk::Data(Some("content_block_start"), data));
     }
     fn close(&mut self, out: &mut Vec<Chunk>) {
@@ -65,7 +73,7 @@ impl MessageEncoder {
     }
 }
 
-/// Why it ended, and the text that ended it.
+/// Returns `stop_reason` and `stop_sequence`.
 fn ending(finish: Option<&Finish>, calls: usize) -> (Value, Value) {
     match finish {
         Some(Finish::Length) => ("max_tokens".into(), Value::Null),
@@ -75,7 +83,7 @@ fn ending(finish: Option<&Finish>, calls: usize) -> (Value, Value) {
     }
 }
 
-/// What it took. Tokens that were found in the cache are counted apart.
+/// Returns the usage object. Prompt tokens found in the prefix cache are counted separately.
 fn usage_json(usage: &Usage) -> Value {
     json!({
         "input_tokens": usage.prompt - usage.cached,
@@ -95,7 +103,11 @@ impl ResponseEncoder for MessageEncoder {
     fn output(&mut self, _: usize, event: OutputEvent, out: &mut Vec<Chunk>) {
         match event {
             OutputEvent::Reasoning(text) => {
-                self.open(Block::Thinking, json!({ "type": "thinking", "thinking": "", "signature": "" }), out);
+                self.open(
+                    Block::Thinking,
+                    json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                    out,
+                );
                 self.delta(json!({ "type": "thinking_delta", "thinking": text }), out);
             }
             OutputEvent::Text(text) => {
@@ -108,13 +120,18 @@ impl ResponseEncoder for MessageEncoder {
                 self.open(Block::ToolUse, start, out);
             }
             OutputEvent::ToolArguments(text) => {
-                self.delta(json!({ "type": "input_json_delta", "partial_json": text }), out);
+                self.delta(
+                    json!({ "type": "input_json_delta", "partial_json": text }),
+                    out,
+                );
             }
             OutputEvent::Finished(finish) => {
                 self.close(out);
                 self.finish = Some(finish);
             }
-            OutputEvent::Progress(..) | OutputEvent::Logprobs(_) | OutputEvent::PromptLogprobs(_) => {}
+            OutputEvent::Progress(..)
+            | OutputEvent::Logprobs(_)
+            | OutputEvent::PromptLogprobs(_) => {}
         }
     }
     fn end(&mut self, usage: &Usage, out: &mut Vec<Chunk>) {
@@ -122,23 +139,27 @@ impl ResponseEncoder for MessageEncoder {
         let delta = json!({ "stop_reason": reason, "stop_sequence": text });
         let data = json!({ "type": "message_delta", "delta": delta, "usage": usage_json(usage) });
         out.push(Chunk::Data(Some("message_delta"), data));
-        out.push(Chunk::Data(Some("message_stop"), json!({ "type": "message_stop" })));
+        out.push(Chunk::Data(
+            Some("message_stop"),
+            json!({ "type": "message_stop" }),
+        ));
     }
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         out.push(Chunk::Data(Some("error"), to_json(error)));
     }
-    fn whole(self, answers: Vec<Answer>, usage: &Usage) -> Response {
+    fn whole(self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let answer = answers.into_iter().next().unwrap_or_default();
         let ending = ending(answer.finish.as_ref(), answer.calls.len());
         let mut content = Vec::new();
         if !answer.reasoning.is_empty() {
-            content.push(json!({ "type": "thinking", "thinking": answer.reasoning, "signature": "" }));
+            content
+                .push(json!({ "type": "thinking", "thinking": answer.reasoning, "signature": "" }));
         }
         if !answer.text.is_empty() {
             content.push(json!({ "type": "text", "text": answer.text }));
         }
         content.extend(answer.calls.into_iter().map(|call| {
-            // Arguments that were cut off are none.
+            // Arguments that were cut off by the token limit become an empty object.
             let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
             json!({ "type": "tool_use", "id": fresh_id("toolu_"), "name": call.name, "input": input })
         }));

@@ -3,10 +3,12 @@
 use crate::core::error::{ErrorKind, RequestError};
 use serde_json::{Value, json};
 
-/// The object.
+/// Converts an error into Anthropic's error object.
 pub fn to_json(error: &RequestError) -> Value {
     let kind = match error.kind {
-        ErrorKind::Invalid | ErrorKind::Method | ErrorKind::MediaType | ErrorKind::Timeout => "invalid_request_error",
+        ErrorKind::Invalid | ErrorKind::Method | ErrorKind::MediaType | ErrorKind::Timeout => {
+            "invalid_request_error"
+        }
         ErrorKind::Unauthorized => "authentication_error",
         ErrorKind::Forbidden => "permission_error",
         ErrorKind::NotFound => "not_found_error",
@@ -15,8 +17,12 @@ pub fn to_json(error: &RequestError) -> Value {
         ErrorKind::Unavailable => "overloaded_error",
         ErrorKind::Internal => "api_error",
     };
-    // The interface has no place of its own for which field it is.
-    let message = match error.field.as_ref().filter(|field| !error.message.contains(field.as_str())) {
+    // The error object has no field for the parameter's name, so the message carries it.
+    let message = match error
+        .field
+        .as_ref()
+        .filter(|field| !error.message.contains(field.as_str()))
+    {
         Some(field) => format!("{field}: {}", error.message),
         None => error.message.clone(),
     };

@@ -1,13 +1,13 @@
-//! Requests for messages, and for how many tokens they would take.
+//! `/v1/messages` and `/v1/messages/count_tokens`.
 
-use super::content::{AnthropicMessage, Content, convert};
+use super::content::{AnthropicMessage, MessageContent, convert};
 use super::encoder::MessageEncoder;
 use crate::api::interface::Interface;
 use crate::app::App;
-use crate::core::constraint::grammar::Form;
+use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
-use crate::core::names::FieldNames;
 use crate::core::preprocess::Preprocessor;
 use crate::core::request::{GenerateRequest, Input};
 use crate::core::sampling::{SamplingOptions, whole};
@@ -19,14 +19,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// A request.
+/// Body of `/v1/messages`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct MessageRequest {
     model: Option<String>,
     messages: Vec<AnthropicMessage>,
     max_tokens: Option<u64>,
-    system: Option<Content>,
+    system: Option<MessageContent>,
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
     temperature: Option<f64>,
@@ -37,7 +37,7 @@ pub struct MessageRequest {
     tool_choice: Option<RequestToolChoice>,
     thinking: Option<Thinking>,
     output_config: Option<OutputConfig>,
-    output_format: Option<OutputFormat>,
+    output_format: Option<SchemaFormat>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -94,14 +94,14 @@ enum ThinkingKind {
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct OutputConfig {
-    format: Option<OutputFormat>,
+    format: Option<SchemaFormat>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
 
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
-struct OutputFormat {
+struct SchemaFormat {
     schema: Value,
     #[serde(flatten)]
     _others: IgnoredFields,
@@ -116,10 +116,17 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop_sequences",
 };
 
-/// Parameters that change no answer here: whose request it is, what it costs, what is kept.
-const IGNORED: &[&str] = &["metadata", "service_tier", "inference_geo", "cache_control", "context_management", "betas"];
+/// Parameters that are accepted and ignored, such as metadata, billing and caching hints.
+const IGNORED: &[&str] = &[
+    "metadata",
+    "service_tier",
+    "inference_geo",
+    "cache_control",
+    "context_management",
+    "betas",
+];
 
-/// Messages.
+/// The endpoint `/v1/messages`.
 pub struct Messages;
 
 impl Interface for Messages {
@@ -128,8 +135,13 @@ impl Interface for Messages {
     fn model(body: &MessageRequest) -> Option<&str> {
         body.model.as_deref()
     }
-    fn request(body: MessageRequest, served: &Arc<Served>) -> Result<(GenerateRequest, MessageEncoder), RequestError> {
-        let limit = body.max_tokens.ok_or_else(|| RequestError::missing("max_tokens"))?;
+    fn request(
+        body: MessageRequest,
+        served: &Arc<Served>,
+    ) -> Result<(GenerateRequest, MessageEncoder), RequestError> {
+        let limit = body
+            .max_tokens
+            .ok_or_else(|| RequestError::missing("max_tokens"))?;
         whole("max_tokens", limit, 1, u64::MAX)?;
         let request = body.request()?;
         Ok((request, MessageEncoder::new(served)))
@@ -138,8 +150,12 @@ impl Interface for Messages {
 
 impl MessageRequest {
     fn request(self) -> Result<GenerateRequest, RequestError> {
-        let unknown: Vec<&str> =
-            self.others.keys().map(String::as_str).filter(|name| !IGNORED.contains(name)).collect();
+        let unknown: Vec<&str> = self
+            .others
+            .keys()
+            .map(String::as_str)
+            .filter(|name| !IGNORED.contains(name))
+            .collect();
         if !unknown.is_empty() {
             return Err(RequestError::unknown(&unknown));
         }
@@ -148,26 +164,48 @@ impl MessageRequest {
             ThinkingKind::Disabled => Some(false),
             ThinkingKind::Adaptive => None,
         });
-        let input = Input::Conversation { messages: convert(self.system, self.messages)?, thinking: thinking.into() };
+        let input = Input::Conversation {
+            messages: convert(self.system, self.messages)?,
+            thinking: thinking.into(),
+        };
         let mut request = GenerateRequest::new(&NAMES, input);
         request.limit = self.max_tokens;
         request.stop = self.stop_sequences.unwrap_or_default();
         request.stream = self.stream.unwrap_or(false);
-        let MessageRequest { temperature, top_p, top_k, batch_invariant, .. } = self;
-        request.sampling = SamplingOptions { temperature, top_p, top_k, batch_invariant, ..SamplingOptions::default() };
-        let format = self.output_config.and_then(|config| config.format).or(self.output_format);
-        request.form = format.map(|format| ("output_config", Form::Schema(format.schema)));
+        let MessageRequest {
+            temperature,
+            top_p,
+            top_k,
+            batch_invariant,
+            ..
+        } = self;
+        request.sampling = SamplingOptions {
+            temperature,
+            top_p,
+            top_k,
+            batch_invariant,
+            ..SamplingOptions::default()
+        };
+        let format = self
+            .output_config
+            .and_then(|config| config.format)
+            .or(self.output_format);
+        request.form = format.map(|format| ("output_config", OutputFormat::Schema(format.schema)));
         let tools = self.tools.unwrap_or_default().into_iter().enumerate();
-        request.tools = tools.map(|(i, tool)| tool.convert(i)).collect::<Result<_, _>>()?;
+        request.tools = tools
+            .map(|(i, tool)| tool.convert(i))
+            .collect::<Result<_, _>>()?;
         if let Some(choice) = self.tool_choice {
             request.several_calls = choice.disable_parallel_tool_use != Some(true);
             request.tool_choice = match choice.kind {
                 ChoiceKind::Auto => ToolChoice::Auto,
                 ChoiceKind::Any => ToolChoice::Required,
                 ChoiceKind::None => ToolChoice::None,
-                ChoiceKind::Tool => {
-                    ToolChoice::Named(choice.name.ok_or_else(|| RequestError::missing("tool_choice.name"))?)
-                }
+                ChoiceKind::Tool => ToolChoice::Named(
+                    choice
+                        .name
+                        .ok_or_else(|| RequestError::missing("tool_choice.name"))?,
+                ),
             };
         }
         Ok(request)
@@ -178,32 +216,50 @@ impl RequestTool {
     fn convert(self, i: usize) -> Result<Tool, RequestError> {
         if let Some(kind) = self.kind.filter(|kind| kind != "custom") {
             let kind: String = kind.chars().take(40).collect();
-            let message = format!("only tools of type `custom` can be called here, not of type `{kind}`");
+            let message =
+                format!("only tools of type `custom` can be called here, not of type `{kind}`");
             return Err(RequestError::parameter(format!("tools[{i}].type"), message));
         }
-        let tool = Tool { name: self.name, description: self.description, parameters: self.input_schema };
+        let tool = Tool {
+            name: self.name,
+            description: self.description,
+            parameters: self.input_schema,
+        };
         let at = |place| match place {
             ToolField::Name => "name",
             ToolField::Parameters => "input_schema",
         };
-        tool.check().map_err(|(place, why)| RequestError::parameter(format!("tools[{i}].{}", at(place)), why))?;
+        tool.check().map_err(|(place, why)| {
+            RequestError::parameter(format!("tools[{i}].{}", at(place)), why)
+        })?;
         Ok(tool)
     }
 }
 
-/// `/v1/messages/count_tokens`: how many tokens the prompt would take.
+/// `/v1/messages/count_tokens`: counts the prompt's tokens without running it.
 ///
 /// # Errors
-/// As for a request.
-pub async fn count(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+/// The same as for `/v1/messages`.
+pub async fn count(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
-    let counted = app.beside(client, move |models| {
+    let counted = app.run_blocking(client, move |models| {
         let body = body::parse::<MessageRequest>(&read)?;
         let preprocessor = Preprocessor::for_model(models, body.model.as_deref())?;
         let request = body.request()?;
-        let tools = ToolSet::new(&request.tools, &request.tool_choice, request.several_calls, &NAMES)?;
+        let tools = ToolSet::new(
+            &request.tools,
+            &request.tool_choice,
+            request.several_calls,
+            &NAMES,
+        )?;
         let prompts = preprocessor.prompts(request.input, &tools, &NAMES)?;
-        Ok(prompts.iter().map(|prompt| prompt.tokens.len()).sum::<usize>())
+        Ok(prompts
+            .iter()
+            .map(|prompt| prompt.tokens.len())
+            .sum::<usize>())
     });
     Ok(Json(json!({ "input_tokens": counted.await? })))
 }

@@ -1,21 +1,21 @@
 //! `/api/chat`.
 
-use super::encoder::{Kind, OllamaEncoder};
+use super::encoder::{OllamaEncoder, OllamaEndpoint};
 use super::keep_alive;
 use super::messages::{OllamaMessage, OllamaTool, convert, tools};
-use super::options::{Options, known, names, request, thinking};
+use super::options::{Options, check_fields, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::{Served, now};
-use crate::core::models::policy::Stay;
-use crate::core::names::FieldNames;
+use crate::core::models::policy::KeepAlive;
 use crate::core::request::{GenerateRequest, Input};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// A request.
+/// Body of `/api/chat`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct ChatRequest {
@@ -35,7 +35,7 @@ pub struct ChatRequest {
 
 const NAMES: FieldNames = names("messages");
 
-/// Chats.
+/// The endpoint `/api/chat`.
 pub struct OllamaChat;
 
 impl Interface for OllamaChat {
@@ -44,18 +44,32 @@ impl Interface for OllamaChat {
     fn model(body: &ChatRequest) -> Option<&str> {
         Some(&body.model)
     }
-    fn request(body: ChatRequest, served: &Arc<Served>) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
-        known(&body.others)?;
-        let input = Input::Conversation { messages: convert(body.messages)?, thinking: thinking(body.think)? };
-        let mut request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
+    fn request(
+        body: ChatRequest,
+        served: &Arc<Served>,
+    ) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
+        check_fields(&body.others)?;
+        let input = Input::Conversation {
+            messages: convert(body.messages)?,
+            thinking: thinking(body.think)?,
+        };
+        let mut request = request(
+            &NAMES,
+            input,
+            body.options,
+            body.format,
+            body.stream,
+            served,
+        )?;
         request.tools = tools(body.tools.unwrap_or_default())?;
-        request.sampling.batch_invariant = body.batch_invariant.or(request.sampling.batch_invariant);
-        Ok((request, OllamaEncoder::new(Kind::Chat, served)))
+        request.sampling.batch_invariant =
+            body.batch_invariant.or(request.sampling.batch_invariant);
+        Ok((request, OllamaEncoder::new(OllamaEndpoint::Chat, served)))
     }
-    fn stay(body: &ChatRequest) -> Result<Option<Stay>, RequestError> {
-        keep_alive::stay(body.keep_alive.as_ref())
+    fn keep_alive(body: &ChatRequest) -> Result<Option<KeepAlive>, RequestError> {
+        keep_alive::parse(body.keep_alive.as_ref())
     }
-    fn nothing(body: &ChatRequest, served: &Served) -> Option<Value> {
+    fn load_response(body: &ChatRequest, served: &Served) -> Option<Value> {
         let message = json!({ "role": "assistant", "content": "" });
         let reason = keep_alive::reason(body.keep_alive.as_ref());
         body.messages.is_empty().then(|| {

@@ -16,12 +16,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// A request.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct EmbedRequest {
     model: String,
-    /// Of the predecessor: `prompt`.
+    /// The predecessor calls it `prompt`.
     #[serde(alias = "prompt")]
     input: Texts,
     dimensions: Option<u64>,
@@ -37,22 +36,34 @@ enum Texts {
     Many(Vec<String>),
 }
 
-/// Vectors, what they took, and the name of the model.
-async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>, Usage, String), RequestError> {
+/// Returns the embeddings, their usage and the model's name.
+async fn vectors(
+    app: &Arc<App>,
+    asked: UnreadRequest,
+) -> Result<(Vec<Vec<f32>>, Usage, String), RequestError> {
     let (read, client, received) = asked.json(app).await?;
-    let ready = app.beside(client, move |models| {
+    let ready = app.run_blocking(client, move |models| {
         let request: EmbedRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, Some(&request.model))?;
-        if request.dimensions.is_some_and(|dimensions| dimensions != preprocessor.served.about.width as u64) {
-            let message = format!("dimensions can only be {}, the width of the model", preprocessor.served.about.width);
+        if request
+            .dimensions
+            .is_some_and(|dimensions| dimensions != preprocessor.served.about.width as u64)
+        {
+            let message = format!(
+                "dimensions can only be {}, the width of the model",
+                preprocessor.served.about.width
+            );
             return Err(RequestError::parameter("dimensions", message));
         }
-        let stay = keep_alive::stay(request.keep_alive.as_ref())?;
+        let stay = keep_alive::parse(request.keep_alive.as_ref())?;
         let texts = match request.input {
             Texts::One(text) => vec![text],
             Texts::Many(texts) => texts,
         };
-        let (texts, origin) = (texts.into_iter().map(PromptText::Text).collect(), Origin { client, received });
+        let (texts, origin) = (
+            texts.into_iter().map(PromptText::Text).collect(),
+            Origin { client, received },
+        );
         let (mut request, outputs) = preprocessor.prepare_embeddings(origin, texts, "input")?;
         request.stay = stay;
         Ok((request, outputs, preprocessor))
@@ -64,11 +75,14 @@ async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<(Vec<Vec<f32>>,
     Ok((vectors, usage, preprocessor.model.name().to_owned()))
 }
 
-/// `/api/embed`.
+/// `/api/embed`: embeddings of one or more texts.
 ///
 /// # Errors
-/// Why there is no vector.
-pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+/// When the request is invalid or the model fails to compute the embeddings.
+pub async fn embed(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (embeddings, usage, model) = vectors(&app, asked).await?;
     Ok(Json(json!({
         "model": model, "embeddings": embeddings, "total_duration": nanoseconds(usage.prompt_time),
@@ -76,11 +90,14 @@ pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
     })))
 }
 
-/// `/api/embeddings`: of one text.
+/// `/api/embeddings`: the embedding of one text.
 ///
 /// # Errors
-/// Why there is no vector.
-pub async fn embed_one(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+/// The same as for `/api/embed`.
+pub async fn embed_one(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (mut embeddings, ..) = vectors(&app, asked).await?;
     Ok(Json(json!({ "embedding": embeddings.swap_remove(0) })))
 }

@@ -1,4 +1,4 @@
-//! How answers are told: an object a line, the last of which says what it took.
+//! Encodes responses as Ollama's JSON lines; the last line has the usage.
 
 use super::error::to_json;
 use crate::api::date::date;
@@ -6,50 +6,56 @@ use crate::api::interface::ResponseEncoder;
 use crate::core::error::RequestError;
 use crate::core::event::{Finish, Usage};
 use crate::core::model::{Served, now};
-use crate::core::output::{Answer, Call, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent, ToolCall};
 use crate::net::stream::{Chunk, Framing};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// What an endpoint calls an answer.
+/// The endpoint that determines the shape of a response line.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A message.
+pub enum OllamaEndpoint {
+    /// `/api/chat`: lines have a `message`.
     Chat,
-    /// A text.
+    /// `/api/generate`: lines have a `response`.
     Generate,
 }
 
-/// How an answer is told.
+/// Encoder of one Ollama response, streamed or whole.
 pub struct OllamaEncoder {
-    kind: Kind,
+    kind: OllamaEndpoint,
     model: String,
     begun: Instant,
-    /// The call that is being told: it is told whole.
-    call: Option<Call>,
+    /// The tool call that is still being generated; it is sent when it is complete.
+    call: Option<ToolCall>,
     finish: Option<Finish>,
 }
 
-/// A time, in nanoseconds.
+/// Converts a duration to nanoseconds, saturating.
 pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl OllamaEncoder {
-    /// Of an endpoint.
-    pub fn new(kind: Kind, served: &Served) -> OllamaEncoder {
-        OllamaEncoder { kind, model: served.name.clone(), begun: Instant::now(), call: None, finish: None }
+    /// Encoder for the given endpoint and model.
+    pub fn new(kind: OllamaEndpoint, served: &Served) -> OllamaEncoder {
+        OllamaEncoder {
+            kind,
+            model: served.name.clone(),
+            begun: Instant::now(),
+            call: None,
+            finish: None,
+        }
     }
     fn line(&self, text: &str, thinking: &str, calls: Vec<Value>) -> Value {
         let mut line = json!({ "model": self.model, "created_at": date(now()), "done": false });
         let said = match self.kind {
-            Kind::Chat => {
+            OllamaEndpoint::Chat => {
                 line["message"] = json!({ "role": "assistant", "content": text });
                 &mut line["message"]
             }
-            Kind::Generate => {
+            OllamaEndpoint::Generate => {
                 line["response"] = text.into();
                 &mut line
             }
@@ -65,15 +71,27 @@ impl OllamaEncoder {
     fn last(&self, mut line: Value, usage: &Usage) -> Value {
         let told = [
             ("done", true.into()),
-            ("done_reason", if self.finish == Some(Finish::Length) { "length" } else { "stop" }.into()),
+            (
+                "done_reason",
+                if self.finish == Some(Finish::Length) {
+                    "length"
+                } else {
+                    "stop"
+                }
+                .into(),
+            ),
             ("total_duration", nanoseconds(self.begun.elapsed()).into()),
             ("load_duration", 0.into()),
             ("prompt_eval_count", usage.prompt.into()),
-            ("prompt_eval_duration", nanoseconds(usage.prompt_time).into()),
+            (
+                "prompt_eval_duration",
+                nanoseconds(usage.prompt_time).into(),
+            ),
             ("eval_count", usage.answer.into()),
             ("eval_duration", nanoseconds(usage.answer_time).into()),
         ];
-        told.into_iter().for_each(|(name, value): (&str, Value)| line[name] = value);
+        told.into_iter()
+            .for_each(|(name, value): (&str, Value)| line[name] = value);
         line
     }
     fn tell_call(&mut self, out: &mut Vec<Chunk>) {
@@ -83,8 +101,8 @@ impl OllamaEncoder {
     }
 }
 
-fn call_json(call: &Call) -> Value {
-    // Arguments that were cut off are none.
+fn call_json(call: &ToolCall) -> Value {
+    // Arguments that were cut off by the token limit become an empty object.
     let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
     json!({ "function": { "name": call.name, "arguments": arguments } })
 }
@@ -100,7 +118,10 @@ impl ResponseEncoder for OllamaEncoder {
             }
             OutputEvent::ToolCall(name) => {
                 self.tell_call(out);
-                self.call = Some(Call { name, arguments: String::new() });
+                self.call = Some(ToolCall {
+                    name,
+                    arguments: String::new(),
+                });
             }
             OutputEvent::Text(text) => {
                 self.tell_call(out);
@@ -114,16 +135,21 @@ impl ResponseEncoder for OllamaEncoder {
                 self.tell_call(out);
                 self.finish = Some(finish);
             }
-            OutputEvent::Progress(..) | OutputEvent::Logprobs(_) | OutputEvent::PromptLogprobs(_) => {}
+            OutputEvent::Progress(..)
+            | OutputEvent::Logprobs(_)
+            | OutputEvent::PromptLogprobs(_) => {}
         }
     }
     fn end(&mut self, usage: &Usage, out: &mut Vec<Chunk>) {
-        out.push(Chunk::Data(None, self.last(self.line("", "", Vec::new()), usage)));
+        out.push(Chunk::Data(
+            None,
+            self.last(self.line("", "", Vec::new()), usage),
+        ));
     }
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         out.push(Chunk::Data(None, to_json(error)));
     }
-    fn whole(mut self, answers: Vec<Answer>, usage: &Usage) -> Response {
+    fn whole(mut self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let answer = answers.into_iter().next().unwrap_or_default();
         let calls = answer.calls.iter().map(call_json).collect();
         let line = self.line(&answer.text, &answer.reasoning, calls);

@@ -1,21 +1,21 @@
 //! `/api/generate`.
 
-use super::encoder::{Kind, OllamaEncoder};
+use super::encoder::{OllamaEncoder, OllamaEndpoint};
 use super::keep_alive;
-use super::options::{Options, known, names, request, thinking};
+use super::options::{Options, check_fields, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::{Served, now};
-use crate::core::models::policy::Stay;
-use crate::core::names::FieldNames;
+use crate::core::models::policy::KeepAlive;
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// A request.
+/// Body of `/api/generate`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct GenerateBody {
@@ -37,7 +37,7 @@ pub struct GenerateBody {
 
 const NAMES: FieldNames = names("prompt");
 
-/// Texts that follow a prompt.
+/// The endpoint `/api/generate`.
 pub struct Generate;
 
 impl Interface for Generate {
@@ -46,8 +46,11 @@ impl Interface for Generate {
     fn model(body: &GenerateBody) -> Option<&str> {
         Some(&body.model)
     }
-    fn request(body: GenerateBody, served: &Arc<Served>) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
-        known(&body.others)?;
+    fn request(
+        body: GenerateBody,
+        served: &Arc<Served>,
+    ) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
+        check_fields(&body.others)?;
         let thinking = thinking(body.think)?;
         let suffix = body.suffix.filter(|suffix| !suffix.is_empty());
         let input = match (suffix, &served.fim) {
@@ -56,24 +59,44 @@ impl Interface for Generate {
                 Input::Prompts(vec![PromptText::Tokens(tokens)])
             }
             (Some(_), None) => {
-                let message = "suffix is not possible with this model: it knows no signs for what is missing";
+                let message =
+                    "suffix is not possible with this model: it knows no signs for what is missing";
                 return Err(RequestError::parameter("suffix", message));
             }
-            (None, _) if body.raw == Some(true) => Input::Prompts(vec![PromptText::Text(body.prompt)]),
+            (None, _) if body.raw == Some(true) => {
+                Input::Prompts(vec![PromptText::Text(body.prompt)])
+            }
             (None, _) => {
-                let system = body.system.filter(|text| !text.is_empty()).map(Message::system);
-                let messages = system.into_iter().chain([Message::user(body.prompt)]).collect();
+                let system = body
+                    .system
+                    .filter(|text| !text.is_empty())
+                    .map(Message::system);
+                let messages = system
+                    .into_iter()
+                    .chain([Message::user(body.prompt)])
+                    .collect();
                 Input::Conversation { messages, thinking }
             }
         };
-        let mut request = request(&NAMES, input, body.options, body.format, body.stream, served)?;
-        request.sampling.batch_invariant = body.batch_invariant.or(request.sampling.batch_invariant);
-        Ok((request, OllamaEncoder::new(Kind::Generate, served)))
+        let mut request = request(
+            &NAMES,
+            input,
+            body.options,
+            body.format,
+            body.stream,
+            served,
+        )?;
+        request.sampling.batch_invariant =
+            body.batch_invariant.or(request.sampling.batch_invariant);
+        Ok((
+            request,
+            OllamaEncoder::new(OllamaEndpoint::Generate, served),
+        ))
     }
-    fn stay(body: &GenerateBody) -> Result<Option<Stay>, RequestError> {
-        keep_alive::stay(body.keep_alive.as_ref())
+    fn keep_alive(body: &GenerateBody) -> Result<Option<KeepAlive>, RequestError> {
+        keep_alive::parse(body.keep_alive.as_ref())
     }
-    fn nothing(body: &GenerateBody, served: &Served) -> Option<Value> {
+    fn load_response(body: &GenerateBody, served: &Served) -> Option<Value> {
         let reason = keep_alive::reason(body.keep_alive.as_ref());
         body.prompt.is_empty().then(|| {
             json!({ "model": served.name, "created_at": date(now()), "response": "", "done": true, "done_reason": reason })

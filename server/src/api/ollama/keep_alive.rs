@@ -1,19 +1,28 @@
-//! `keep_alive`: how long a model stays, in seconds or as a duration of Go's.
+//! `keep_alive`: how long a model stays loaded, in seconds or as a Go duration.
 
 use crate::core::error::RequestError;
-use crate::core::models::policy::Stay;
+use crate::core::models::policy::KeepAlive;
 use serde_json::Value;
 use std::time::Duration;
 
-/// The units of a duration and what each is in seconds.
-const UNITS: &[(&str, f64)] =
-    &[("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("μs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+/// Units of a Go duration, each in seconds.
+const UNITS: &[(&str, f64)] = &[
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("µs", 1e-6),
+    ("μs", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("m", 60.0),
+    ("h", 3600.0),
+];
 
-/// How long the model stays: what is negative is for as long as nobody needs its memory, 0 not at all.
+/// Parses `keep_alive`. A negative value keeps the model until its memory is needed; 0 unloads it
+/// at once.
 ///
 /// # Errors
-/// When it is neither a number nor a duration.
-pub fn stay(keep_alive: Option<&Value>) -> Result<Option<Stay>, RequestError> {
+/// When the value is neither a number nor a duration.
+pub fn parse(keep_alive: Option<&Value>) -> Result<Option<KeepAlive>, RequestError> {
     let seconds = match keep_alive {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Number(seconds)) => seconds.as_f64(),
@@ -25,19 +34,21 @@ pub fn stay(keep_alive: Option<&Value>) -> Result<Option<Stay>, RequestError> {
                        0 has the model leave at once, -1 has it stay";
         RequestError::parameter("keep_alive", message)
     })?;
-    // What is longer than can be counted has no end either.
-    Ok(Some(Duration::try_from_secs_f64(seconds).map_or(Stay::UntilNeeded, Stay::For)))
+    // A duration that overflows `Duration` never expires.
+    Ok(Some(
+        Duration::try_from_secs_f64(seconds).map_or(KeepAlive::UntilNeeded, KeepAlive::For),
+    ))
 }
 
-/// Why a request that asks nothing was answered: the model was loaded for it, or let go.
+/// Returns `done_reason` of a request without input: whether it loaded or unloaded the model.
 pub fn reason(keep_alive: Option<&Value>) -> &'static str {
-    match stay(keep_alive) {
-        Ok(Some(Stay::For(Duration::ZERO))) => "unload",
+    match parse(keep_alive) {
+        Ok(Some(KeepAlive::For(Duration::ZERO))) => "unload",
         _ => "load",
     }
 }
 
-/// The seconds of a duration as Go reads it: `1h30m`, `-1m`, `1.5s`; `0` needs no unit.
+/// Parses a Go duration such as `1h30m`, `-1m` or `1.5s` into seconds; `0` needs no unit.
 fn seconds(text: &str) -> Option<f64> {
     let (sign, mut rest) = match text.strip_prefix(['-', '+']) {
         Some(rest) => (if text.starts_with('-') { -1.0 } else { 1.0 }, rest),
@@ -50,7 +61,9 @@ fn seconds(text: &str) -> Option<f64> {
     while !rest.is_empty() || text.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(digits);
-        let end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let end = tail
+            .find(|c: char| c.is_ascii_digit() || c == '.')
+            .unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(end);
         sum += number.parse::<f64>().ok()? * UNITS.iter().find(|known| known.0 == unit)?.1;
         rest = tail;
@@ -65,9 +78,9 @@ mod tests {
 
     #[test]
     fn seconds_and_durations() {
-        let of = |value: Value| stay(Some(&value)).ok().flatten();
-        let time = |milliseconds| Some(Stay::For(Duration::from_millis(milliseconds)));
-        assert_eq!(stay(None).ok(), Some(None));
+        let of = |value: Value| parse(Some(&value)).ok().flatten();
+        let time = |milliseconds| Some(KeepAlive::For(Duration::from_millis(milliseconds)));
+        assert_eq!(parse(None).ok(), Some(None));
         for (value, expected) in [
             (json!(0), time(0)),
             (json!("0"), time(0)),
@@ -77,16 +90,16 @@ mod tests {
             (json!("1h30m"), time(5_400_000)),
             (json!("1.5s"), time(1_500)),
             (json!("250ms"), time(250)),
-            (json!(-1), Some(Stay::UntilNeeded)),
-            (json!("-1s"), Some(Stay::UntilNeeded)),
-            (json!(1e300), Some(Stay::UntilNeeded)),
+            (json!(-1), Some(KeepAlive::UntilNeeded)),
+            (json!("-1s"), Some(KeepAlive::UntilNeeded)),
+            (json!(1e300), Some(KeepAlive::UntilNeeded)),
             (json!(null), None),
         ] {
             assert_eq!(of(value.clone()), expected, "{value}");
         }
         for value in ["", "-", "5", "m", "5 m", "5x", "1h30", "1..5s", "ever"].map(Value::from) {
-            assert!(stay(Some(&value)).is_err(), "{value}");
+            assert!(parse(Some(&value)).is_err(), "{value}");
         }
-        assert!(stay(Some(&json!([1]))).is_err());
+        assert!(parse(Some(&json!([1]))).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The messages of a chat.
+//! Messages and tools of a chat request.
 
 use crate::core::error::RequestError;
 use crate::core::tools::{Tool, ToolField};
@@ -7,7 +7,6 @@ use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A message.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct OllamaMessage {
@@ -51,7 +50,6 @@ struct CalledFunction {
     _others: IgnoredFields,
 }
 
-/// A tool.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct OllamaTool {
@@ -70,19 +68,26 @@ struct Function {
     _others: IgnoredFields,
 }
 
-/// The conversation as templates take it.
+/// Converts the messages into the form that chat templates take.
 ///
 /// # Errors
-/// The first message that makes no sense, or asks for what a text model cannot do.
+/// The first message that is malformed or that a text-only model cannot process.
 pub fn convert(messages: Vec<OllamaMessage>) -> Result<Vec<Message>, RequestError> {
-    messages.into_iter().enumerate().map(|(i, message)| message.convert(i)).collect()
+    messages
+        .into_iter()
+        .enumerate()
+        .map(|(i, message)| message.convert(i))
+        .collect()
 }
 
 impl OllamaMessage {
     fn convert(self, i: usize) -> Result<Message, RequestError> {
         if self.images.is_some_and(|images| !images.is_empty()) {
             let message = "images are not possible: this model reads text only";
-            return Err(RequestError::parameter(format!("messages[{i}].images"), message));
+            return Err(RequestError::parameter(
+                format!("messages[{i}].images"),
+                message,
+            ));
         }
         let role = match self.role {
             Role::System => "system",
@@ -112,20 +117,30 @@ impl OllamaMessage {
     }
 }
 
-/// Tools as the core takes them.
+/// Converts the tools into those of the core.
 ///
 /// # Errors
-/// The first that is none.
+/// The first tool that is invalid.
 pub fn tools(tools: Vec<OllamaTool>) -> Result<Vec<Tool>, RequestError> {
     let convert = |(i, OllamaTool { function, .. }): (usize, OllamaTool)| {
-        let Function { name, description, parameters, .. } = function;
-        let tool = Tool { name, description, parameters };
+        let Function {
+            name,
+            description,
+            parameters,
+            ..
+        } = function;
+        let tool = Tool {
+            name,
+            description,
+            parameters,
+        };
         let at = |place| match place {
             ToolField::Name => "name",
             ToolField::Parameters => "parameters",
         };
-        tool.check()
-            .map_err(|(place, why)| RequestError::parameter(format!("tools[{i}].function.{}", at(place)), why))?;
+        tool.check().map_err(|(place, why)| {
+            RequestError::parameter(format!("tools[{i}].function.{}", at(place)), why)
+        })?;
         Ok(tool)
     };
     tools.into_iter().enumerate().map(convert).collect()

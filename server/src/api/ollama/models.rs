@@ -1,10 +1,10 @@
-//! What there is, and what is loaded.
+//! Endpoints that list models: `/api/version`, `/api/tags`, `/api/ps` and `/api/show`.
 
 use crate::api::date::date;
 use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::model::now;
-use crate::core::models::entry::Model;
+use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Status;
 use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
@@ -15,16 +15,17 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The version of Ollama whose interface this is: clients ask for it before they use what is newer.
+/// Version of Ollama's interface that is implemented; clients check it before they use newer
+/// features.
 const VERSION: &str = "0.12.0";
 
-/// `/api/version`.
+/// `/api/version`: the version of Ollama's interface.
 pub async fn version() -> Json<Value> {
     Json(json!({ "version": VERSION }))
 }
 
-/// A moment that nobody waits for.
-const NEVER: &str = "9999-12-31T23:59:59Z";
+/// Expiry of a model without a keep-alive.
+const NO_EXPIRY: &str = "9999-12-31T23:59:59Z";
 
 fn details(family: &str) -> Value {
     json!({
@@ -33,40 +34,52 @@ fn details(family: &str) -> Value {
     })
 }
 
-/// What is known of a model; of one that cannot be looked at, its name.
-fn describe(model: &Model) -> Value {
-    let plan = model.known();
-    let (size, family) = plan.as_ref().map_or((0, ""), |plan| (plan.about.weight_bytes, &plan.about.architecture));
+/// Describes a model. Without a plan, only the name is known.
+fn describe(model: &ModelEntry) -> Value {
+    let plan = model.cached_plan();
+    let (size, family) = plan.as_ref().map_or((0, ""), |plan| {
+        (plan.about.weight_bytes, &plan.about.architecture)
+    });
     json!({
         "name": model.name(), "model": model.name(), "size": size, "digest": model.digest(), "details": details(family),
         "modified_at": date(model.created),
     })
 }
 
-/// `/api/tags`.
+/// `/api/tags`: all models.
 pub async fn tags(State(app): State<Arc<App>>) -> Json<Value> {
-    let models: Vec<Value> = app.models.all().iter().map(|model| describe(model)).collect();
+    let models: Vec<Value> = app
+        .models
+        .entries()
+        .iter()
+        .map(|model| describe(model))
+        .collect();
     Json(json!({ "models": models }))
 }
 
-/// `/api/ps`.
+/// `/api/ps`: the loaded models.
 pub async fn running(State(app): State<Arc<App>>) -> Json<Value> {
-    let loaded = app.models.all().iter().filter_map(|model| {
-        let Status::Loaded(bytes) = app.models.status(model) else { return None };
+    let loaded = app.models.entries().iter().filter_map(|model| {
+        let Status::Loaded(bytes) = app.models.status(model) else {
+            return None;
+        };
         let mut told = describe(model);
         told["size"] = bytes.into();
-        // Unless somebody has said how long, it stays until another needs its memory.
-        let leaves = model.queue.leaves().map(|at| now() + at.saturating_duration_since(Instant::now()).as_secs());
-        told["expires_at"] = leaves.map_or_else(|| NEVER.into(), date).into();
+        // Without a keep-alive the model stays until another model needs its memory.
+        let leaves = model
+            .queue
+            .leaves()
+            .map(|at| now() + at.saturating_duration_since(Instant::now()).as_secs());
+        told["expires_at"] = leaves.map_or_else(|| NO_EXPIRY.into(), date).into();
         told["size_vram"] = 0.into();
-        told["context_length"] = model.known().map(|plan| plan.context).into();
+        told["context_length"] = model.cached_plan().map(|plan| plan.context).into();
         Some(told)
     });
     let models: Vec<Value> = loaded.collect();
     Json(json!({ "models": models }))
 }
 
-/// A request for a model.
+/// Body of `/api/show`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct ShowRequest {
@@ -76,15 +89,21 @@ struct ShowRequest {
     _others: IgnoredFields,
 }
 
-/// `/api/show`.
+/// `/api/show`: metadata of one model.
 ///
 /// # Errors
 /// When there is no such model, or it cannot be read.
-pub async fn show(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+pub async fn show(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
-    let shown = app.beside(client, move |models| {
+    let shown = app.run_blocking(client, move |models| {
         let request: ShowRequest = body::parse(&read)?;
-        Ok(described(&Preprocessor::for_model(models, Some(&request.model))?))
+        Ok(described(&Preprocessor::for_model(
+            models,
+            Some(&request.model),
+        )?))
     });
     Ok(Json(shown.await?))
 }
@@ -92,7 +111,12 @@ pub async fn show(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<J
 fn described(preprocessor: &Preprocessor) -> Value {
     let served = &preprocessor.served;
     let mut can = vec!["completion", "tools"];
-    can.extend(served.template.mentions(served.markup.think[0]).then_some("thinking"));
+    can.extend(
+        served
+            .template
+            .mentions(served.markup.think[0])
+            .then_some("thinking"),
+    );
     can.extend(served.fim.as_ref().map(|_| "insert"));
     let family = served.about.architecture.as_str();
     let mut info = json!({

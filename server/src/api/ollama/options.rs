@@ -1,15 +1,15 @@
-//! Options of a request, as a model file has them too.
+//! Request options; a Modelfile has the same ones as parameters.
 
-use crate::core::constraint::grammar::Form;
+use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
-use crate::core::names::FieldNames;
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::SamplingOptions;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// They.
+/// The `options` object of a request.
 #[derive(Deserialize, Debug, Default)]
 #[serde(expecting = "an object")]
 pub struct Options {
@@ -18,7 +18,7 @@ pub struct Options {
     top_p: Option<f64>,
     min_p: Option<f64>,
     seed: Option<i64>,
-    /// −1 is no bound, and so is −2, which fills the context.
+    /// −1 is unlimited, and so is −2, which fills the context.
     num_predict: Option<i64>,
     num_ctx: Option<u64>,
     stop: Option<Stop>,
@@ -38,7 +38,7 @@ enum Stop {
     Many(Vec<String>),
 }
 
-/// Options that are about the machine, or about ways of choosing that are off unless asked for.
+/// Options that are ignored: hardware settings, and samplers that are off by default.
 const IGNORED: &[&str] = &[
     "num_keep",
     "num_batch",
@@ -57,7 +57,7 @@ const IGNORED: &[&str] = &[
     "tfs_z",
 ];
 
-/// What the fields of a request are called whose input is `input`.
+/// Field names of Ollama's requests, for error messages; `input` names the prompt's field.
 pub const fn names(input: &'static str) -> FieldNames {
     FieldNames {
         input,
@@ -69,10 +69,10 @@ pub const fn names(input: &'static str) -> FieldNames {
     }
 }
 
-/// A request for what follows `input`, with the fields that chats and texts both have.
+/// Builds a generation request from the fields that chat and generate requests share.
 ///
 /// # Errors
-/// When one of them makes no sense, or cannot be honoured.
+/// The first field that is malformed or not supported.
 pub fn request(
     names: &'static FieldNames,
     input: Input,
@@ -83,23 +83,30 @@ pub fn request(
 ) -> Result<GenerateRequest, RequestError> {
     let mut request = GenerateRequest::new(names, input);
     options.unwrap_or_default().apply(&mut request, served)?;
-    request.form = form(format)?.map(|form| ("format", form));
+    request.form = output_format(format)?.map(|form| ("format", form));
     request.stream = stream.unwrap_or(true);
     Ok(request)
 }
 
 impl Options {
-    /// Writes them into a request.
+    /// Applies the options to a request.
     ///
     /// # Errors
-    /// The first that cannot be honoured.
+    /// The first option that is unknown or not supported.
     pub fn apply(self, request: &mut GenerateRequest, served: &Served) -> Result<(), RequestError> {
-        let unknown: Vec<&str> =
-            self.others.keys().map(String::as_str).filter(|name| !IGNORED.contains(name)).collect();
+        let unknown: Vec<&str> = self
+            .others
+            .keys()
+            .map(String::as_str)
+            .filter(|name| !IGNORED.contains(name))
+            .collect();
         if !unknown.is_empty() {
             return Err(RequestError::unknown(&unknown));
         }
-        if let Some(context) = self.num_ctx.filter(|&context| context > served.context as u64) {
+        if let Some(context) = self
+            .num_ctx
+            .filter(|&context| context > served.context as u64)
+        {
             let message = format!(
                 "num_ctx is {context}, and the server was started with {} tokens of context; start it with a larger --ctx",
                 served.context
@@ -109,7 +116,10 @@ impl Options {
         request.limit = match self.num_predict {
             None | Some(-2 | -1) => None,
             Some(most) => Some(u64::try_from(most).map_err(|_| {
-                RequestError::parameter("options.num_predict", format!("num_predict is {most}; it must be −2 or more"))
+                RequestError::parameter(
+                    "options.num_predict",
+                    format!("num_predict is {most}; it must be −2 or more"),
+                )
             })?),
         };
         request.stop = match self.stop {
@@ -134,44 +144,68 @@ impl Options {
     }
 }
 
-/// What `format` asks for: "json", or a schema.
+/// Parses `format`: `"json"` or a JSON schema.
 ///
 /// # Errors
 /// When it is neither.
-pub fn form(format: Option<Value>) -> Result<Option<Form>, RequestError> {
+pub fn output_format(format: Option<Value>) -> Result<Option<OutputFormat>, RequestError> {
     match format {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if text.is_empty() => Ok(None),
-        Some(Value::String(text)) if text == "json" => Ok(Some(Form::Schema(json!({ "type": "object" })))),
-        Some(schema @ Value::Object(_)) => Ok(Some(Form::Schema(schema))),
-        Some(_) => Err(RequestError::parameter("format", "format must be \"json\" or a JSON schema, an object")),
+        Some(Value::String(text)) if text == "json" => {
+            Ok(Some(OutputFormat::Schema(json!({ "type": "object" }))))
+        }
+        Some(schema @ Value::Object(_)) => Ok(Some(OutputFormat::Schema(schema))),
+        Some(_) => Err(RequestError::parameter(
+            "format",
+            "format must be \"json\" or a JSON schema, an object",
+        )),
     }
 }
 
-/// What `think` asks for.
+/// Parses `think`: a switch or a reasoning effort.
 ///
 /// # Errors
-/// When it is neither true nor false, nor how much.
+/// When it is neither a boolean nor one of the known efforts.
 pub fn thinking(think: Option<Value>) -> Result<Thinking, RequestError> {
     match think {
         None | Some(Value::Null) => Ok(Thinking::default()),
         Some(Value::Bool(think)) => Ok(Some(think).into()),
         Some(Value::String(level)) if ["low", "medium", "high"].contains(&level.as_str()) => {
-            Ok(Thinking { switch: Some(true), ..Thinking::of_effort(Some(&level)) })
+            Ok(Thinking {
+                switch: Some(true),
+                ..Thinking::of_effort(Some(&level))
+            })
         }
-        Some(_) => Err(RequestError::parameter("think", "think must be true, false, \"low\", \"medium\" or \"high\"")),
+        Some(_) => Err(RequestError::parameter(
+            "think",
+            "think must be true, false, \"low\", \"medium\" or \"high\"",
+        )),
     }
 }
 
-/// Fields that change no answer here: what becomes of a conversation that is too long, which is refused, and what is not possible unless it asks for nothing.
-const KNOWN: &[&str] = &["truncate", "shift", "logprobs", "top_logprobs", "context", "images", "template"];
+/// Fields that are accepted: two that are ignored, as an overlong conversation is refused, and five
+/// that [`check_fields`] refuses unless their value is empty.
+const IGNORED_FIELDS: &[&str] = &[
+    "truncate",
+    "shift",
+    "logprobs",
+    "top_logprobs",
+    "context",
+    "images",
+    "template",
+];
 
-/// Refuses the fields that nobody knows, and those that mean something that is not possible.
+/// Refuses unknown fields, and known ones that are set but not supported.
 ///
 /// # Errors
-/// The first of them.
-pub fn known(others: &Map<String, Value>) -> Result<(), RequestError> {
-    let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !KNOWN.contains(name)).collect();
+/// The first such field.
+pub fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
+    let unknown: Vec<&str> = others
+        .keys()
+        .map(String::as_str)
+        .filter(|name| !IGNORED_FIELDS.contains(name))
+        .collect();
     if !unknown.is_empty() {
         return Err(RequestError::unknown(&unknown));
     }
@@ -184,14 +218,26 @@ pub fn known(others: &Map<String, Value>) -> Result<(), RequestError> {
     };
     let why = [
         ("images", "this model reads text only"),
-        ("template", "the model's own template is used; with raw set to true, none is"),
+        (
+            "template",
+            "the model's own template is used; with raw set to true, none is",
+        ),
         ("context", "send the conversation to /api/chat"),
-        ("logprobs", "probabilities are told by /v1/chat/completions and /v1/completions"),
-        ("top_logprobs", "probabilities are told by /v1/chat/completions and /v1/completions"),
+        (
+            "logprobs",
+            "probabilities are told by /v1/chat/completions and /v1/completions",
+        ),
+        (
+            "top_logprobs",
+            "probabilities are told by /v1/chat/completions and /v1/completions",
+        ),
     ];
     for (name, why) in why {
         if others.get(name).is_some_and(meant) {
-            return Err(RequestError::parameter(name, format!("{name} is not possible here: {why}")));
+            return Err(RequestError::parameter(
+                name,
+                format!("{name} is not possible here: {why}"),
+            ));
         }
     }
     Ok(())

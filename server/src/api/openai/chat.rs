@@ -9,11 +9,11 @@ use super::usage::{finish_name, rate};
 use crate::api::interface::{Interface, ResponseEncoder};
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Finish, Usage};
+use crate::core::field_names::FieldNames;
 use crate::core::id::fresh_id;
-use crate::core::limits::TOP;
+use crate::core::limits::MAX_TOP_LOGPROBS;
 use crate::core::model::Served;
-use crate::core::names::FieldNames;
-use crate::core::output::{Answer, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::tools::ToolChoice;
 use crate::net::error::to_json;
@@ -25,38 +25,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 common_fields! { declare_request
-    /// A request.
+    /// Body of `/v1/chat/completions`.
     ChatRequest {
-        /// Which model.
+        /// Name of the model.
         model: Option<String>,
-        /// The conversation.
+        /// Messages of the conversation.
         messages: Vec<RequestMessage>,
-        /// What newer clients call `max_tokens`.
+        /// The newer name of `max_tokens`.
         max_completion_tokens: Option<i64>,
-        /// Tools that may be called.
+        /// Tools that the model may call.
         tools: Option<Vec<RequestTool>>,
-        /// Whether they may or must.
+        /// Whether the model may, must or must not call tools.
         tool_choice: Option<RequestToolChoice>,
-        /// Several calls in one answer?
+        /// Whether one answer may have several calls.
         parallel_tool_calls: Option<bool>,
-        /// What form the answer must have.
+        /// Format that constrains the answer: a JSON schema or JSON object.
         response_format: Option<ResponseFormat>,
-        /// Tell the probability of every token?
+        /// Whether to return the log-probability of every token.
         logprobs: Option<bool>,
-        /// And of so many others?
+        /// Number of alternatives returned with each token.
         top_logprobs: Option<u64>,
-        /// "none" switches reasoning off, where the model can.
+        /// "none" switches reasoning off, if the model supports that.
         reasoning_effort: Option<String>,
-        /// Switches of the template.
+        /// Variables for the chat template.
         chat_template_kwargs: Option<TemplateSettings>,
-        /// The predecessor of `tools`.
+        /// The predecessor of `tools`, refused.
         functions: Option<Value>,
-        /// The predecessor of `tool_choice`.
+        /// The predecessor of `tool_choice`, refused.
         function_call: Option<Value>,
     }
 }
 
-/// Switches of the template.
+/// Variables for the chat template; only `enable_thinking` is supported.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(expecting = "an object")]
 struct TemplateSettings {
@@ -65,7 +65,8 @@ struct TemplateSettings {
     others: Map<String, Value>,
 }
 
-/// What `reasoning_effort` may be: how much is a matter of the model, whether at all can be asked for.
+/// Values of `reasoning_effort`. "none" switches reasoning off; the other values matter only to
+/// some models.
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh"];
 
 const NAMES: FieldNames = FieldNames {
@@ -77,7 +78,7 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop",
 };
 
-/// Chat completions.
+/// The endpoint `/v1/chat/completions`.
 pub struct Chat;
 
 impl Interface for Chat {
@@ -86,23 +87,43 @@ impl Interface for Chat {
     fn model(body: &ChatRequest) -> Option<&str> {
         body.model.as_deref()
     }
-    fn request(mut body: ChatRequest, served: &Arc<Served>) -> Result<(GenerateRequest, ChatEncoder), RequestError> {
+    fn request(
+        mut body: ChatRequest,
+        served: &Arc<Served>,
+    ) -> Result<(GenerateRequest, ChatEncoder), RequestError> {
         let common = body.common();
         let logprobs = body.logprobs()?;
         let thinking = body.thinking()?;
         if body.functions.is_some() || body.function_call.is_some() {
-            let message = "functions and function_call are of an older interface: use tools and tool_choice";
+            let message =
+                "functions and function_call are of an older interface: use tools and tool_choice";
             return Err(RequestError::parameter("functions", message));
         }
-        let input = Input::Conversation { messages: convert(&body.messages)?, thinking };
+        let input = Input::Conversation {
+            messages: convert(&body.messages)?,
+            thinking,
+        };
         let mut request = GenerateRequest::new(&NAMES, input);
-        let form = body.response_format.map(ResponseFormat::form).transpose()?.flatten();
+        let form = body
+            .response_format
+            .map(ResponseFormat::output_format)
+            .transpose()?
+            .flatten();
         request.form = form.map(|form| ("response_format", form));
         let telling = common.apply(&mut request)?;
-        let newer = body.max_completion_tokens.map(|most| tokens("max_completion_tokens", most)).transpose()?;
-        for (name, limit) in [("max_tokens", request.limit), ("max_completion_tokens", newer.flatten())] {
+        let newer = body
+            .max_completion_tokens
+            .map(|most| tokens("max_completion_tokens", most))
+            .transpose()?;
+        for (name, limit) in [
+            ("max_tokens", request.limit),
+            ("max_completion_tokens", newer.flatten()),
+        ] {
             if limit == Some(0) {
-                return Err(RequestError::parameter(name, format!("{name} is 0; it must be at least 1")));
+                return Err(RequestError::parameter(
+                    name,
+                    format!("{name} is 0; it must be at least 1"),
+                ));
             }
         }
         if let Some(limit) = newer {
@@ -112,10 +133,19 @@ impl Interface for Chat {
         request.tool_choice = body.tool_choice.map_or(ToolChoice::Auto, ToolChoice::from);
         request.several_calls = body.parallel_tool_calls.unwrap_or(true);
         request.logprobs = logprobs;
-        let forced = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
+        let forced = matches!(
+            request.tool_choice,
+            ToolChoice::Required | ToolChoice::Named(_)
+        );
         let encoder = ChatEncoder {
             served: served.clone(),
-            frame: Frame::new("chatcmpl-", "chat.completion", "chat.completion.chunk", served, &telling),
+            frame: Frame::new(
+                "chatcmpl-",
+                "chat.completion",
+                "chat.completion.chunk",
+                served,
+                &telling,
+            ),
             telling,
             logprobs: logprobs.is_some(),
             forced,
@@ -126,55 +156,64 @@ impl Interface for Chat {
 }
 
 impl ChatRequest {
-    /// Alternatives whose probabilities are asked for, if any are.
+    /// Returns the number of alternatives per token, or `None` without log-probabilities.
     fn logprobs(&self) -> Result<Option<usize>, RequestError> {
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
-            (_, Some(top)) if top > TOP => {
-                Err(RequestError::parameter("top_logprobs", format!("top_logprobs may be at most {TOP}")))
-            }
-            (false, Some(top)) if top > 0 => {
-                Err(RequestError::parameter("top_logprobs", "top_logprobs is for logprobs only: set that to true"))
-            }
+            (_, Some(top)) if top > MAX_TOP_LOGPROBS => Err(RequestError::parameter(
+                "top_logprobs",
+                format!("top_logprobs may be at most {MAX_TOP_LOGPROBS}"),
+            )),
+            (false, Some(top)) if top > 0 => Err(RequestError::parameter(
+                "top_logprobs",
+                "top_logprobs is for logprobs only: set that to true",
+            )),
             (false, _) => Ok(None),
             (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
         }
     }
-    /// How much the model is to reason.
+    /// Returns the reasoning settings of the request.
     fn thinking(&self) -> Result<Thinking, RequestError> {
         let kwargs = self.chat_template_kwargs.as_ref();
         if let Some(name) = kwargs.and_then(|kwargs| kwargs.others.keys().next()) {
-            let message = format!("chat_template_kwargs can only be enable_thinking here, not {name}");
+            let message =
+                format!("chat_template_kwargs can only be enable_thinking here, not {name}");
             return Err(RequestError::parameter("chat_template_kwargs", message));
         }
         let effort = self.reasoning_effort.as_deref();
         if let Some(effort) = effort.filter(|effort| !EFFORTS.contains(effort)) {
-            let message = format!("reasoning_effort is `{effort}`; it must be one of {}", EFFORTS.join(", "));
+            let message = format!(
+                "reasoning_effort is `{effort}`; it must be one of {}",
+                EFFORTS.join(", ")
+            );
             return Err(RequestError::parameter("reasoning_effort", message));
         }
         let thinking = Thinking::of_effort(effort);
         let switch = kwargs.and_then(|kwargs| kwargs.enable_thinking);
-        Ok(Thinking { switch: switch.or(thinking.switch), ..thinking })
+        Ok(Thinking {
+            switch: switch.or(thinking.switch),
+            ..thinking
+        })
     }
 }
 
-/// How a chat completion is told.
+/// Encoder of a chat completion, streamed or whole.
 pub struct ChatEncoder {
     served: Arc<Served>,
     frame: Frame,
     telling: Telling,
     logprobs: bool,
-    /// Can answers consist of nothing but calls?
+    /// Whether a tool call is required, so that an answer may have no content.
     forced: bool,
     choices: Vec<Choice>,
 }
 
-/// One answer, as far as it has been told.
+/// State of one choice of the stream.
 #[derive(Default)]
 struct Choice {
     begun: bool,
-    /// Calls that have begun.
+    /// Number of tool calls that have begun.
     calls: usize,
-    /// Probabilities that were not told yet.
+    /// Log-probabilities that have not been sent yet.
     tokens: Vec<Chosen>,
     progress: (usize, Duration),
 }
@@ -189,29 +228,38 @@ impl ChatEncoder {
     fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
         self.frame.piece(json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]))
     }
-    /// Says who speaks, once.
+    /// Sends the first chunk of a choice, which has the role.
     fn begin(&mut self, index: usize, out: &mut Vec<Chunk>) {
         if !std::mem::replace(&mut self.choice(index).begun, true) {
             let content = if self.forced { Value::Null } else { "".into() };
             let role = json!({ "role": "assistant", "content": content });
-            out.push(Chunk::Data(None, self.chunk(index, role, Value::Null, Value::Null)));
+            out.push(Chunk::Data(
+                None,
+                self.chunk(index, role, Value::Null, Value::Null),
+            ));
         }
     }
     fn delta(&mut self, index: usize, delta: Value, out: &mut Vec<Chunk>) {
         let tokens = std::mem::take(&mut self.choice(index).tokens);
         let (so_far, time) = self.choice(index).progress;
         let told = self.logprobs && !tokens.is_empty();
-        let logprobs = json!(told.then_some(ChatLogprobs { served: &self.served, tokens: &tokens }));
+        let logprobs = json!(told.then_some(ChatLogprobs {
+            served: &self.served,
+            tokens: &tokens
+        }));
         let mut chunk = self.chunk(index, delta, logprobs, Value::Null);
         if self.telling.timings {
-            chunk["timings"] = json!({ "predicted_n": so_far, "predicted_per_second": rate(so_far, time) });
+            chunk["timings"] =
+                json!({ "predicted_n": so_far, "predicted_per_second": rate(so_far, time) });
         }
         out.push(Chunk::Data(None, chunk));
     }
     fn call(&mut self, index: usize, name: Option<String>, arguments: &str, out: &mut Vec<Chunk>) {
         let choice = self.choice(index);
         choice.calls += usize::from(name.is_some());
-        let Some(number) = choice.calls.checked_sub(1) else { return };
+        let Some(number) = choice.calls.checked_sub(1) else {
+            return;
+        };
         let mut call = json!({ "index": number, "function": { "arguments": arguments } });
         if let Some(name) = name {
             call["id"] = fresh_id("call_").into();
@@ -220,10 +268,14 @@ impl ChatEncoder {
         }
         self.delta(index, json!({ "tool_calls": [call] }), out);
     }
-    /// The message, whole.
-    fn message(&self, answer: Answer) -> Value {
+    /// Returns the complete message.
+    fn message(&self, answer: FinishedReply) -> Value {
         let calling = self.forced || !answer.calls.is_empty();
-        let content = if answer.text.is_empty() && calling { Value::Null } else { answer.text.into() };
+        let content = if answer.text.is_empty() && calling {
+            Value::Null
+        } else {
+            answer.text.into()
+        };
         let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
         if !answer.reasoning.is_empty() {
             message["reasoning_content"] = answer.reasoning.into();
@@ -246,7 +298,7 @@ fn ending(reason: &Finish, calls: usize) -> &'static str {
     }
 }
 
-/// What a whole answer has of one choice.
+/// One choice of a response that is not streamed.
 #[derive(Serialize)]
 struct WholeChoice<'a> {
     index: usize,
@@ -263,7 +315,9 @@ impl ResponseEncoder for ChatEncoder {
             OutputEvent::Progress(tokens, time) => self.choice(index).progress = (tokens, time),
             OutputEvent::PromptLogprobs(_) => {}
             OutputEvent::Logprobs(tokens) => self.choice(index).tokens.extend(tokens),
-            OutputEvent::Reasoning(text) => self.delta(index, json!({ "reasoning_content": text }), out),
+            OutputEvent::Reasoning(text) => {
+                self.delta(index, json!({ "reasoning_content": text }), out)
+            }
             OutputEvent::Text(text) => self.delta(index, json!({ "content": text }), out),
             OutputEvent::ToolCall(name) => self.call(index, Some(name), "", out),
             OutputEvent::ToolArguments(text) => self.call(index, None, &text, out),
@@ -275,7 +329,7 @@ impl ResponseEncoder for ChatEncoder {
             }
         }
     }
-    /// Probabilities of tokens that made no text yet are told all the same.
+    /// Sends the log-probabilities of tokens that have produced no text yet.
     fn together(&mut self, out: &mut Vec<Chunk>) {
         for index in 0..self.choices.len() {
             if !self.choices[index].tokens.is_empty() {
@@ -290,15 +344,29 @@ impl ResponseEncoder for ChatEncoder {
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         out.extend([Chunk::Data(None, to_json(error)), Chunk::Text("[DONE]")]);
     }
-    fn whole(self, answers: Vec<Answer>, usage: &Usage) -> Response {
+    fn whole(self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let mut answers = answers;
-        let tokens: Vec<Vec<Chosen>> = answers.iter_mut().map(|answer| std::mem::take(&mut answer.tokens)).collect();
-        let choices = answers.into_iter().zip(&tokens).enumerate().map(|(index, (answer, tokens))| WholeChoice {
-            index,
-            logprobs: self.logprobs.then_some(ChatLogprobs { served: &self.served, tokens }),
-            finish_reason: answer.finish.as_ref().map_or("stop", |reason| ending(reason, answer.calls.len())),
-            message: self.message(answer),
-        });
+        let tokens: Vec<Vec<Chosen>> = answers
+            .iter_mut()
+            .map(|answer| std::mem::take(&mut answer.tokens))
+            .collect();
+        let choices =
+            answers
+                .into_iter()
+                .zip(&tokens)
+                .enumerate()
+                .map(|(index, (answer, tokens))| WholeChoice {
+                    index,
+                    logprobs: self.logprobs.then_some(ChatLogprobs {
+                        served: &self.served,
+                        tokens,
+                    }),
+                    finish_reason: answer
+                        .finish
+                        .as_ref()
+                        .map_or("stop", |reason| ending(reason, answer.calls.len())),
+                    message: self.message(answer),
+                });
         self.frame.whole(choices, usage)
     }
 }

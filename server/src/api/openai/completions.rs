@@ -1,4 +1,4 @@
-//! `/v1/completions`: texts go on.
+//! `/v1/completions`: text completion.
 
 use super::frame::Frame;
 use super::logprobs::CompletionLogprobs;
@@ -7,10 +7,10 @@ use super::usage::finish_name;
 use crate::api::interface::{Interface, ResponseEncoder};
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Usage};
-use crate::core::limits::TOP;
+use crate::core::field_names::FieldNames;
+use crate::core::limits::MAX_TOP_LOGPROBS;
 use crate::core::model::Served;
-use crate::core::names::FieldNames;
-use crate::core::output::{Answer, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use crate::net::error::to_json;
 use crate::net::stream::{Chunk, Framing};
@@ -20,24 +20,25 @@ use serde_json::json;
 use std::sync::Arc;
 
 common_fields! { declare_request
-    /// A request.
+    /// Body of `/v1/completions`.
     CompletionRequest {
-        /// Which model.
+        /// Name of the model.
         model: Option<String>,
-        /// The text.
+        /// One or more prompts, as text or tokens.
         prompt: RequestPrompt,
-        /// Tell the probability of every token, and of so many others?
+        /// Number of alternatives returned with each token's log-probability.
         logprobs: Option<u64>,
-        /// What stands behind the answer, where the model can.
+        /// Text after the completion (fill-in-the-middle), if the model supports it.
         suffix: Option<String>,
-        /// Begin with the prompt, and its probabilities where any are told?
+        /// Whether the response begins with the prompt, and with its log-probabilities if
+        /// requested.
         echo: Option<bool>,
-        /// Make so many answers, and tell the most probable of them.
+        /// Number of completions generated, of which the `n` most probable are returned.
         best_of: Option<u64>,
     }
 }
 
-/// Texts, in one of the forms that the interface allows.
+/// One or several prompts, each as text or as tokens.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(untagged, expecting = "expected a string or an array of tokens")]
 enum RequestPrompt {
@@ -58,8 +59,8 @@ impl RequestPrompt {
     }
 }
 
-/// Tokens of an answer unless said, as the interface has it.
-const LIMIT: u64 = 16;
+/// The interface's default of `max_tokens`.
+const DEFAULT_MAX_TOKENS: u64 = 16;
 
 const NAMES: FieldNames = FieldNames {
     input: "prompt",
@@ -70,7 +71,7 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop",
 };
 
-/// Completions.
+/// The endpoint `/v1/completions`.
 pub struct Completions;
 
 impl Interface for Completions {
@@ -84,17 +85,24 @@ impl Interface for Completions {
         served: &Arc<Served>,
     ) -> Result<(GenerateRequest, CompletionEncoder), RequestError> {
         let mut common = body.common();
-        // Said or not, it is bounded, unless it is said that it is not.
-        common.max_tokens.get_or_insert(LIMIT as i64);
+        // Only an explicit −1 lifts the limit.
+        common.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS as i64);
         let mut prompts = body.prompt.list();
         let echo = body.echo.unwrap_or(false);
         if let Some(suffix) = body.suffix.filter(|suffix| !suffix.is_empty()) {
             infill(served, &mut prompts, &suffix, echo)?;
         }
-        if body.logprobs.is_some_and(|top| top > TOP) {
-            return Err(RequestError::parameter("logprobs", format!("logprobs may be at most {TOP}")));
+        if body.logprobs.is_some_and(|top| top > MAX_TOP_LOGPROBS) {
+            return Err(RequestError::parameter(
+                "logprobs",
+                format!("logprobs may be at most {MAX_TOP_LOGPROBS}"),
+            ));
         }
-        let echoes = if echo { prompts.iter().map(|prompt| shown(served, prompt)).collect() } else { Vec::new() };
+        let echoes = if echo {
+            prompts.iter().map(|prompt| shown(served, prompt)).collect()
+        } else {
+            Vec::new()
+        };
         let mut request = GenerateRequest::new(&NAMES, Input::Prompts(prompts));
         let telling = common.apply(&mut request)?;
         let logprobs = body.logprobs.map(|top| top as usize);
@@ -103,7 +111,9 @@ impl Interface for Completions {
         let told = request.choices;
         if let Some(best) = body.best_of.filter(|&best| best != told) {
             if best < told || request.stream {
-                let message = format!("best_of is {best}; it must be at least n, {told}, and answers told at once");
+                let message = format!(
+                    "best_of is {best}; it must be at least n, {told}, and answers told at once"
+                );
                 return Err(RequestError::parameter("best_of", message));
             }
             request.choices = best;
@@ -111,7 +121,13 @@ impl Interface for Completions {
         }
         let encoder = CompletionEncoder {
             served: served.clone(),
-            frame: Frame::new("cmpl-", "text_completion", "text_completion", served, &telling),
+            frame: Frame::new(
+                "cmpl-",
+                "text_completion",
+                "text_completion",
+                served,
+                &telling,
+            ),
             logprobs: logprobs.is_some(),
             echoes,
             made: request.choices as usize,
@@ -122,23 +138,37 @@ impl Interface for Completions {
     }
 }
 
-/// Makes prompts of texts that have something behind the answer.
-fn infill(served: &Served, prompts: &mut [PromptText], suffix: &str, echo: bool) -> Result<(), RequestError> {
-    let refused = |why: &str| Err(RequestError::parameter("suffix", format!("suffix is not possible {why}")));
-    let Some(fim) = &served.fim else { return refused("with this model: it knows no signs for what is missing") };
+/// Replaces prompts by fill-in-the-middle prompts with the given suffix.
+fn infill(
+    served: &Served,
+    prompts: &mut [PromptText],
+    suffix: &str,
+    echo: bool,
+) -> Result<(), RequestError> {
+    let refused = |why: &str| {
+        Err(RequestError::parameter(
+            "suffix",
+            format!("suffix is not possible {why}"),
+        ))
+    };
+    let Some(fim) = &served.fim else {
+        return refused("with this model: it knows no signs for what is missing");
+    };
     if echo {
         return refused("together with echo");
     }
     for prompt in prompts {
         match prompt {
-            PromptText::Text(before) => *prompt = PromptText::Tokens(fim.tokens(&served.tokenizer, before, suffix)),
+            PromptText::Text(before) => {
+                *prompt = PromptText::Tokens(fim.tokens(&served.tokenizer, before, suffix))
+            }
             PromptText::Tokens(_) => return refused("with a prompt of tokens"),
         }
     }
     Ok(())
 }
 
-/// A prompt, as its answers begin with it.
+/// Returns a prompt's text, which `echo` puts before the completion.
 fn shown(served: &Served, prompt: &PromptText) -> String {
     match prompt {
         PromptText::Text(text) => text.clone(),
@@ -146,7 +176,8 @@ fn shown(served: &Served, prompt: &PromptText) -> String {
     }
 }
 
-/// What an answer, or a piece of one, has of one choice. What it says of probabilities is only written.
+/// One choice of a response or of a stream chunk. Log-probabilities are serialised without a JSON
+/// tree.
 #[derive(Serialize)]
 struct WholeChoice<'a> {
     index: usize,
@@ -155,55 +186,89 @@ struct WholeChoice<'a> {
     finish_reason: Option<&'static str>,
 }
 
-/// How a completion is told.
+/// Encoder of a text completion, streamed or whole.
 pub struct CompletionEncoder {
     served: Arc<Served>,
     frame: Frame,
     logprobs: bool,
-    /// The prompts, where answers begin with them.
+    /// The prompts' texts with `echo`, otherwise empty.
     echoes: Vec<String>,
-    /// Answers that are made of each prompt, and how many of them are told.
+    /// Completions generated for each prompt, and how many of them are returned.
     made: usize,
     told: usize,
     choices: Vec<Choice>,
 }
 
-/// One answer, as far as it has been told.
+/// State of one choice of the stream.
 #[derive(Default)]
 struct Choice {
     begun: bool,
-    /// What was not told yet.
+    /// Text that has not been sent yet.
     text: String,
     tokens: Vec<Chosen>,
-    /// Characters so far.
+    /// Characters sent so far.
     offset: usize,
 }
 
 impl CompletionEncoder {
-    fn piece(&self, index: usize, text: &str, tokens: &[Chosen], finish_reason: Option<&'static str>) -> Chunk {
+    fn piece(
+        &self,
+        index: usize,
+        text: &str,
+        tokens: &[Chosen],
+        finish_reason: Option<&'static str>,
+    ) -> Chunk {
         let offset = self.choices[index].offset;
-        let logprobs = self.logprobs.then_some(CompletionLogprobs { served: &self.served, tokens, offset });
-        Chunk::Data(None, self.frame.piece(json!([WholeChoice { index, text, logprobs, finish_reason }])))
+        let logprobs = self.logprobs.then_some(CompletionLogprobs {
+            served: &self.served,
+            tokens,
+            offset,
+        });
+        Chunk::Data(
+            None,
+            self.frame.piece(json!([WholeChoice {
+                index,
+                text,
+                logprobs,
+                finish_reason
+            }])),
+        )
     }
     fn flush(&mut self, index: usize, out: &mut Vec<Chunk>) {
         let choice = &mut self.choices[index];
-        let (text, tokens) = (std::mem::take(&mut choice.text), std::mem::take(&mut choice.tokens));
+        let (text, tokens) = (
+            std::mem::take(&mut choice.text),
+            std::mem::take(&mut choice.tokens),
+        );
         if text.is_empty() && tokens.is_empty() {
             return;
         }
         out.push(self.piece(index, &text, &tokens, None));
         let served = &self.served;
         let choice = &mut self.choices[index];
-        choice.offset = CompletionLogprobs { served, tokens: &tokens, offset: choice.offset }.end();
+        choice.offset = CompletionLogprobs {
+            served,
+            tokens: &tokens,
+            offset: choice.offset,
+        }
+        .end();
     }
-    /// The answers that are told of each prompt, the most probable first where not all are.
-    fn best(&self, answers: Vec<Answer>) -> Vec<(usize, Answer)> {
-        let mean = |answer: &Answer| {
-            let sum: f32 = answer.tokens.iter().filter_map(|chosen| chosen.logprob).sum();
+    /// Returns the completions to send with their prompt's index, ranked by mean log-probability if
+    /// some are dropped.
+    fn best(&self, answers: Vec<FinishedReply>) -> Vec<(usize, FinishedReply)> {
+        let mean = |answer: &FinishedReply| {
+            let sum: f32 = answer
+                .tokens
+                .iter()
+                .filter_map(|chosen| chosen.logprob)
+                .sum();
             sum / answer.tokens.len().max(1) as f32
         };
-        let mut all: Vec<(usize, Answer)> =
-            answers.into_iter().enumerate().map(|(at, answer)| (at / self.made, answer)).collect();
+        let mut all: Vec<(usize, FinishedReply)> = answers
+            .into_iter()
+            .enumerate()
+            .map(|(at, answer)| (at / self.made, answer))
+            .collect();
         if self.told < self.made {
             all.sort_by(|(a, x), (b, y)| a.cmp(b).then(mean(y).total_cmp(&mean(x))));
             let mut at = 0;
@@ -224,16 +289,22 @@ impl ResponseEncoder for CompletionEncoder {
         }
         let choice = &mut self.choices[index];
         if !std::mem::replace(&mut choice.begun, true) {
-            choice.text.extend(self.echoes.get(index / self.made).cloned());
+            choice
+                .text
+                .extend(self.echoes.get(index / self.made).cloned());
         }
         match event {
             OutputEvent::Text(text) | OutputEvent::Reasoning(text) => choice.text += &text,
-            OutputEvent::PromptLogprobs(tokens) | OutputEvent::Logprobs(tokens) => choice.tokens.extend(tokens),
+            OutputEvent::PromptLogprobs(tokens) | OutputEvent::Logprobs(tokens) => {
+                choice.tokens.extend(tokens)
+            }
             OutputEvent::Finished(reason) => {
                 self.flush(index, out);
                 out.push(self.piece(index, "", &[], Some(finish_name(&reason))));
             }
-            OutputEvent::Progress(..) | OutputEvent::ToolCall(_) | OutputEvent::ToolArguments(_) => {}
+            OutputEvent::Progress(..)
+            | OutputEvent::ToolCall(_)
+            | OutputEvent::ToolArguments(_) => {}
         }
     }
     fn together(&mut self, out: &mut Vec<Chunk>) {
@@ -246,22 +317,33 @@ impl ResponseEncoder for CompletionEncoder {
     fn fail(&mut self, error: &RequestError, out: &mut Vec<Chunk>) {
         out.extend([Chunk::Data(None, to_json(error)), Chunk::Text("[DONE]")]);
     }
-    fn whole(self, answers: Vec<Answer>, usage: &Usage) -> Response {
+    fn whole(self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let told: Vec<(String, Vec<Chosen>, Option<&'static str>)> = self
             .best(answers)
             .into_iter()
             .map(|(prompt, answer)| {
                 let echo = self.echoes.get(prompt).cloned().unwrap_or_default();
                 let tokens = [answer.prompt, answer.tokens].concat();
-                (echo + &answer.text, tokens, answer.finish.as_ref().map(finish_name))
+                (
+                    echo + &answer.text,
+                    tokens,
+                    answer.finish.as_ref().map(finish_name),
+                )
             })
             .collect();
-        let choices = told.iter().enumerate().map(|(index, (text, tokens, finish_reason))| WholeChoice {
-            index,
-            text,
-            logprobs: self.logprobs.then_some(CompletionLogprobs { served: &self.served, tokens, offset: 0 }),
-            finish_reason: *finish_reason,
-        });
+        let choices = told
+            .iter()
+            .enumerate()
+            .map(|(index, (text, tokens, finish_reason))| WholeChoice {
+                index,
+                text,
+                logprobs: self.logprobs.then_some(CompletionLogprobs {
+                    served: &self.served,
+                    tokens,
+                    offset: 0,
+                }),
+                finish_reason: *finish_reason,
+            });
         self.frame.whole(choices, usage)
     }
 }

@@ -1,4 +1,5 @@
-//! `/v1/embeddings`: the mean of a text's hidden rows. A model that was made to answer is no model that was made for this, but it ranks.
+//! `/v1/embeddings`: mean-pooled hidden states of a generative model. No dedicated embedding model
+//! is supported.
 
 use crate::app::App;
 use crate::core::client::Origin;
@@ -15,7 +16,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// A request.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct EmbeddingRequest {
@@ -28,7 +28,10 @@ struct EmbeddingRequest {
 }
 
 #[derive(Deserialize, Debug)]
-#[serde(untagged, expecting = "expected a string, an array of strings or of tokens")]
+#[serde(
+    untagged,
+    expecting = "expected a string, an array of strings or of tokens"
+)]
 enum Input {
     Text(String),
     Tokens(Vec<u32>),
@@ -45,11 +48,19 @@ enum Encoding {
 
 impl EmbeddingRequest {
     fn texts(self, width: usize) -> Result<Vec<PromptText>, RequestError> {
-        let unknown: Vec<&str> = self.others.keys().map(String::as_str).filter(|&name| name != "user").collect();
+        let unknown: Vec<&str> = self
+            .others
+            .keys()
+            .map(String::as_str)
+            .filter(|&name| name != "user")
+            .collect();
         if !unknown.is_empty() {
             return Err(RequestError::unknown(&unknown));
         }
-        if self.dimensions.is_some_and(|dimensions| dimensions != width as u64) {
+        if self
+            .dimensions
+            .is_some_and(|dimensions| dimensions != width as u64)
+        {
             let message = format!("dimensions can only be {width}, the width of the model");
             return Err(RequestError::parameter("dimensions", message));
         }
@@ -62,17 +73,23 @@ impl EmbeddingRequest {
     }
 }
 
-/// Answers one.
+/// `/v1/embeddings`.
 ///
 /// # Errors
-/// Why there are no vectors.
-pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<Json<Value>, RequestError> {
+/// When the request is invalid or the model fails to compute the embeddings.
+pub async fn embed(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
     let (read, client, received) = asked.json(&app).await?;
-    let ready = app.beside(client, move |models| {
+    let ready = app.run_blocking(client, move |models| {
         let request: EmbeddingRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let encoding = request.encoding_format.unwrap_or(Encoding::Float);
-        let (texts, origin) = (request.texts(preprocessor.served.about.width)?, Origin { client, received });
+        let (texts, origin) = (
+            request.texts(preprocessor.served.about.width)?,
+            Origin { client, received },
+        );
         let (request, outputs) = preprocessor.prepare_embeddings(origin, texts, "input")?;
         Ok((encoding, request, outputs, preprocessor))
     });
@@ -84,7 +101,10 @@ pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
         let embedding = match encoding {
             Encoding::Float => json!(vector),
             Encoding::Base64 => {
-                let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+                let bytes: Vec<u8> = vector
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect();
                 BASE64_STANDARD.encode(bytes).into()
             }
         };
@@ -92,5 +112,7 @@ pub async fn embed(State(app): State<Arc<App>>, asked: UnreadRequest) -> Result<
     });
     let data: Vec<Value> = data.collect();
     let usage = json!({ "prompt_tokens": usage.prompt, "total_tokens": usage.prompt });
-    Ok(Json(json!({ "object": "list", "data": data, "model": preprocessor.model.name(), "usage": usage })))
+    Ok(Json(
+        json!({ "object": "list", "data": data, "model": preprocessor.model.name(), "usage": usage }),
+    ))
 }

@@ -1,4 +1,4 @@
-//! What answers are told in: whole ones, and the pieces of streams.
+//! Envelope of OpenAI's responses and stream chunks.
 
 use super::settings::Telling;
 use super::usage::{timings_json, usage_json};
@@ -10,23 +10,23 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What all answers to a request, and their pieces, begin with.
+/// Fields that the response to a request, or all chunks of its stream, share.
 pub struct Frame {
-    /// An identifier that no other request has.
+    /// Unique identifier of the response.
     id: String,
-    /// What the interface calls a whole answer.
+    /// `object` of a whole response.
     whole: &'static str,
-    /// And a piece of one.
+    /// `object` of a stream chunk.
     piece: &'static str,
-    /// When it was asked: seconds since 1970.
+    /// Time of the request, in seconds since the Unix epoch.
     created: u64,
-    /// What clients call the model.
+    /// Name of the model as clients use it.
     model: String,
-    /// Does a stream end with the numbers of tokens?
+    /// Whether the stream ends with a chunk that has the usage.
     include_usage: bool,
 }
 
-/// A whole answer. What its choices say of probabilities is only written.
+/// A whole response. Choices are serialised directly, so that log-probabilities need no JSON tree.
 #[derive(Serialize)]
 struct Whole<C> {
     #[serde(flatten)]
@@ -37,8 +37,14 @@ struct Whole<C> {
 }
 
 impl Frame {
-    /// A fresh one.
-    pub fn new(prefix: &str, whole: &'static str, piece: &'static str, served: &Served, telling: &Telling) -> Frame {
+    /// Envelope with a fresh identifier.
+    pub fn new(
+        prefix: &str,
+        whole: &'static str,
+        piece: &'static str,
+        served: &Served,
+        telling: &Telling,
+    ) -> Frame {
         Frame {
             id: fresh_id(prefix),
             whole,
@@ -57,15 +63,24 @@ impl Frame {
             ("model", self.model.as_str().into()),
             ("system_fingerprint", fingerprint.into()),
         ];
-        fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+        fields
+            .map(|(name, value)| (name.to_owned(), value))
+            .into_iter()
+            .collect()
     }
-    /// All of an answer, and what it took.
+    /// Returns the whole response with its usage.
     pub fn whole<C: Serialize>(&self, choices: impl Iterator<Item = C>, usage: &Usage) -> Response {
         let envelope = self.envelope(self.whole);
         let (choices, usage, timings) = (choices.collect(), usage_json(usage), timings_json(usage));
-        Json(Whole { envelope, choices, usage, timings }).into_response()
+        Json(Whole {
+            envelope,
+            choices,
+            usage,
+            timings,
+        })
+        .into_response()
     }
-    /// A piece of one.
+    /// Returns a stream chunk with the given choices.
     pub fn piece(&self, choices: Value) -> Value {
         let mut piece = self.envelope(self.piece);
         piece.insert("choices".into(), choices);
@@ -74,7 +89,7 @@ impl Frame {
         }
         piece.into()
     }
-    /// The last piece, where it is wanted: what all of them took.
+    /// Returns the last chunk, which has the usage of all choices, if the client asked for it.
     pub fn end(&self, usage: &Usage) -> Option<Value> {
         self.include_usage.then(|| {
             let mut piece = self.piece(Value::Array(Vec::new()));

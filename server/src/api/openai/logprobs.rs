@@ -1,5 +1,5 @@
-//! Probabilities of tokens, in the forms of both interfaces. They are written as they are: as values of JSON they would take ten times
-//! the memory.
+//! Log-probabilities in the formats of chat completions and of completions. They are serialised
+//! directly: as JSON values they would take ten times the memory.
 
 use crate::core::event::Chosen;
 use crate::core::model::Served;
@@ -9,23 +9,26 @@ fn text(served: &Served, token: u32) -> String {
     String::from_utf8_lossy(served.bytes(token)).into_owned()
 }
 
-/// JSON has no −∞; this is what OpenAI's interface has in its place.
+/// JSON has no −∞; OpenAI's interface has −9999 in its place.
 fn finite(logprob: f32) -> f64 {
     logprob.max(-9999.0).into()
 }
 
-/// As chat completions have them.
+/// Log-probabilities in the format of chat completions.
 pub struct ChatLogprobs<'a> {
-    /// Whose tokens they are.
+    /// Model that generated the tokens.
     pub served: &'a Served,
-    /// They.
+    /// The sampled tokens with their alternatives.
     pub tokens: &'a [Chosen],
 }
 
 impl Serialize for ChatLogprobs<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut object = to.serialize_struct("ChatLogprobs", 2)?;
-        object.serialize_field("content", &Listed(|| self.tokens.iter().map(|chosen| self.entry(chosen))))?;
+        object.serialize_field(
+            "content",
+            &Listed(|| self.tokens.iter().map(|chosen| self.entry(chosen))),
+        )?;
         object.serialize_field("refusal", &())?;
         object.end()
     }
@@ -42,7 +45,7 @@ impl<'a> ChatLogprobs<'a> {
     }
 }
 
-/// A token and its probability; with the alternatives to it, where it is one that was chosen.
+/// A token with its log-probability; a sampled token also has its alternatives.
 struct Entry<'a> {
     served: &'a Served,
     token: u32,
@@ -52,20 +55,30 @@ struct Entry<'a> {
 
 impl Serialize for Entry<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let &Entry { served, token, logprob, top } = self;
+        let &Entry {
+            served,
+            token,
+            logprob,
+            top,
+        } = self;
         let mut object = to.serialize_struct("Entry", 3 + usize::from(top.is_some()))?;
         object.serialize_field("token", &text(served, token))?;
         object.serialize_field("logprob", &finite(logprob))?;
         object.serialize_field("bytes", served.bytes(token))?;
         if let Some(top) = top {
-            let other = |&(token, logprob): &(u32, f32)| Entry { served, token, logprob, top: None };
+            let other = |&(token, logprob): &(u32, f32)| Entry {
+                served,
+                token,
+                logprob,
+                top: None,
+            };
             object.serialize_field("top_logprobs", &Listed(|| top.iter().map(other)))?;
         }
         object.end()
     }
 }
 
-/// An array of what an iterator gives.
+/// Serialises the items of an iterator as an array.
 struct Listed<F>(F);
 
 impl<I: IntoIterator<Item: Serialize>, F: Fn() -> I> Serialize for Listed<F> {
@@ -74,23 +87,28 @@ impl<I: IntoIterator<Item: Serialize>, F: Fn() -> I> Serialize for Listed<F> {
     }
 }
 
-/// As completions have them.
+/// Log-probabilities in the format of text completions.
 pub struct CompletionLogprobs<'a> {
-    /// Whose tokens they are.
+    /// Model that generated the tokens.
     pub served: &'a Served,
-    /// They.
+    /// The sampled tokens with their alternatives.
     pub tokens: &'a [Chosen],
-    /// Characters of the answer before them.
+    /// Characters of the text before the first of the tokens.
     pub offset: usize,
 }
 
 impl CompletionLogprobs<'_> {
-    /// Characters of the answer after them.
+    /// Returns the number of characters up to the end of the tokens.
     pub fn end(&self) -> usize {
-        self.offset + self.tokens.iter().map(|chosen| self.characters(chosen)).sum::<usize>()
+        self.offset
+            + self
+                .tokens
+                .iter()
+                .map(|chosen| self.characters(chosen))
+                .sum::<usize>()
     }
     fn characters(&self, chosen: &Chosen) -> usize {
-        // Special tokens are no text.
+        // Special tokens have no text.
         match self.served.shown(chosen.token, false) {
             [] => 0,
             bytes => String::from_utf8_lossy(bytes).chars().count(),
@@ -100,11 +118,24 @@ impl CompletionLogprobs<'_> {
 
 impl Serialize for CompletionLogprobs<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let &CompletionLogprobs { served, tokens, offset } = self;
+        let &CompletionLogprobs {
+            served,
+            tokens,
+            offset,
+        } = self;
         let mut object = to.serialize_struct("CompletionLogprobs", 4)?;
-        object.serialize_field("tokens", &Listed(|| tokens.iter().map(|chosen| text(served, chosen.token))))?;
-        object.serialize_field("token_logprobs", &Listed(|| tokens.iter().map(|chosen| chosen.logprob.map(finite))))?;
-        object.serialize_field("top_logprobs", &Listed(|| tokens.iter().map(|chosen| Top { served, chosen })))?;
+        object.serialize_field(
+            "tokens",
+            &Listed(|| tokens.iter().map(|chosen| text(served, chosen.token))),
+        )?;
+        object.serialize_field(
+            "token_logprobs",
+            &Listed(|| tokens.iter().map(|chosen| chosen.logprob.map(finite))),
+        )?;
+        object.serialize_field(
+            "top_logprobs",
+            &Listed(|| tokens.iter().map(|chosen| Top { served, chosen })),
+        )?;
         let offsets = || {
             tokens.iter().scan(offset, |end, chosen| {
                 let begin = *end;
@@ -117,7 +148,7 @@ impl Serialize for CompletionLogprobs<'_> {
     }
 }
 
-/// The alternatives to a token, by their texts.
+/// The alternatives to a token, keyed by their text.
 struct Top<'a> {
     served: &'a Served,
     chosen: &'a Chosen,
@@ -129,7 +160,8 @@ impl Serialize for Top<'_> {
             return to.serialize_none();
         }
         let mut map = to.serialize_map(None)?;
-        // Tokens whose bytes are no text may look alike; the most probable one stands for them.
+        // Tokens that are not valid UTF-8 may decode to the same text; the most probable one is
+        // kept.
         let mut told: Vec<String> = Vec::new();
         for &(token, logprob) in &self.chosen.top {
             let text = text(self.served, token);

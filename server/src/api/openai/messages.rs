@@ -1,4 +1,4 @@
-//! The messages of a chat request.
+//! Messages of a chat request.
 
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
@@ -24,7 +24,7 @@ pub struct RequestMessage {
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 #[serde(rename_all = "lowercase")]
 enum Role {
-    /// What newer clients call the system.
+    /// The newer name of the system role.
     Developer,
     System,
     User,
@@ -33,7 +33,10 @@ enum Role {
 }
 
 #[derive(Deserialize, Clone, Debug)]
-#[serde(untagged, expecting = "expected a string or an array of parts with a type")]
+#[serde(
+    untagged,
+    expecting = "expected a string or an array of parts with a type"
+)]
 enum Content {
     Text(String),
     Parts(Vec<ContentPart>),
@@ -63,21 +66,28 @@ struct RequestCall {
 #[serde(expecting = "an object")]
 struct CalledFunction {
     name: String,
-    /// JSON, as text.
+    /// A JSON object, as text.
     arguments: String,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
 
-/// The messages as templates take them.
+/// Converts the messages into the form that chat templates take.
 ///
 /// # Errors
-/// The first message that makes no sense, or asks for what a text model cannot do.
+/// The first message that is malformed or that a text-only model cannot process.
 pub fn convert(messages: &[RequestMessage]) -> Result<Vec<Message>, RequestError> {
     if messages.is_empty() {
-        return Err(RequestError::parameter("messages", "messages is empty; a conversation needs at least one"));
+        return Err(RequestError::parameter(
+            "messages",
+            "messages is empty; a conversation needs at least one",
+        ));
     }
-    messages.iter().enumerate().map(|(i, message)| convert_one(i, message)).collect()
+    messages
+        .iter()
+        .enumerate()
+        .map(|(i, message)| convert_one(i, message))
+        .collect()
 }
 
 fn convert_one(i: usize, message: &RequestMessage) -> Result<Message, RequestError> {
@@ -90,18 +100,27 @@ fn convert_one(i: usize, message: &RequestMessage) -> Result<Message, RequestErr
     let calls = message.tool_calls.as_deref().unwrap_or_default();
     if !calls.is_empty() && message.role != Role::Assistant {
         let at = format!("messages[{i}].tool_calls");
-        return Err(RequestError::parameter(at, "only the assistant calls tools"));
+        return Err(RequestError::parameter(
+            at,
+            "only the assistant calls tools",
+        ));
     }
     let text = match &message.content {
         None if message.role == Role::Assistant => String::new(),
-        None => return Err(RequestError::parameter(format!("messages[{i}].content"), "this message has no content")),
+        None => {
+            return Err(RequestError::parameter(
+                format!("messages[{i}].content"),
+                "this message has no content",
+            ));
+        }
         Some(Content::Text(text)) => text.clone(),
         Some(Content::Parts(parts)) => join(i, parts)?,
     };
     let calls: Vec<Value> = calls
         .iter()
         .map(|call| {
-            let function = json!({ "name": call.function.name, "arguments": call.function.arguments });
+            let function =
+                json!({ "name": call.function.name, "arguments": call.function.arguments });
             json!({ "id": call.id, "type": "function", "function": function })
         })
         .collect();
@@ -123,11 +142,20 @@ fn join(i: usize, parts: &[ContentPart]) -> Result<String, RequestError> {
             "refusal" => part.refusal.as_deref(),
             kind => {
                 let kind: String = kind.chars().take(40).collect();
-                let message = format!("a part of type `{kind}` is not possible: this model reads text only");
-                return Err(RequestError::parameter(format!("messages[{i}].content[{j}].type"), message));
+                let message =
+                    format!("a part of type `{kind}` is not possible: this model reads text only");
+                return Err(RequestError::parameter(
+                    format!("messages[{i}].content[{j}].type"),
+                    message,
+                ));
             }
         };
-        text.ok_or_else(|| RequestError::parameter(format!("messages[{i}].content[{j}]"), "this part has no text"))
+        text.ok_or_else(|| {
+            RequestError::parameter(
+                format!("messages[{i}].content[{j}]"),
+                "this part has no text",
+            )
+        })
     });
     texts.collect()
 }

@@ -1,4 +1,4 @@
-//! OpenAI's interface: an endpoint a file.
+//! OpenAI's interface, with one file for each endpoint.
 
 pub mod chat;
 pub mod completions;

@@ -1,10 +1,10 @@
-//! What a request took, in OpenAI's words and llama.cpp's.
+//! Usage and timings of a response, in the formats of OpenAI and llama.cpp.
 
 use crate::core::event::{Finish, Usage};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Tokens, as clients count them.
+/// Returns OpenAI's usage object with token counts.
 pub fn usage_json(usage: &Usage) -> Value {
     json!({
         "prompt_tokens": usage.prompt,
@@ -14,7 +14,7 @@ pub fn usage_json(usage: &Usage) -> Value {
     })
 }
 
-/// How long it took: beyond OpenAI's interface, in the words of llama.cpp's server.
+/// Returns llama.cpp's timings object, an extension of OpenAI's interface.
 pub fn timings_json(usage: &Usage) -> Value {
     let run = usage.prompt - usage.cached;
     json!({
@@ -32,12 +32,12 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Tokens a second.
+/// Returns tokens per second.
 pub fn rate(tokens: usize, time: Duration) -> f64 {
     tokens as f64 / time.as_secs_f64().max(1e-9)
 }
 
-/// Why an answer ended, as the interface says it.
+/// Returns OpenAI's `finish_reason`.
 pub fn finish_name(reason: &Finish) -> &'static str {
     match reason {
         Finish::Stop | Finish::StopText(_) => "stop",

@@ -1,18 +1,18 @@
-//! How a response is told: items, one after the other, each with events of its own.
+//! Encodes a response as items, one after the other, each with its own stream events.
 
 use crate::api::interface::ResponseEncoder;
 use crate::core::error::RequestError;
 use crate::core::event::{Finish, Usage};
 use crate::core::id::fresh_id;
 use crate::core::model::{Served, now};
-use crate::core::output::{Answer, OutputEvent};
+use crate::core::output::{FinishedReply, OutputEvent};
 use crate::net::error::to_json;
 use crate::net::stream::{Chunk, Framing};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// What a response repeats of its request.
+/// Settings of the request that the response object repeats.
 pub struct EchoedSettings {
     pub instructions: Option<String>,
     pub limit: Option<u64>,
@@ -24,27 +24,26 @@ pub struct EchoedSettings {
     pub format: Value,
 }
 
-/// How a response is told.
+/// Encoder of one response, streamed or whole.
 pub struct ResponsesEncoder {
     id: String,
     created: u64,
     model: String,
     about: EchoedSettings,
-    /// Events so far.
+    /// Sequence number of the next event.
     number: u64,
-    /// Items that are whole.
     done: Vec<Value>,
     open: Option<Open>,
     finish: Option<Finish>,
 }
 
-/// An item that is being told.
+/// The item that is being generated.
 struct Open {
     kind: Kind,
     id: String,
-    /// Of a call.
+    /// Identifier and function name, for a function call.
     call: (String, String),
-    /// Text, or arguments.
+    /// Text so far, or arguments of a call.
     text: String,
 }
 
@@ -62,11 +61,22 @@ impl Open {
             Kind::Message => "msg_",
             Kind::Call => "fc_",
         };
-        Open { kind, id: fresh_id(prefix), call: (fresh_id("call_"), name), text: String::new() }
+        Open {
+            kind,
+            id: fresh_id(prefix),
+            call: (fresh_id("call_"), name),
+            text: String::new(),
+        }
     }
-    /// The item, whole or as it begins.
+    /// Returns the item as JSON; with status `in_progress` its content is empty.
     fn item(&self, status: &str) -> Value {
-        let part = || if status == "in_progress" { json!([]) } else { json!([self.part(&self.text)]) };
+        let part = || {
+            if status == "in_progress" {
+                json!([])
+            } else {
+                json!([self.part(&self.text)])
+            }
+        };
         match self.kind {
             Kind::Reasoning => {
                 json!({ "id": self.id, "type": "reasoning", "status": status, "summary": [], "content": part() })
@@ -92,7 +102,7 @@ impl Open {
 }
 
 impl ResponsesEncoder {
-    /// Of a fresh response.
+    /// Encoder of a new response with a fresh id.
     pub fn new(served: &Served, about: EchoedSettings) -> ResponsesEncoder {
         ResponsesEncoder {
             id: fresh_id("resp_"),
@@ -105,11 +115,19 @@ impl ResponsesEncoder {
             finish: None,
         }
     }
-    /// The response as it stands; `usage` once it is known.
+    /// Returns the response object in its current state; `usage` is `None` until it is known.
     fn response(&self, status: &str, error: Value, usage: Option<&Usage>) -> Value {
         let incomplete = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
-        let EchoedSettings { instructions, limit, temperature, top_p, tools, tool_choice, several, format } =
-            &self.about;
+        let EchoedSettings {
+            instructions,
+            limit,
+            temperature,
+            top_p,
+            tools,
+            tool_choice,
+            several,
+            format,
+        } = &self.about;
         json!({
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": error,
             "incomplete_details": incomplete, "instructions": instructions, "max_output_tokens": limit,
@@ -125,7 +143,7 @@ impl ResponsesEncoder {
         self.number += 1;
         out.push(Chunk::Data(Some(name), data));
     }
-    /// An event of the open item's part.
+    /// Sends an event about the open item's content part.
     fn part_event(&mut self, name: &'static str, mut data: Value, out: &mut Vec<Chunk>) {
         let Some(open) = &self.open else { return };
         data["item_id"] = open.id.as_str().into();
@@ -135,7 +153,7 @@ impl ResponsesEncoder {
         }
         self.event(name, data, out);
     }
-    /// Opens an item, unless one of its kind that goes on is open.
+    /// Opens an item, unless one of the same kind is open. Every call gets an item of its own.
     fn open(&mut self, kind: Kind, name: String, out: &mut Vec<Chunk>) {
         if kind != Kind::Call && self.open.as_ref().is_some_and(|open| open.kind == kind) {
             return;
@@ -145,7 +163,11 @@ impl ResponsesEncoder {
         let (item, part) = (open.item("in_progress"), open.part(""));
         self.open = Some(open);
         let index = self.done.len();
-        self.event("response.output_item.added", json!({ "output_index": index, "item": item }), out);
+        self.event(
+            "response.output_item.added",
+            json!({ "output_index": index, "item": item }),
+            out,
+        );
         if kind != Kind::Call {
             self.part_event("response.content_part.added", json!({ "part": part }), out);
         }
@@ -155,8 +177,14 @@ impl ResponsesEncoder {
         open.text += text;
         let (name, data) = match open.kind {
             Kind::Reasoning => ("response.reasoning_text.delta", json!({ "delta": text })),
-            Kind::Message => ("response.output_text.delta", json!({ "delta": text, "logprobs": [] })),
-            Kind::Call => ("response.function_call_arguments.delta", json!({ "delta": text })),
+            Kind::Message => (
+                "response.output_text.delta",
+                json!({ "delta": text, "logprobs": [] }),
+            ),
+            Kind::Call => (
+                "response.function_call_arguments.delta",
+                json!({ "delta": text }),
+            ),
         };
         self.part_event(name, data, out);
     }
@@ -166,8 +194,14 @@ impl ResponsesEncoder {
         let item = open.item(status);
         let (name, data) = match kind {
             Kind::Reasoning => ("response.reasoning_text.done", json!({ "text": text })),
-            Kind::Message => ("response.output_text.done", json!({ "text": text, "logprobs": [] })),
-            Kind::Call => ("response.function_call_arguments.done", json!({ "arguments": text, "name": open.call.1 })),
+            Kind::Message => (
+                "response.output_text.done",
+                json!({ "text": text, "logprobs": [] }),
+            ),
+            Kind::Call => (
+                "response.function_call_arguments.done",
+                json!({ "arguments": text, "name": open.call.1 }),
+            ),
         };
         self.part_event(name, data, out);
         if kind != Kind::Call {
@@ -179,7 +213,11 @@ impl ResponsesEncoder {
         self.open = None;
     }
     fn status(&self) -> &'static str {
-        if self.finish == Some(Finish::Length) { "incomplete" } else { "completed" }
+        if self.finish == Some(Finish::Length) {
+            "incomplete"
+        } else {
+            "completed"
+        }
     }
 }
 
@@ -217,12 +255,18 @@ impl ResponseEncoder for ResponsesEncoder {
                 self.finish = Some(finish);
                 self.close(self.status(), out);
             }
-            OutputEvent::Progress(..) | OutputEvent::Logprobs(_) | OutputEvent::PromptLogprobs(_) => {}
+            OutputEvent::Progress(..)
+            | OutputEvent::Logprobs(_)
+            | OutputEvent::PromptLogprobs(_) => {}
         }
     }
     fn end(&mut self, usage: &Usage, out: &mut Vec<Chunk>) {
         let status = self.status();
-        let name = if status == "incomplete" { "response.incomplete" } else { "response.completed" };
+        let name = if status == "incomplete" {
+            "response.incomplete"
+        } else {
+            "response.completed"
+        };
         let response = self.response(status, Value::Null, Some(usage));
         self.event(name, json!({ "response": response }), out);
     }
@@ -232,14 +276,19 @@ impl ResponseEncoder for ResponsesEncoder {
         let response = self.response("failed", error, None);
         self.event("response.failed", json!({ "response": response }), out);
     }
-    fn whole(mut self, answers: Vec<Answer>, usage: &Usage) -> Response {
+    fn whole(mut self, answers: Vec<FinishedReply>, usage: &Usage) -> Response {
         let answer = answers.into_iter().next().unwrap_or_default();
         let mut unread = Vec::new();
-        let calls = answer
-            .calls
-            .into_iter()
-            .flat_map(|call| [OutputEvent::ToolCall(call.name), OutputEvent::ToolArguments(call.arguments)]);
-        let parts = [OutputEvent::Reasoning(answer.reasoning), OutputEvent::Text(answer.text)];
+        let calls = answer.calls.into_iter().flat_map(|call| {
+            [
+                OutputEvent::ToolCall(call.name),
+                OutputEvent::ToolArguments(call.arguments),
+            ]
+        });
+        let parts = [
+            OutputEvent::Reasoning(answer.reasoning),
+            OutputEvent::Text(answer.text),
+        ];
         let told = parts
             .into_iter()
             .filter(|part| !matches!(part, OutputEvent::Reasoning(t) | OutputEvent::Text(t) if t.is_empty()));

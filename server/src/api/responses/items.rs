@@ -1,4 +1,4 @@
-//! The items of a request: messages, reasoning, calls and their results.
+//! Input items of a request: messages, reasoning, function calls and their results.
 
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
@@ -6,17 +6,17 @@ use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What is asked.
+/// Input of a request: a user message or a list of items.
 #[derive(Deserialize, Debug)]
 #[serde(untagged, expecting = "expected a string or an array of items")]
 pub enum RequestInput {
-    /// A text of the user's.
+    /// A single user message.
     Text(String),
-    /// A conversation.
+    /// Items of a conversation, in order.
     Items(Vec<Item>),
 }
 
-/// An item; which fields it has depends on its type.
+/// One input item; the `type` determines which of the fields are set.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct Item {
@@ -42,7 +42,10 @@ enum Role {
 }
 
 #[derive(Deserialize, Debug)]
-#[serde(untagged, expecting = "expected a string or an array of parts with a type")]
+#[serde(
+    untagged,
+    expecting = "expected a string or an array of parts with a type"
+)]
 enum Content {
     Text(String),
     Parts(Vec<Part>),
@@ -59,16 +62,22 @@ struct Part {
     _others: IgnoredFields,
 }
 
-/// The conversation as templates take it.
+/// Converts the input into messages in the form that chat templates take.
 ///
 /// # Errors
-/// The first item that makes no sense, or asks for what a text model cannot do.
-pub fn convert(instructions: Option<String>, input: RequestInput) -> Result<Vec<Message>, RequestError> {
+/// The first item that is malformed or that a text-only model cannot process.
+pub fn convert(
+    instructions: Option<String>,
+    input: RequestInput,
+) -> Result<Vec<Message>, RequestError> {
     let mut out: Vec<Message> = instructions.map(Message::system).into_iter().collect();
     match input {
         RequestInput::Text(text) => out.push(Message::user(text)),
         RequestInput::Items(items) if items.is_empty() => {
-            return Err(RequestError::parameter("input", "input is empty; a conversation needs at least one item"));
+            return Err(RequestError::parameter(
+                "input",
+                "input is empty; a conversation needs at least one item",
+            ));
         }
         RequestInput::Items(items) => {
             for (i, item) in items.into_iter().enumerate() {
@@ -82,7 +91,10 @@ pub fn convert(instructions: Option<String>, input: RequestInput) -> Result<Vec<
 impl Item {
     fn convert(self, at: &str, out: &mut Vec<Message>) -> Result<(), RequestError> {
         let lacks = |what: &str| {
-            RequestError::parameter(format!("{at}.{what}"), format!("an item of this type needs `{what}`"))
+            RequestError::parameter(
+                format!("{at}.{what}"),
+                format!("an item of this type needs `{what}`"),
+            )
         };
         match self.kind.as_deref().unwrap_or("message") {
             "message" => {
@@ -91,14 +103,22 @@ impl Item {
                     Role::User => "user",
                     Role::Assistant => "assistant",
                 };
-                let text = self.content.ok_or_else(|| lacks("content"))?.text(&format!("{at}.content"))?;
-                match out.last_mut().filter(|last| role == "assistant" && is_only_reasoning(last)) {
+                let text = self
+                    .content
+                    .ok_or_else(|| lacks("content"))?
+                    .text(&format!("{at}.content"))?;
+                match out
+                    .last_mut()
+                    .filter(|last| role == "assistant" && is_only_reasoning(last))
+                {
                     Some(last) => last.content = text.into(),
                     None => out.push(Message::new(role, text)),
                 }
             }
             "reasoning" => {
-                let text = self.content.map_or(Ok(String::new()), |content| content.text(&format!("{at}.content")))?;
+                let text = self.content.map_or(Ok(String::new()), |content| {
+                    content.text(&format!("{at}.content"))
+                })?;
                 let mut message = Message::assistant("");
                 message.reasoning_content = (!text.is_empty()).then_some(text);
                 out.push(message);
@@ -107,12 +127,21 @@ impl Item {
                 let name = self.name.ok_or_else(|| lacks("name"))?;
                 let arguments = self.arguments.ok_or_else(|| lacks("arguments"))?;
                 let function = json!({ "name": name, "arguments": arguments });
-                call(out, json!({ "id": self.call_id, "type": "function", "function": function }));
+                call(
+                    out,
+                    json!({ "id": self.call_id, "type": "function", "function": function }),
+                );
             }
             "function_call_output" => {
-                let text = self.output.ok_or_else(|| lacks("output"))?.text(&format!("{at}.output"))?;
+                let text = self
+                    .output
+                    .ok_or_else(|| lacks("output"))?
+                    .text(&format!("{at}.output"))?;
                 let call_id = self.call_id.ok_or_else(|| lacks("call_id"))?;
-                out.push(Message { tool_call_id: Some(call_id), ..Message::new("tool", text) });
+                out.push(Message {
+                    tool_call_id: Some(call_id),
+                    ..Message::new("tool", text)
+                });
             }
             kind => {
                 let kind: String = kind.chars().take(40).collect();
@@ -125,10 +154,12 @@ impl Item {
 }
 
 fn is_only_reasoning(message: &Message) -> bool {
-    message.role == "assistant" && message.tool_calls.is_none() && message.content.as_str() == Some("")
+    message.role == "assistant"
+        && message.tool_calls.is_none()
+        && message.content.as_str() == Some("")
 }
 
-/// A call is part of the assistant's last message, if that is the last one.
+/// Adds a call to the last message if it is the assistant's, otherwise to a new assistant message.
 fn call(out: &mut Vec<Message>, call: Value) {
     if out.last().is_none_or(|last| last.role != "assistant") {
         out.push(Message::assistant(""));
@@ -148,15 +179,21 @@ impl Content {
         };
         let texts = parts.into_iter().enumerate().map(|(j, part)| {
             let text = match part.kind.as_str() {
-                "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" => part.text,
+                "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" => {
+                    part.text
+                }
                 "refusal" => part.refusal,
                 kind => {
                     let kind: String = kind.chars().take(40).collect();
-                    let message = format!("a part of type `{kind}` is not possible: this model reads text only");
+                    let message = format!(
+                        "a part of type `{kind}` is not possible: this model reads text only"
+                    );
                     return Err(RequestError::parameter(format!("{at}[{j}].type"), message));
                 }
             };
-            text.ok_or_else(|| RequestError::parameter(format!("{at}[{j}]"), "this part has no text"))
+            text.ok_or_else(|| {
+                RequestError::parameter(format!("{at}[{j}]"), "this part has no text")
+            })
         });
         texts.collect()
     }

@@ -1,4 +1,4 @@
-//! OpenAI's newer interface: `/v1/responses`. What was asked before is not kept, so conversations come whole.
+//! OpenAI's `/v1/responses`. Responses are not stored, so each request has the whole conversation.
 
 pub mod encoder;
 pub mod request;

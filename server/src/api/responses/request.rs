@@ -1,12 +1,12 @@
-//! Requests for responses.
+//! Requests to `/v1/responses`.
 
 use super::encoder::{EchoedSettings, ResponsesEncoder};
 use super::items::{RequestInput, convert};
 use crate::api::interface::Interface;
-use crate::core::constraint::grammar::Form;
+use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
+use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
-use crate::core::names::FieldNames;
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::{SamplingOptions, whole};
 use crate::core::tools::{Tool, ToolChoice, ToolField};
@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// A request.
+/// Body of `/v1/responses`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 pub struct ResponseRequest {
@@ -49,7 +49,10 @@ struct RequestTool {
 }
 
 #[derive(Deserialize, Debug)]
-#[serde(untagged, expecting = "expected \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": …}")]
+#[serde(
+    untagged,
+    expecting = "expected \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": …}"
+)]
 enum RequestToolChoice {
     Mode(Mode),
     Named(Named),
@@ -114,7 +117,7 @@ const NAMES: FieldNames = FieldNames {
     stop: "stop",
 };
 
-/// Parameters that change no answer here: whose request it is, labels, what is kept and what it costs.
+/// Parameters that are accepted and ignored, such as labels, storage, caching and billing hints.
 const IGNORED: &[&str] = &[
     "user",
     "safety_identifier",
@@ -130,16 +133,31 @@ const IGNORED: &[&str] = &[
     "context_management",
 ];
 
-/// Parameters that cannot be honoured, and why.
+/// Parameters that are refused, with the reason.
 const REFUSED: &[(&str, &str)] = &[
-    ("previous_response_id", "responses are kept nowhere: send the conversation so far as input"),
-    ("conversation", "conversations are kept nowhere: send the conversation so far as input"),
-    ("background", "there are no responses in the background: ask for a stream"),
-    ("prompt", "there are no stored prompts: send the text as instructions and input"),
-    ("top_logprobs", "probabilities are told by /v1/chat/completions and /v1/completions"),
+    (
+        "previous_response_id",
+        "responses are kept nowhere: send the conversation so far as input",
+    ),
+    (
+        "conversation",
+        "conversations are kept nowhere: send the conversation so far as input",
+    ),
+    (
+        "background",
+        "there are no responses in the background: ask for a stream",
+    ),
+    (
+        "prompt",
+        "there are no stored prompts: send the text as instructions and input",
+    ),
+    (
+        "top_logprobs",
+        "probabilities are told by /v1/chat/completions and /v1/completions",
+    ),
 ];
 
-/// Responses.
+/// The endpoint `/v1/responses`.
 pub struct Responses;
 
 impl Interface for Responses {
@@ -152,15 +170,25 @@ impl Interface for Responses {
         body: ResponseRequest,
         served: &Arc<Served>,
     ) -> Result<(GenerateRequest, ResponsesEncoder), RequestError> {
-        known(&body.others)?;
+        check_fields(&body.others)?;
         if let Some(limit) = body.max_output_tokens {
             whole("max_output_tokens", limit, 1, u64::MAX)?;
         }
-        let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
+        let effort = body
+            .reasoning
+            .as_ref()
+            .and_then(|reasoning| reasoning.effort.as_deref());
         let thinking = Thinking::of_effort(effort);
-        let form = body.text.and_then(|text| text.format).map(Format::form).transpose()?.flatten();
+        let form = body
+            .text
+            .and_then(|text| text.format)
+            .map(Format::output_format)
+            .transpose()?
+            .flatten();
         let tools = body.tools.unwrap_or_default().into_iter().enumerate();
-        let tools = tools.map(|(i, tool)| tool.convert(i)).collect::<Result<Vec<_>, _>>()?;
+        let tools = tools
+            .map(|(i, tool)| tool.convert(i))
+            .collect::<Result<Vec<_>, _>>()?;
         let choice = match body.tool_choice {
             None | Some(RequestToolChoice::Mode(Mode::Auto)) => ToolChoice::Auto,
             Some(RequestToolChoice::Mode(Mode::None)) => ToolChoice::None,
@@ -178,12 +206,25 @@ impl Interface for Responses {
             several,
             format: format_json(form.as_ref()),
         };
-        let input = Input::Conversation { messages: convert(body.instructions, body.input)?, thinking };
+        let input = Input::Conversation {
+            messages: convert(body.instructions, body.input)?,
+            thinking,
+        };
         let mut request = GenerateRequest::new(&NAMES, input);
         request.limit = body.max_output_tokens;
         request.stream = body.stream.unwrap_or(false);
-        let ResponseRequest { temperature, top_p, batch_invariant, .. } = body;
-        request.sampling = SamplingOptions { temperature, top_p, batch_invariant, ..SamplingOptions::default() };
+        let ResponseRequest {
+            temperature,
+            top_p,
+            batch_invariant,
+            ..
+        } = body;
+        request.sampling = SamplingOptions {
+            temperature,
+            top_p,
+            batch_invariant,
+            ..SamplingOptions::default()
+        };
         request.tools = tools;
         request.tool_choice = choice;
         request.several_calls = several;
@@ -192,25 +233,38 @@ impl Interface for Responses {
     }
 }
 
-fn known(others: &Map<String, Value>) -> Result<(), RequestError> {
+fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
     let meant = |value: &Value| !value.is_null() && *value != false && *value != 0;
     for (name, why) in REFUSED {
         if others.get(*name).is_some_and(meant) {
-            return Err(RequestError::parameter(*name, format!("{name} is not possible here: {why}")));
+            return Err(RequestError::parameter(
+                *name,
+                format!("{name} is not possible here: {why}"),
+            ));
         }
     }
     let is_known = |name: &str| IGNORED.contains(&name) || REFUSED.iter().any(|row| row.0 == name);
-    let unknown: Vec<&str> = others.keys().map(String::as_str).filter(|name| !is_known(name)).collect();
-    if unknown.is_empty() { Ok(()) } else { Err(RequestError::unknown(&unknown)) }
+    let unknown: Vec<&str> = others
+        .keys()
+        .map(String::as_str)
+        .filter(|name| !is_known(name))
+        .collect();
+    if unknown.is_empty() {
+        Ok(())
+    } else {
+        Err(RequestError::unknown(&unknown))
+    }
 }
 
 impl Format {
-    fn form(self) -> Result<Option<Form>, RequestError> {
+    fn output_format(self) -> Result<Option<OutputFormat>, RequestError> {
         match (self.kind, self.schema) {
             (FormatKind::Text, _) => Ok(None),
-            (FormatKind::JsonObject, _) => Ok(Some(Form::Schema(json!({ "type": "object" })))),
+            (FormatKind::JsonObject, _) => {
+                Ok(Some(OutputFormat::Schema(json!({ "type": "object" }))))
+            }
             (FormatKind::JsonSchema, Some(schema)) if schema.is_object() || schema.is_boolean() => {
-                Ok(Some(Form::Schema(schema)))
+                Ok(Some(OutputFormat::Schema(schema)))
             }
             (FormatKind::JsonSchema, _) => {
                 let message = "a format of type json_schema needs a schema, an object";
@@ -224,16 +278,23 @@ impl RequestTool {
     fn convert(self, i: usize) -> Result<Tool, RequestError> {
         if self.kind != "function" {
             let kind: String = self.kind.chars().take(40).collect();
-            let message = format!("only tools of type `function` can be called here, not of type `{kind}`");
+            let message =
+                format!("only tools of type `function` can be called here, not of type `{kind}`");
             return Err(RequestError::parameter(format!("tools[{i}].type"), message));
         }
         let name = self.name.unwrap_or_default();
-        let tool = Tool { name, description: self.description, parameters: self.parameters };
+        let tool = Tool {
+            name,
+            description: self.description,
+            parameters: self.parameters,
+        };
         let at = |place| match place {
             ToolField::Name => "name",
             ToolField::Parameters => "parameters",
         };
-        tool.check().map_err(|(place, why)| RequestError::parameter(format!("tools[{i}].{}", at(place)), why))?;
+        tool.check().map_err(|(place, why)| {
+            RequestError::parameter(format!("tools[{i}].{}", at(place)), why)
+        })?;
         Ok(tool)
     }
 }
@@ -254,9 +315,9 @@ fn choice_json(choice: &ToolChoice) -> Value {
     }
 }
 
-fn format_json(form: Option<&Form>) -> Value {
+fn format_json(form: Option<&OutputFormat>) -> Value {
     match form {
-        Some(Form::Schema(schema)) => {
+        Some(OutputFormat::Schema(schema)) => {
             json!({ "type": "json_schema", "name": "answer", "schema": schema, "strict": true })
         }
         _ => json!({ "type": "text" }),

@@ -1,30 +1,35 @@
-//! How much of a schema there may be. Compiling one cannot be broken off, takes stack for each level of it, and in places time by the
-//! square: what would take seconds is refused before.
+//! Size limits of JSON schemas. The compiler cannot be interrupted, its stack use grows with the
+//! nesting depth, and some of its steps take quadratic time: schemas that would take seconds are
+//! refused before they are compiled.
 
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// Levels of JSON that the compiler may be within at a time: a chain of 1,000 references is 6,000 of them, and takes up to 16 MiB of its
-/// stack.
-const LEVELS: usize = 8_000;
-/// Bytes of stack for that, with a margin. The system gives what is touched only.
+/// Maximum nesting of JSON values in the compiler: a chain of 1,000 references is 6,000 levels deep
+/// and takes up to 16 MiB of its stack.
+const MAX_LEVELS: usize = 8_000;
+/// Stack of the compiler's thread in bytes, with a margin over [`MAX_LEVELS`]. Only touched pages
+/// take memory.
 pub const STACK: usize = 64 << 20;
-/// Values in all: 10,000 of an enumeration take a quarter of a second.
-const VALUES: usize = 50_000;
-/// Properties of every object, squared and added up, as the time is: one object of 1,000, and 2,000 take 2 s.
-const SQUARES: usize = 1_000_000;
-/// Properties of an object that says how many it must have: the time goes by the cube.
-const COUNTED: usize = 64;
-/// Alternatives of all `oneOf`, each of which is compared with each: 20,000 take 6 s.
-const ALTERNATIVES: usize = 2_000;
-/// Patterns of names of properties, each of which is intersected with each: 300 take 26 s.
-const PATTERNS: usize = 32;
-/// Properties of an object, and patterns, in a schema that intersects some, which multiplies what they have.
-const COMBINED: (usize, usize) = (200, 1);
-/// Products of alternatives there, of all such schemas: 24 alternatives in groups of three, which is the worst way to group them.
-const PRODUCTS: usize = 3_usize.pow(8);
-/// Keys that only describe a schema: nothing is intersected with them.
-const DESCRIBING: [&str; 12] = [
+/// Maximum JSON values in total: an enumeration of 10,000 takes a quarter of a second.
+const MAX_VALUES: usize = 50_000;
+/// Maximum sum of the squared property counts of all objects, as the time is quadratic. This allows
+/// one object of 1,000 properties; one of 2,000 takes 2 s.
+const MAX_SQUARED_PROPERTIES: usize = 1_000_000;
+/// Maximum properties of an object with `minProperties` or `maxProperties`: the time is cubic.
+const MAX_COUNTED_PROPERTIES: usize = 64;
+/// Maximum alternatives of all `oneOf`, which are compared pairwise: 20,000 take 6 s.
+const MAX_ALTERNATIVES: usize = 2_000;
+/// Maximum `patternProperties`, which are intersected pairwise: 300 take 26 s.
+const MAX_PATTERNS: usize = 32;
+/// Maximum properties of an object, and maximum `patternProperties`, in a schema that intersects
+/// schemas, as intersection multiplies them.
+const MAX_COMBINED: (usize, usize) = (200, 1);
+/// Maximum sum, over the schemas that intersect, of the products of their alternatives. This allows
+/// 24 alternatives in groups of three, which is the grouping with the largest product.
+const MAX_ALTERNATIVE_PRODUCT: usize = 3_usize.pow(8);
+/// Annotation keywords, which take no part in intersections.
+const ANNOTATION_KEYWORDS: [&str; 12] = [
     "title",
     "description",
     "default",
@@ -39,7 +44,7 @@ const DESCRIBING: [&str; 12] = [
     "definitions",
 ];
 
-/// Does it refer to anything? What does not cannot refer to itself alone.
+/// Returns whether the schema has references. Without any it cannot be circular.
 pub fn refers(schema: &Value) -> bool {
     match schema {
         Value::Array(entries) => entries.iter().any(refers),
@@ -48,7 +53,7 @@ pub fn refers(schema: &Value) -> bool {
     }
 }
 
-/// What the schemas of a request have.
+/// Counts of the schemas of one request.
 #[derive(Default)]
 pub struct Tally<'s> {
     values: usize,
@@ -57,53 +62,63 @@ pub struct Tally<'s> {
     squares: usize,
     alternatives: usize,
     patterns: usize,
-    /// Products of the alternatives of those that intersect.
+    /// Sum of the products of alternatives over the schemas that intersect.
     products: usize,
-    /// What the largest object has of properties, and how many it may have.
+    /// Property count of the last object that exceeds its limit, and the limit.
     most: Option<(usize, usize)>,
     combined_patterns: usize,
 }
 
-/// What one schema has.
+/// Counts of one schema.
 #[derive(Default)]
-struct One {
+struct SchemaCounts {
     properties: usize,
-    /// The most properties of an object that says how many it must have.
+    /// Largest property count of an object with `minProperties` or `maxProperties`.
     counted: usize,
     alternatives: usize,
     patterns: usize,
     combines: bool,
-    /// Does one say how many properties another's object must have?
+    /// Whether `minProperties` or `maxProperties` is combined with another schema, and so counts
+    /// that schema's properties.
     counts: bool,
 }
 
 impl<'s> Tally<'s> {
-    /// One more schema. What only looks like a part of one counts too.
+    /// Adds a schema. Values that merely look like keywords are counted, too.
     pub fn add(&mut self, schema: &'s Value) {
-        let mut one = One::default();
+        let mut one = SchemaCounts::default();
         self.walk(schema, 1, &mut one);
         self.alternatives += one.alternatives;
         self.patterns += one.patterns;
         if one.combines {
-            // No grouping of that many alternatives has a larger product.
+            // The largest product of `alternatives` in groups is that of groups of three.
             let groups = u32::try_from(one.alternatives.div_ceil(3)).unwrap_or(u32::MAX);
             self.products = self.products.saturating_add(3_usize.saturating_pow(groups));
             self.combined_patterns = self.combined_patterns.max(one.patterns);
-            self.bound(one.properties, COMBINED.0);
+            self.bound(one.properties, MAX_COMBINED.0);
         }
-        self.bound(if one.counts { one.properties } else { one.counted }, COUNTED);
+        self.bound(
+            if one.counts {
+                one.properties
+            } else {
+                one.counted
+            },
+            MAX_COUNTED_PROPERTIES,
+        );
     }
-    /// An object has so many properties, and may have that many.
+    /// Records an object that has more properties than its limit.
     fn bound(&mut self, properties: usize, most: usize) {
         if properties > most {
             self.most = Some((properties, most));
         }
     }
-    fn walk(&mut self, value: &'s Value, depth: usize, one: &mut One) {
+    fn walk(&mut self, value: &'s Value, depth: usize, one: &mut SchemaCounts) {
         self.values += 1;
         self.depth = self.depth.max(depth);
         match value {
-            Value::Array(entries) => entries.iter().for_each(|entry| self.walk(entry, depth + 1, one)),
+            Value::Array(entries) => entries
+                .iter()
+                .for_each(|entry| self.walk(entry, depth + 1, one)),
             Value::Object(members) => {
                 intersect(members, one);
                 for (key, member) in members {
@@ -114,7 +129,7 @@ impl<'s> Tally<'s> {
             _ => {}
         }
     }
-    fn keyword(&mut self, key: &str, member: &'s Value, one: &mut One) {
+    fn keyword(&mut self, key: &str, member: &'s Value, one: &mut SchemaCounts) {
         let properties = match (key, member) {
             ("$ref", Value::String(target)) => {
                 self.references.insert(target);
@@ -133,29 +148,48 @@ impl<'s> Tally<'s> {
             _ => return,
         };
         one.properties = one.properties.max(properties);
-        self.squares = self.squares.saturating_add(properties.saturating_mul(properties));
+        self.squares = self
+            .squares
+            .saturating_add(properties.saturating_mul(properties));
     }
-    /// Can that be compiled in a second or so, and within [`STACK`]?
+    /// Checks that the schemas compile in about a second, within [`STACK`].
     ///
     /// # Errors
-    /// What there is too much of.
+    /// A description of the first count that exceeds its limit.
     pub fn check(&self) -> Result<(), String> {
-        // A reference is followed once, within what it stands in: every target may come to be within every other one.
+        // A reference's target is expanded once, in place, so each target may nest within every
+        // other one.
         let levels = self.depth * (1 + self.references.len());
         let (properties, most) = self.most.unwrap_or_default();
         for (name, count, most) in [
-            ("values", self.values, VALUES),
-            ("levels of nesting and references", levels, LEVELS),
-            ("properties of its objects, squared and added up", self.squares, SQUARES),
-            ("properties of an object that is combined with others or says how many it must have", properties, most),
-            ("alternatives of oneOf, in place of which anyOf may do", self.alternatives, ALTERNATIVES),
+            ("values", self.values, MAX_VALUES),
+            ("levels of nesting and references", levels, MAX_LEVELS),
+            (
+                "properties of its objects, squared and added up",
+                self.squares,
+                MAX_SQUARED_PROPERTIES,
+            ),
+            (
+                "properties of an object that is combined with others or says how many it must have",
+                properties,
+                most,
+            ),
+            (
+                "alternatives of oneOf, in place of which anyOf may do",
+                self.alternatives,
+                MAX_ALTERNATIVES,
+            ),
             (
                 "products of alternatives where schemas are combined (allOf, or $ref beside others)",
                 self.products,
-                PRODUCTS,
+                MAX_ALTERNATIVE_PRODUCT,
             ),
-            ("patternProperties", self.patterns, PATTERNS),
-            ("patternProperties where schemas are combined", self.combined_patterns, COMBINED.1),
+            ("patternProperties", self.patterns, MAX_PATTERNS),
+            (
+                "patternProperties where schemas are combined",
+                self.combined_patterns,
+                MAX_COMBINED.1,
+            ),
         ] {
             if count > most {
                 return Err(format!("it has {count} {name}, and may have {most}"));
@@ -165,17 +199,31 @@ impl<'s> Tally<'s> {
     }
 }
 
-/// Whether one object of a schema makes others be intersected. What is called like a keyword and has another type is none: properties
-/// may have any names.
-fn intersect(members: &Map<String, Value>, one: &mut One) {
+/// Records whether an object of a schema intersects schemas. A member with a keyword's name and
+/// another type is not a keyword, as properties may have any names.
+fn intersect(members: &Map<String, Value>, one: &mut SchemaCounts) {
     let list = |key: &str| members.get(key).and_then(Value::as_array).map(Vec::len);
-    let alone = |key: &str| members.keys().all(|it| it == key || DESCRIBING.contains(&it.as_str()));
+    let alone = |key: &str| {
+        members
+            .keys()
+            .all(|it| it == key || ANNOTATION_KEYWORDS.contains(&it.as_str()))
+    };
     let refers = members.get("$ref").is_some_and(Value::is_string);
-    let applied = ["allOf", "anyOf", "oneOf"].iter().filter(|key| list(key).is_some()).count() + usize::from(refers);
+    let applied = ["allOf", "anyOf", "oneOf"]
+        .iter()
+        .filter(|key| list(key).is_some())
+        .count()
+        + usize::from(refers);
     one.combines |= applied > 1 || list("allOf").is_some_and(|n| n > 1 || !alone("allOf"));
-    if ["minProperties", "maxProperties"].iter().any(|key| members.get(*key).is_some_and(Value::is_number)) {
+    if ["minProperties", "maxProperties"]
+        .iter()
+        .any(|key| members.get(*key).is_some_and(Value::is_number))
+    {
         one.counts |= applied > 0;
-        let own = members.get("properties").and_then(Value::as_object).map_or(0, Map::len);
+        let own = members
+            .get("properties")
+            .and_then(Value::as_object)
+            .map_or(0, Map::len);
         let required = list("required").unwrap_or(0);
         one.counted = one.counted.max(own).max(required);
     }

@@ -1,36 +1,48 @@
-//! Grammars of calls, in the markup of a model.
+//! Grammars of tool calls in the markup of a model.
 
 use super::bare::BareRules;
 use super::close::compact;
 use super::lark::{GrammarTexts, line, literal};
-use gristmill_llm::chat::markup::{Arguments, Form, Frame};
+use gristmill_llm::chat::markup::{Arguments, CallFormat, Frame};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
-/// A tool that may be called.
+/// A tool that the model may call.
 pub struct Callable<'t> {
-    /// Its name.
+    /// Name of the function.
     pub name: &'t str,
-    /// The JSON schema of its parameters.
+    /// JSON schema of the parameters, if the tool declares any.
     pub parameters: Option<&'t Value>,
 }
 
-/// Most bytes of a grammar: definitions are repeated for every parameter that refers to some.
-const BYTES: usize = 8 << 20;
+/// Maximum bytes of a grammar. Definitions are repeated for every parameter between tags, so
+/// grammars can be much larger than their schemas.
+const MAX_GRAMMAR_BYTES: usize = 8 << 20;
 
-/// The rule `calls`, and those that it needs: one call, or `several` where the markup has room for them.
+/// Returns the rule `calls` and the rules that it needs: one call, or one or more if `several` and
+/// the markup allows it.
 ///
 /// # Errors
-/// When there are too many, or their schemas are too large.
-pub fn call_rules(texts: &GrammarTexts, calls: &[Callable], several: bool) -> Result<String, String> {
+/// When the grammar is too large.
+pub fn call_rules(
+    texts: &GrammarTexts,
+    calls: &[Callable],
+    several: bool,
+) -> Result<String, String> {
     let mut rules = String::new();
     let markup = texts.markup;
-    let (open, close) = (texts.terms(markup.section[0]), texts.terms(markup.section[1]));
-    // Where messages have headers a call is a message, which ends the reply; and templates write but one object that is a reply.
+    let (open, close) = (
+        texts.terms(markup.section[0]),
+        texts.terms(markup.section[1]),
+    );
+    // A call in a markup with message headers is a message of its own and ends the reply; templates
+    // of bare markups write a single call.
     let several = several && markup.frame == Frame::Text && !markup.is_bare();
     let body = match (markup.form, several) {
-        (Form::Object { list: true, .. }, true) => "\"[\" call (\", \" call)* \"]\"".to_owned(),
-        (Form::Object { list: true, .. }, false) => "\"[\" call \"]\"".to_owned(),
+        (CallFormat::Object { list: true, .. }, true) => {
+            "\"[\" call (\", \" call)* \"]\"".to_owned()
+        }
+        (CallFormat::Object { list: true, .. }, false) => "\"[\" call \"]\"".to_owned(),
         (_, true) => "call+".to_owned(),
         (_, false) => "call".to_owned(),
     };
@@ -40,25 +52,33 @@ pub fn call_rules(texts: &GrammarTexts, calls: &[Callable], several: bool) -> Re
     let (open, close) = (texts.terms(markup.call[0]), texts.terms(markup.call[1]));
     for (i, tool) in calls.iter().enumerate() {
         let body = match markup.form {
-            Form::Object { arguments, .. } => object_call(&mut rules, i, tool, arguments),
-            Form::Named(name, arguments) => {
-                let id = name.id.map(|id| format!("{} /{}/", texts.terms(id.before), id.pattern)).unwrap_or_default();
+            CallFormat::Object { arguments, .. } => object_call(&mut rules, i, tool, arguments),
+            CallFormat::Named(name, arguments) => {
+                let id = name
+                    .id
+                    .map(|id| format!("{} /{}/", texts.terms(id.before), id.pattern))
+                    .unwrap_or_default();
                 let (before, after) = (texts.terms(name.before), texts.terms(name.after));
                 let values = match arguments {
                     Arguments::Json => {
                         arguments_rule(&mut rules, i, tool);
                         format!("arguments_{i}")
                     }
-                    Arguments::Tags { key, value } => Tags { texts, key, value }.call(&mut rules, i, tool),
+                    Arguments::Tags { key, value } => {
+                        Tags { texts, key, value }.call(&mut rules, i, tool)
+                    }
                     Arguments::Bare(quote) => {
-                        BareRules::new(texts, quote, i, &mut rules, BYTES).arguments(tool.parameters)
+                        BareRules::new(texts, quote, i, &mut rules, MAX_GRAMMAR_BYTES)
+                            .arguments(tool.parameters)
                     }
                 };
                 format!("{before} {} {id} {after} {values}", literal(tool.name))
             }
         };
-        if rules.len() > BYTES {
-            return Err(format!("its grammar is longer than {BYTES} bytes"));
+        if rules.len() > MAX_GRAMMAR_BYTES {
+            return Err(format!(
+                "its grammar is longer than {MAX_GRAMMAR_BYTES} bytes"
+            ));
         }
         line(&mut rules, format_args!("call_{i}: {open} {body} {close}"));
     }
@@ -67,7 +87,13 @@ pub fn call_rules(texts: &GrammarTexts, calls: &[Callable], several: bool) -> Re
 
 fn arguments_rule(rules: &mut String, i: usize, tool: &Callable) {
     let any = json!({ "type": "object" });
-    line(rules, format_args!("arguments_{i}: %json {}", compact(tool.parameters.unwrap_or(&any))));
+    line(
+        rules,
+        format_args!(
+            "arguments_{i}: %json {}",
+            compact(tool.parameters.unwrap_or(&any))
+        ),
+    );
 }
 
 fn object_call(rules: &mut String, i: usize, tool: &Callable, arguments: &str) -> String {
@@ -76,7 +102,7 @@ fn object_call(rules: &mut String, i: usize, tool: &Callable, arguments: &str) -
     format!("{} arguments_{i} {}", literal(&head), literal("}"))
 }
 
-/// The texts between which an argument's name and value stand.
+/// Markup around the name and the value of an argument.
 struct Tags<'g> {
     texts: &'g GrammarTexts<'g>,
     key: [&'static str; 2],
@@ -87,19 +113,33 @@ impl Tags<'_> {
     fn call(&self, rules: &mut String, i: usize, tool: &Callable) -> String {
         let none = Map::new();
         let parameters = tool.parameters.and_then(Value::as_object).unwrap_or(&none);
-        let required = parameters.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+        let required = parameters
+            .get("required")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
         let [key_open, key_close] = self.key.map(|text| self.texts.terms(text));
         let mut body = String::new();
         for (j, (key, schema)) in object(parameters.get("properties")).iter().enumerate() {
             let value = self.value(rules, (i, j), parameters, schema);
-            line(rules, format_args!("argument_{i}_{j}: {key_open} {} {key_close} {value}", literal(key)));
-            let optional = if required.iter().any(|r| r == key.as_str()) { "" } else { "?" };
+            line(
+                rules,
+                format_args!(
+                    "argument_{i}_{j}: {key_open} {} {key_close} {value}",
+                    literal(key)
+                ),
+            );
+            let optional = if required.iter().any(|r| r == key.as_str()) {
+                ""
+            } else {
+                "?"
+            };
             // Writing to a String does not fail.
             let _ = write!(body, " argument_{i}_{j}{optional}");
         }
         body
     }
-    /// A value between its tags, of argument `j` of tool `i`.
+    /// Returns the terms of a value between its tags, for argument `j` of tool `i`.
     fn value(
         &self,
         rules: &mut String,
@@ -108,25 +148,42 @@ impl Tags<'_> {
         schema: &Value,
     ) -> String {
         let [open, close] = self.value.map(|text| self.texts.terms(text));
-        match (schema.get("type").and_then(Value::as_str), schema.get("enum").and_then(Value::as_array)) {
+        match (
+            schema.get("type").and_then(Value::as_str),
+            schema.get("enum").and_then(Value::as_array),
+        ) {
             (Some("string") | None, Some(choices)) if choices.iter().all(Value::is_string) => {
-                let choices: Vec<String> = choices.iter().filter_map(Value::as_str).map(literal).collect();
+                let choices: Vec<String> = choices
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .map(literal)
+                    .collect();
                 format!("{open} ({}) {close}", choices.join(" | "))
             }
             (Some("string"), _) => {
                 *rules += &self.texts.until(&format!("text_{i}_{j}"), self.value[1]);
                 let behind = self.value[1];
-                format!("{open} text_{i}_{j} {}", self.texts.terms(&behind[behind.trim_end().len()..]))
+                format!(
+                    "{open} text_{i}_{j} {}",
+                    self.texts.terms(&behind[behind.trim_end().len()..])
+                )
             }
             _ => {
                 let mut schema = object(Some(schema));
-                // References are to the root of what they stand in. There is no use for them where the grammar is too long already.
-                for definitions in ["$defs", "definitions"].into_iter().filter(|_| rules.len() <= BYTES) {
+                // References resolve against the root of the enclosing schema, so the definitions
+                // are copied into each value; not in a grammar that is already too long.
+                for definitions in ["$defs", "definitions"]
+                    .into_iter()
+                    .filter(|_| rules.len() <= MAX_GRAMMAR_BYTES)
+                {
                     if let Some(all) = parameters.get(definitions) {
                         schema.insert(definitions.into(), all.clone());
                     }
                 }
-                line(rules, format_args!("value_{i}_{j}: %json {}", compact(&schema.into())));
+                line(
+                    rules,
+                    format_args!("value_{i}_{j}: %json {}", compact(&schema.into())),
+                );
                 format!("{open} value_{i}_{j} {close}")
             }
         }
@@ -134,5 +191,8 @@ impl Tags<'_> {
 }
 
 fn object(value: Option<&Value>) -> Map<String, Value> {
-    value.and_then(Value::as_object).cloned().unwrap_or_default()
+    value
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default()
 }

@@ -1,34 +1,53 @@
-//! Objects of a schema that name their keys have no others, unless the schema asks for more.
+//! Closes the objects of a schema: an object that names its keys allows no others, unless the
+//! schema says so.
 
 use serde_json::{Map, Value, json};
 
-/// Keywords that apply another schema to the same value: closed, either would forbid the keys of the other.
-const APPLICATORS: &[&str] =
-    &["$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "$dynamicRef"];
-/// Keywords that say which keys there may be besides those of `properties`.
-const ASKED: &[&str] =
-    &["additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "minProperties"];
+/// Keywords that apply another schema to the same value. Closing either would forbid the other's
+/// keys.
+const APPLICATORS: &[&str] = &[
+    "$ref",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentSchemas",
+    "$dynamicRef",
+];
+/// Keywords that decide which keys are allowed besides those of `properties`.
+const KEY_KEYWORDS: &[&str] = &[
+    "additionalProperties",
+    "patternProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "minProperties",
+];
 
-/// The schema with its objects closed. Those that are combined with others stay as they are, and so do definitions where anything is.
+/// Returns the schema with its objects closed, except those that are combined with other schemas.
+/// If any are combined, definitions stay open as well.
 pub fn closed(schema: &Value) -> Value {
     let combined = combines(schema);
     close(schema, combined)
 }
 
-/// The schema, of JSON without free white space: a model that is unsure would go on with that for ever. And without keys that it does not
-/// name, unless it asks for them: a model that is unsure would invent some for ever, too.
+/// Returns the closed schema of JSON in compact notation. Without these two restrictions a model
+/// that is unsure may generate white space or invented keys endlessly.
 pub fn compact(schema: &Value) -> Value {
     let mut schema = match closed(schema) {
         Value::Object(schema) => schema,
         // `true` and `false` are schemas too.
         other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
     };
-    let spaced = json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
+    let spaced =
+        json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
     schema.entry("x-guidance").or_insert(spaced);
     schema.into()
 }
 
-/// Does anything in it apply a schema to what another one is applied to?
+/// Returns whether any part of the schema applies two schemas to one value.
 fn combines(schema: &Value) -> bool {
     match schema {
         Value::Array(entries) => entries.iter().any(combines),
@@ -38,36 +57,55 @@ fn combines(schema: &Value) -> bool {
 }
 
 fn is_combined(members: &Map<String, Value>) -> bool {
-    let applied = APPLICATORS.iter().filter(|key| members.contains_key(**key)).count();
-    let several = members.get("allOf").and_then(Value::as_array).is_some_and(|all| all.len() > 1);
+    let applied = APPLICATORS
+        .iter()
+        .filter(|key| members.contains_key(**key))
+        .count();
+    let several = members
+        .get("allOf")
+        .and_then(Value::as_array)
+        .is_some_and(|all| all.len() > 1);
     several || applied > 1 || applied == 1 && members.contains_key("properties")
 }
 
 fn close(schema: &Value, combined: bool) -> Value {
-    let Value::Object(members) = schema else { return schema.clone() };
+    let Value::Object(members) = schema else {
+        return schema.clone();
+    };
     if is_combined(members) {
         return schema.clone();
     }
     let all = |value: &Value| match value {
-        Value::Object(named) => named.iter().map(|(name, schema)| (name.clone(), close(schema, combined))).collect(),
+        Value::Object(named) => named
+            .iter()
+            .map(|(name, schema)| (name.clone(), close(schema, combined)))
+            .collect(),
         other => other.clone(),
     };
     let list = |value: &Value| match value {
-        Value::Array(schemas) => schemas.iter().map(|schema| close(schema, combined)).collect(),
+        Value::Array(schemas) => schemas
+            .iter()
+            .map(|schema| close(schema, combined))
+            .collect(),
         other => close(other, combined),
     };
     let inner = |(key, value): (&String, &Value)| {
         let value = match key.as_str() {
             "properties" | "patternProperties" => all(value),
             "$defs" | "definitions" if !combined => all(value),
-            "items" | "prefixItems" | "anyOf" | "oneOf" | "allOf" | "additionalProperties" => list(value),
+            "items" | "prefixItems" | "anyOf" | "oneOf" | "allOf" | "additionalProperties" => {
+                list(value)
+            }
             _ => value.clone(),
         };
         (key.clone(), value)
     };
     let mut out: Map<String, Value> = members.iter().map(inner).collect();
-    let names = members.get("properties").and_then(Value::as_object).is_some_and(|names| !names.is_empty());
-    if names && !ASKED.iter().any(|key| members.contains_key(*key)) {
+    let names = members
+        .get("properties")
+        .and_then(Value::as_object)
+        .is_some_and(|names| !names.is_empty());
+    if names && !KEY_KEYWORDS.iter().any(|key| members.contains_key(*key)) {
         out.insert("additionalProperties".into(), false.into());
     }
     out.into()
@@ -80,7 +118,8 @@ mod tests {
 
     #[test]
     fn objects_that_name_their_keys_have_no_others() {
-        let point = json!({ "type": "object", "properties": { "x": { "properties": { "y": {} } } } });
+        let point =
+            json!({ "type": "object", "properties": { "x": { "properties": { "y": {} } } } });
         let out = json!({
             "type": "object", "additionalProperties": false,
             "properties": { "x": { "properties": { "y": {} }, "additionalProperties": false } },

@@ -1,19 +1,26 @@
-//! llama.cpp's GBNF, written as llguidance's variant of Lark.
+//! Translates llama.cpp's GBNF into llguidance's variant of Lark.
 //!
-//! Both are the same thing in other signs: `name ::= …` is `name: …`, a class of characters is a regular expression. What a grammar may be in size is
-//! bounded by whoever compiles it.
+//! The notations differ mainly in syntax: `name ::= …` becomes `name: …`, and a character class
+//! becomes a regular expression. The caller limits the size of the grammar.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// The grammar in Lark.
+/// Translates a grammar into Lark.
 ///
 /// # Errors
-/// What cannot be read, and where.
+/// A description of the first syntax error with its line, or of a missing rule.
 pub fn to_lark(text: &str) -> Result<String, String> {
-    let mut parser =
-        Parser { rest: text, line: 1, out: String::new(), defined: BTreeSet::new(), used: BTreeSet::new() };
-    parser.grammar().map_err(|why| format!("line {}: {why}", parser.line))?;
+    let mut parser = Parser {
+        rest: text,
+        line: 1,
+        out: String::new(),
+        defined: BTreeSet::new(),
+        used: BTreeSet::new(),
+    };
+    parser
+        .grammar()
+        .map_err(|why| format!("line {}: {why}", parser.line))?;
     if !parser.defined.contains("root") {
         return Err("there is no rule `root`".into());
     }
@@ -23,10 +30,10 @@ pub fn to_lark(text: &str) -> Result<String, String> {
     Ok(format!("start: r_root\n{}", parser.out))
 }
 
-/// Most levels of groups within groups.
-const DEPTH: usize = 64;
-/// Most repetitions that a count may ask for.
-const TIMES: usize = 10_000;
+/// Maximum nesting of groups.
+const MAX_DEPTH: usize = 64;
+/// Maximum count in a repetition.
+const MAX_REPETITIONS: usize = 10_000;
 
 struct Parser<'t> {
     rest: &'t str,
@@ -53,7 +60,7 @@ impl Parser<'_> {
         }
         found
     }
-    /// Passes over space and comments; over ends of lines where `lines`.
+    /// Skips spaces and comments; also line ends if `lines`.
     fn space(&mut self, lines: bool) {
         while let Some(c) = self.peek() {
             match c {
@@ -66,10 +73,12 @@ impl Parser<'_> {
             }
         }
     }
-    /// A rule's name: Lark's have neither hyphens nor capitals.
+    /// Parses a rule's name as GBNF writes it.
     fn name(&mut self) -> Option<String> {
-        let end =
-            self.rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_')).unwrap_or(self.rest.len());
+        let end = self
+            .rest
+            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'))
+            .unwrap_or(self.rest.len());
         let (name, rest) = self.rest.split_at(end);
         self.rest = rest;
         (!name.is_empty()).then(|| name.to_owned())
@@ -93,13 +102,18 @@ impl Parser<'_> {
             let _ = writeln!(self.out, "{}: {body}", lark_name(&name));
             self.space(false);
             if self.peek().is_some_and(|c| c != '\n' && c != '\r') {
-                return Err(format!("`{}` is not expected here", self.peek().unwrap_or_default()));
+                return Err(format!(
+                    "`{}` is not expected here",
+                    self.peek().unwrap_or_default()
+                ));
             }
         }
     }
     fn alternatives(&mut self, depth: usize) -> Result<String, String> {
-        if depth > DEPTH {
-            return Err(format!("there are more than {DEPTH} groups within each other"));
+        if depth > MAX_DEPTH {
+            return Err(format!(
+                "there are more than {MAX_DEPTH} groups within each other"
+            ));
         }
         let mut out = self.sequence(depth)?;
         loop {
@@ -112,7 +126,8 @@ impl Parser<'_> {
             out += &self.sequence(depth)?;
         }
     }
-    /// At the end of a line of a rule: does the next one go on with an alternative?
+    /// At the end of a line: returns whether the next line continues the rule with an alternative,
+    /// and skips to it.
     fn continues(&mut self) -> bool {
         let (rest, line) = (self.rest, self.line);
         self.space(true);
@@ -130,7 +145,11 @@ impl Parser<'_> {
             terms.push(term + &suffix);
             self.space(depth > 0);
         }
-        Ok(if terms.is_empty() { "\"\"".into() } else { terms.join(" ") })
+        Ok(if terms.is_empty() {
+            "\"\"".into()
+        } else {
+            terms.join(" ")
+        })
     }
     fn term(&mut self, depth: usize) -> Result<Option<String>, String> {
         Ok(match self.peek() {
@@ -153,7 +172,7 @@ impl Parser<'_> {
                 let name = self.name().unwrap_or_default();
                 self.space(false);
                 if self.rest.starts_with("::=") {
-                    // The next rule, without an empty line before it.
+                    // The name starts the next rule, which follows without an empty line.
                     (self.rest, self.line) = (rest, line);
                     return Ok(None);
                 }
@@ -175,11 +194,15 @@ impl Parser<'_> {
                 let count = self.rest[1..end].replace(' ', "");
                 self.rest = &self.rest[end + 1..];
                 let (least, most) = count.split_once(',').unwrap_or((&count, &count));
-                let number = |text: &str| text.parse::<usize>().ok().filter(|&n| n <= TIMES);
-                let wrong = || format!("{{{count}}} is no count up to {TIMES}");
+                let number =
+                    |text: &str| text.parse::<usize>().ok().filter(|&n| n <= MAX_REPETITIONS);
+                let wrong = || format!("{{{count}}} is no count up to {MAX_REPETITIONS}");
                 let least = number(least).ok_or_else(wrong)?;
-                let most =
-                    if most.is_empty() { None } else { Some(number(most).filter(|&m| m >= least).ok_or_else(wrong)?) };
+                let most = if most.is_empty() {
+                    None
+                } else {
+                    Some(number(most).filter(|&m| m >= least).ok_or_else(wrong)?)
+                };
                 Ok(match most {
                     Some(most) => format!("{{{least},{most}}}"),
                     None => format!("{{{least},}}"),
@@ -198,7 +221,7 @@ impl Parser<'_> {
             }
         }
     }
-    /// A character of a literal or a class, and whether it was escaped.
+    /// Parses a character of a literal or a class; returns whether it was escaped.
     fn character(&mut self) -> Result<(char, bool), String> {
         let open = "a text or a class of characters is not closed";
         let c = self.next().filter(|&c| c != '\n').ok_or(open)?;
@@ -215,7 +238,11 @@ impl Parser<'_> {
             'U' => 8,
             c => return Ok((c, true)),
         };
-        let code = self.rest.get(..digits).and_then(|hex| u32::from_str_radix(hex, 16).ok()).and_then(char::from_u32);
+        let code = self
+            .rest
+            .get(..digits)
+            .and_then(|hex| u32::from_str_radix(hex, 16).ok())
+            .and_then(char::from_u32);
         let code = code.ok_or_else(|| format!("\\{c} needs {digits} digits of a character"))?;
         self.rest = &self.rest[digits..];
         Ok((code, true))
@@ -233,7 +260,8 @@ impl Parser<'_> {
                 (']', false) if out.len() > empty => return Ok(out + "]/"),
                 (']', false) => return Err("a class has no characters".into()),
                 ('-', false) if out.len() > empty && self.peek() != Some(']') => out.push('-'),
-                // As its number: nothing in it then means anything to a regular expression.
+                // Written as its code point, so that no character has a special meaning in the
+                // regular expression.
                 (c, _) => {
                     let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
                 }
@@ -242,7 +270,8 @@ impl Parser<'_> {
     }
 }
 
-/// Lark's rules are in small letters: capitals and hyphens are spelt out, so that no two names become one.
+/// Returns a rule's name in Lark, which allows only small letters: hyphens and capitals are escaped
+/// injectively.
 fn lark_name(name: &str) -> String {
     let mut out = String::from("r_");
     for c in name.chars() {
@@ -276,16 +305,29 @@ mod tests {
         for (text, why) in [
             ("", "there is no rule `root`"),
             ("root ::= other", "there is no rule `other`"),
-            ("root ::= \"a\"\nroot ::= \"b\"", "line 2: the rule `root` is there twice"),
+            (
+                "root ::= \"a\"\nroot ::= \"b\"",
+                "line 2: the rule `root` is there twice",
+            ),
             ("root = \"a\"", "line 1: `::=` is missing after `root`"),
-            ("root ::= \"a", "line 1: a text or a class of characters is not closed"),
+            (
+                "root ::= \"a",
+                "line 1: a text or a class of characters is not closed",
+            ),
             ("root ::= []", "line 1: a class has no characters"),
             ("root ::= (\"a\"", "line 1: a group is not closed"),
-            ("root ::= \"a\"{5,2}", "line 1: {5,2} is no count up to 10000"),
+            (
+                "root ::= \"a\"{5,2}",
+                "line 1: {5,2} is no count up to 10000",
+            ),
             ("root ::= \"a\" )", "line 1: `)` is not expected here"),
         ] {
             assert_eq!(to_lark(text).unwrap_err(), why, "{text}");
         }
-        assert!(to_lark(&format!("root ::= {}", "(".repeat(100_000))).unwrap_err().contains("groups"));
+        assert!(
+            to_lark(&format!("root ::= {}", "(".repeat(100_000)))
+                .unwrap_err()
+                .contains("groups")
+        );
     }
 }

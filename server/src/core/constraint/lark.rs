@@ -1,4 +1,4 @@
-//! Pieces of grammars, in llguidance's variant of Lark.
+//! Helpers that write grammars in llguidance's variant of Lark.
 
 use gristmill_llm::chat::markup::Markup;
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
@@ -14,24 +14,25 @@ pub fn literal(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// The texts of a markup as terms: special tokens where the vocabulary has them.
+/// Writes texts of a markup as terms, with special tokens where the vocabulary has them.
 pub struct GrammarTexts<'g> {
-    /// The markup.
+    /// The markup of the model.
     pub markup: &'g Markup,
-    /// The vocabulary.
+    /// The tokenizer with the model's vocabulary.
     pub tokenizer: &'g Tokenizer,
 }
 
-/// A piece of a text.
+/// A part of a text, which becomes one term.
 enum Piece<'t> {
     Token(u32),
     Literal(&'t str),
-    /// White space that need not be there.
+    /// White space that the text may omit.
     Space(&'t str),
 }
 
 impl GrammarTexts<'_> {
-    /// A text as terms one after the other, empty for an empty one. White space at its ends, and where lines end, need not be there.
+    /// Returns a text as a sequence of terms. White space is optional at both ends of the text and
+    /// at line ends.
     pub fn terms(&self, text: &str) -> String {
         let terms = self.pieces(text).into_iter().map(|piece| match piece {
             Piece::Token(id) => format!("<[{id}]>"),
@@ -40,7 +41,8 @@ impl GrammarTexts<'_> {
         });
         terms.collect::<Vec<_>>().join(" ")
     }
-    /// A rule of that name for any text up to, and with, `close`. It ends in a line.
+    /// Returns a rule with that name, with its line end, that matches any text up to and including
+    /// `close`.
     pub fn until(&self, name: &str, close: &str) -> String {
         let close = close.trim();
         let mut pieces = self.pieces(close).into_iter();
@@ -49,7 +51,7 @@ impl GrammarTexts<'_> {
                 let rest = &close[self.tokenizer.token_bytes(id).map_or(0, <[u8]>::len)..];
                 format!("{name}: /(.|\\n)*/ <[{id}]> {}\n", self.terms(rest))
             }
-            // Where it is text, the first place that spells it counts.
+            // A `close` of plain text ends at its first occurrence.
             _ => format!("{name}[suffix={}]: /(.|\\n)*/\n", literal(close)),
         }
     }
@@ -61,7 +63,9 @@ impl GrammarTexts<'_> {
                 .tokens()
                 .filter_map(|(marker, id)| Some((rest.find(marker)?, marker, id)))
                 .min_by_key(|(at, ..)| *at);
-            let (at, marker, id) = next.map_or((rest.len(), "", None), |(at, marker, id)| (at, marker, Some(id)));
+            let (at, marker, id) = next.map_or((rest.len(), "", None), |(at, marker, id)| {
+                (at, marker, Some(id))
+            });
             let first = rest.len() == whole;
             spaced(&rest[..at], first, id.is_none(), &mut pieces);
             pieces.extend(id.map(Piece::Token));
@@ -69,28 +73,33 @@ impl GrammarTexts<'_> {
         }
         pieces
     }
-    /// Those of the markup's texts that are special tokens.
+    /// Returns the texts of the markup that are special tokens.
     fn tokens(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let control = |id: &u32| self.tokenizer.token_kind(*id) == Some(TokenKind::Control);
-        self.markup.tokens.iter().filter_map(move |text| Some((*text, self.tokenizer.token_id(text).filter(control)?)))
+        self.markup
+            .tokens
+            .iter()
+            .filter_map(move |text| Some((*text, self.tokenizer.token_id(text).filter(control)?)))
     }
 }
 
-/// A text without tokens, apart from the white space that need not be there: at the ends of the whole, and where lines end.
+/// Splits a text without tokens at its optional white space: at the ends of the whole text and at
+/// line ends.
 fn spaced<'t>(text: &'t str, first: bool, last: bool, pieces: &mut Vec<Piece<'t>>) {
     let mut at = 0;
     while at < text.len() {
         let rest = &text[at..];
         let space = rest.len() - rest.trim_start().len();
         let end = |space: usize| {
-            space > 0 && (rest[..space].contains('\n') || first && at == 0 || last && space == rest.len())
+            space > 0
+                && (rest[..space].contains('\n') || first && at == 0 || last && space == rest.len())
         };
         if end(space) {
             pieces.push(Piece::Space(&rest[..space]));
             at += space;
             continue;
         }
-        // Up to the next white space that may be missing.
+        // Up to the next optional white space.
         let mut length = space;
         loop {
             let tail = &rest[length..];

@@ -1,4 +1,4 @@
-//! What an answer must be, as a grammar that says token by token which may come next.
+//! Constrained decoding: an answer must match a grammar, which masks the tokens at each step.
 
 mod bare;
 pub mod bounds;

@@ -1,11 +1,11 @@
-//! A model that may be loaded: how that is done, what is known of it before, and who waits for it.
+//! A model that can be loaded: its source, its plan, its queue and its metrics.
 
 use crate::core::engine_request::EngineRequest;
 use crate::core::error::RequestError;
 use crate::core::load::Load;
 use crate::core::loading::Loading;
 use crate::core::metrics::ModelMetrics;
-use crate::core::model::{About, Served, Text, now};
+use crate::core::model::{ModelFacts, ModelText, Served, now};
 use crate::core::models::names::Names;
 use crate::core::queue::Queue;
 use gristmill_llm::arch::Options;
@@ -13,89 +13,93 @@ use gristmill_llm::engine::{Engine, Progress};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Where a model comes from. What it does takes a while, and is asked for beside the threads that serve connections.
+/// Source of a model. The methods read files and take a while, so they are called off the
+/// connection threads.
 pub trait ModelSource: Send + Sync + 'static {
-    /// What is known before it is loaded: of the heads of its files alone.
+    /// Plans the model from its files' headers, before it is loaded.
     ///
     /// # Errors
-    /// When it is none that can be run, or is too large for this machine.
+    /// When the model is not supported, or is too large for this machine.
     fn plan(&self) -> Result<ModelPlan, LoadError>;
-    /// How it reads and writes.
+    /// Reads the model's tokenizer, template and sampling defaults.
     ///
     /// # Errors
-    /// When that cannot be read.
-    fn text(&self) -> Result<Text, LoadError>;
-    /// Itself, with so many tokens of context; fewer where that much memory is not there after all. It stays on the thread that asks.
+    /// When they cannot be read.
+    fn text(&self) -> Result<ModelText, LoadError>;
+    /// Loads the model with `context` tokens of context, or fewer if memory is short. The engine
+    /// stays on the calling thread.
     ///
     /// # Errors
-    /// When it cannot be read, or does not fit.
+    /// When the model cannot be read or does not fit into memory.
     fn load(&self, context: usize, progress: &dyn Fn(Progress)) -> Result<Engine, LoadError>;
 }
 
-/// What is known of a model before it is loaded.
+/// Metadata and memory estimate of a model that need not be loaded.
 #[derive(Clone, Debug)]
 pub struct ModelPlan {
-    /// Facts for whoever asks.
-    pub about: About,
-    /// Tokens of context.
+    /// Metadata of the model.
+    pub about: ModelFacts,
+    /// Context length in tokens.
     pub context: usize,
-    /// Bytes that it will take: weights, cache, activations.
+    /// Bytes of memory for weights, KV cache and activations.
     pub bytes: u64,
 }
 
-/// Why a model is not there.
+/// Reason why a model cannot be planned or loaded.
 #[derive(Clone, PartialEq, Eq, Debug, Default, thiserror::Error)]
 #[error("{message}")]
 pub struct LoadError {
-    /// The cause.
+    /// Cause of the failure.
     pub message: String,
-    /// The way out, where one is known.
+    /// How to avoid the failure, if known.
     pub hint: Option<String>,
-    /// Is it larger than the memory? Then it will not be there a moment later either.
+    /// Whether the model exceeds the memory, so that a retry cannot succeed.
     pub too_large: bool,
-    /// Is the device lost? Then no model will ever be there.
+    /// Whether the device is lost, so that no model can be loaded any more.
     pub lost: bool,
 }
 
 impl LoadError {
-    /// The cause and the way out.
+    /// Returns the cause and the hint.
     pub fn text(&self) -> String {
-        self.hint.iter().fold(self.message.clone(), |text, hint| format!("{text}; {hint}"))
+        self.hint
+            .iter()
+            .fold(self.message.clone(), |text, hint| format!("{text}; {hint}"))
     }
-    /// What whoever asked for that model is told.
-    pub(crate) fn told(&self, name: &str) -> RequestError {
+    /// Converts the failure into the error of a request for the model.
+    pub(crate) fn to_request_error(&self, name: &str) -> RequestError {
         RequestError::not_loaded(name, &self.text(), self.too_large)
     }
 }
 
-/// A model, as a server is told of it.
+/// Configuration of a served model.
 pub struct ModelSpec {
-    /// What clients call it, in all interfaces.
+    /// Name of the model in all interfaces.
     pub name: String,
-    /// What else it answers to.
+    /// Further names by which clients may request the model.
     pub aliases: Vec<String>,
-    /// What is known of it, or why that is not known: it is asked for again then.
+    /// The plan, or why there is none; a failed plan is retried when the model is requested.
     pub plan: Result<ModelPlan, LoadError>,
-    /// Where it comes from.
+    /// Source that plans and loads the model.
     pub source: Arc<dyn ModelSource>,
 }
 
-/// A model, loaded or not.
-pub struct Model {
-    /// What it is called.
+/// A served model, loaded or not.
+pub struct ModelEntry {
+    /// Name and aliases of the model.
     pub names: Names,
-    /// Since when it is served: seconds since 1970.
+    /// Time since which it is served, in seconds since the Unix epoch.
     pub created: u64,
-    /// Where it comes from.
+    /// Source that plans and loads the model.
     pub source: Arc<dyn ModelSource>,
-    /// Who waits for it. They wait there also while it is not loaded.
+    /// Queued requests; they wait here also while the model is not loaded.
     pub queue: Queue<EngineRequest>,
-    /// What was counted of it.
+    /// Metrics of the model.
     pub metrics: ModelMetrics,
-    /// How far it is while it is being loaded.
+    /// Progress while it is being loaded.
     pub loading: Loading,
     plan: Mutex<Result<ModelPlan, LoadError>>,
-    /// How it reads and writes, while somebody needs that.
+    /// Text side of the model; dropped when neither a worker nor a request uses it.
     served: Mutex<Weak<Served>>,
     used: AtomicU64,
 }
@@ -104,11 +108,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Model {
-    /// One that is not loaded, for which at most so many requests wait.
-    pub fn new(spec: ModelSpec, waiting: usize, metrics: ModelMetrics, loading: Loading) -> Model {
-        let ModelSpec { name, aliases, plan, source } = spec;
-        Model {
+impl ModelEntry {
+    /// Creates a model that is not loaded, with a queue of at most `waiting` requests.
+    pub fn new(
+        spec: ModelSpec,
+        waiting: usize,
+        metrics: ModelMetrics,
+        loading: Loading,
+    ) -> ModelEntry {
+        let ModelSpec {
+            name,
+            aliases,
+            plan,
+            source,
+        } = spec;
+        ModelEntry {
             names: Names { name, aliases },
             created: now(),
             source,
@@ -120,23 +134,26 @@ impl Model {
             used: AtomicU64::new(0),
         }
     }
-    /// What clients call it.
+    /// Returns the name for clients.
     pub fn name(&self) -> &str {
         &self.names.name
     }
-    /// What tells it from others by that name: of the name and the facts, since nobody has read all of its weights.
+    /// Returns a hash of the name and the metadata, as hashing the weights would take too long.
     pub fn digest(&self) -> String {
-        let about = self.known().map(|plan| plan.about);
-        blake3::hash(format!("{} {about:?}", self.name()).as_bytes()).to_hex().to_string()
+        let about = self.cached_plan().map(|plan| plan.about);
+        blake3::hash(format!("{} {about:?}", self.name()).as_bytes())
+            .to_hex()
+            .to_string()
     }
-    /// What is known of it, where anything is.
-    pub fn known(&self) -> Option<ModelPlan> {
+    /// Returns the plan, if there is one.
+    pub fn cached_plan(&self) -> Option<ModelPlan> {
         lock(&self.plan).as_ref().ok().cloned()
     }
-    /// The same; it is looked at again where it could not be said before: there may be more memory now, or another file.
+    /// Returns the plan. A failed one is retried, as there may be more memory or another file by
+    /// now.
     ///
     /// # Errors
-    /// Why it cannot be said.
+    /// When the model cannot be planned.
     pub fn plan(&self) -> Result<ModelPlan, LoadError> {
         let mut plan = lock(&self.plan);
         if plan.is_err() {
@@ -144,22 +161,34 @@ impl Model {
         }
         plan.clone()
     }
-    /// Returns how busy it is. A page counts once, whole, however many sequences share it.
+    /// Returns the load. A page counts once, as a whole, regardless of how many sequences share it.
     pub fn load(&self) -> Load {
-        let ModelMetrics { running, slots, pages, pages_total, .. } = &self.metrics;
-        let [running, slots, pages, pages_total] =
-            [running, slots, pages, pages_total].map(|gauge| usize::try_from(gauge.get()).unwrap_or(0));
+        let ModelMetrics {
+            running,
+            slots,
+            pages,
+            pages_total,
+            ..
+        } = &self.metrics;
+        let [running, slots, pages, pages_total] = [running, slots, pages, pages_total]
+            .map(|gauge| usize::try_from(gauge.get()).unwrap_or(0));
         let (used, room) = match pages_total {
-            0 => (0, self.known().map_or(0, |plan| plan.context)),
+            0 => (0, self.cached_plan().map_or(0, |plan| plan.context)),
             _ => (pages * Options::PAGE, pages_total * Options::PAGE),
         };
-        Load { running, waiting: self.queue.len(), slots: slots.max(1), used, room }
+        Load {
+            running,
+            waiting: self.queue.len(),
+            slots: slots.max(1),
+            used,
+            room,
+        }
     }
-    /// Why it cannot be said, where it could not.
+    /// Returns why there is no plan, if planning failed.
     pub fn unplanned(&self) -> Option<LoadError> {
         lock(&self.plan).as_ref().err().cloned()
     }
-    /// How it reads and writes: as it is known to whoever uses it now, else read anew.
+    /// Returns the text side of the model, shared with its current users or read from its files.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -169,33 +198,40 @@ impl Model {
             return Ok(served);
         }
         let ModelPlan { about, context, .. } = self.plan()?;
-        let fresh = self.fresh(about, context)?;
+        let fresh = self.build_served(about, context)?;
         *served = Arc::downgrade(&fresh);
         Ok(fresh)
     }
-    /// The same with another context, which it turned out to have.
+    /// Returns the text side with another context length, the one that loading arrived at.
     ///
     /// # Errors
     /// When it cannot be read.
     pub fn served_with(&self, context: usize) -> Result<Arc<Served>, LoadError> {
         let ModelPlan { about, bytes, .. } = self.plan()?;
-        *lock(&self.plan) = Ok(ModelPlan { about: about.clone(), context, bytes });
-        let fresh = self.fresh(about, context)?;
+        *lock(&self.plan) = Ok(ModelPlan {
+            about: about.clone(),
+            context,
+            bytes,
+        });
+        let fresh = self.build_served(about, context)?;
         *lock(&self.served) = Arc::downgrade(&fresh);
         Ok(fresh)
     }
-    fn fresh(&self, about: About, context: usize) -> Result<Arc<Served>, LoadError> {
-        let text = Text { name: self.name().to_owned(), ..self.source.text()? };
+    fn build_served(&self, about: ModelFacts, context: usize) -> Result<Arc<Served>, LoadError> {
+        let text = ModelText {
+            name: self.name().to_owned(),
+            ..self.source.text()?
+        };
         let mut served = Served::new(text, about, context);
         served.created = self.created;
         Ok(Arc::new(served))
     }
-    /// It is used at that moment; a larger number is later.
+    /// Records a use at the logical time `moment`.
     pub fn touch(&self, moment: u64) {
         self.used.fetch_max(moment, Ordering::Relaxed);
     }
-    /// When it was used last.
-    pub fn used(&self) -> u64 {
+    /// Returns the logical time of the last use.
+    pub fn last_used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 }

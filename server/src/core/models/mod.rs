@@ -1,5 +1,5 @@
-//! The models that there are: what they are called ([`names`]), what is known of each ([`entry`]), who leaves where memory is short ([`policy`]), and the
-//! one place that owns which of them are loaded ([`pool`]).
+//! The served models: their names ([`names`]), their plans and queues ([`entry`]), the eviction
+//! policy ([`policy`]), and the pool that loads and evicts them ([`pool`]).
 
 pub mod entry;
 pub mod names;

@@ -1,80 +1,95 @@
-//! Who leaves where memory is short, and who leaves by itself. Pure: what is known goes in, what to do comes out.
+//! Model eviction: LRU and keep-alive. Pure functions, without access to the pool's state.
 
 use std::time::Duration;
 
-/// How long a model stays that nobody asks anything.
+/// How long an idle model stays loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Stay {
-    /// Until another needs its memory.
+pub enum KeepAlive {
+    /// Until another model needs its memory.
     #[default]
     UntilNeeded,
-    /// So long at most, counted from its last answer.
+    /// At most this long after its last answer.
     For(Duration),
 }
 
-impl Stay {
-    /// How much longer it stays after nobody has asked it for so long; none where it stays until another needs its memory.
-    pub fn left(self, idle: Duration) -> Option<Duration> {
+impl KeepAlive {
+    /// Returns the time left after an idle time of `idle`; `None` without a limit.
+    pub fn remaining(self, idle: Duration) -> Option<Duration> {
         match self {
-            Stay::UntilNeeded => None,
-            Stay::For(time) => Some(time.saturating_sub(idle)),
+            KeepAlive::UntilNeeded => None,
+            KeepAlive::For(time) => Some(time.saturating_sub(idle)),
         }
     }
 }
 
-/// What a loaded model is doing.
+/// Activity of a loaded model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activity {
-    /// Nobody asks it anything.
+    /// It has neither running nor queued requests.
     Idle,
-    /// It answers, or somebody waits for it to.
+    /// It has running or queued requests.
     Busy,
-    /// It was told to leave, and does so when it has answered who asked before.
+    /// It is being evicted, and finishes the requests that were queued before.
     Leaving,
 }
 
-/// A model that takes memory.
+/// A model that holds memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resident {
-    /// Bytes that come free when it has left.
+    /// Bytes that its eviction frees.
     pub bytes: u64,
-    /// When it was last asked or has last answered; a larger number is later.
-    pub used: u64,
-    /// What it is doing.
+    /// Logical time of its last use; a larger number is later.
+    pub last_used: u64,
+    /// Current activity of the model.
     pub activity: Activity,
 }
 
-/// What is to be done for a model that is to be loaded.
+/// Decision about a model that is to be loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Decision {
-    /// There is room.
+pub enum EvictionDecision {
+    /// There is room for the model.
     Load,
-    /// There will be once these have left, by their places.
-    Leave(Vec<usize>),
-    /// There will be once those that were told to leave have done so.
+    /// There will be room once the models with these indices have been evicted.
+    Evict(Vec<usize>),
+    /// There will be room once the evictions in progress have finished.
     Wait,
-    /// There is none even where all others have left: so many bytes at most.
+    /// There is no room even with all others evicted, which would make this number of bytes
+    /// available.
     TooLarge(u64),
 }
 
-/// What is to be done for a model that takes `need` bytes, where `free` are free and at most `most` models may be loaded.
+/// Decides how to make room for a model of `need` bytes, with `free` bytes free and at most `most`
+/// loaded models.
 ///
-/// The least recently used leaves first, one that nobody asks before one that is asked, and nobody who need not.
-pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident]) -> Decision {
+/// Idle models are evicted before busy ones, and the least recently used first. Models stay loaded
+/// if the others free enough memory.
+pub fn decide(
+    need: u64,
+    free: u64,
+    most: Option<usize>,
+    residents: &[Resident],
+) -> EvictionDecision {
     let most = most.unwrap_or(usize::MAX).max(1);
     let fits = |left: &[usize]| {
-        let bytes = left.iter().fold(free, |sum, &at| sum.saturating_add(residents[at].bytes));
+        let bytes = left
+            .iter()
+            .fold(free, |sum, &at| sum.saturating_add(residents[at].bytes));
         need <= bytes && residents.len() - left.len() < most
     };
     if fits(&[]) {
-        return Decision::Load;
+        return EvictionDecision::Load;
     }
     let (leaving, mut staying): (Vec<usize>, Vec<usize>) =
         (0..residents.len()).partition(|&at| residents[at].activity == Activity::Leaving);
     if fits(&leaving) {
-        return Decision::Wait;
+        return EvictionDecision::Wait;
     }
-    staying.sort_by_key(|&at| (residents[at].activity == Activity::Busy, residents[at].used));
+    staying.sort_by_key(|&at| {
+        (
+            residents[at].activity == Activity::Busy,
+            residents[at].last_used,
+        )
+    });
     let mut told = Vec::new();
     let with = |told: &[usize]| [leaving.as_slice(), told].concat();
     for &at in &staying {
@@ -84,16 +99,21 @@ pub fn decide(need: u64, free: u64, most: Option<usize>, residents: &[Resident])
         }
     }
     if !fits(&with(&told)) {
-        return Decision::TooLarge(residents.iter().fold(free, |sum, resident| sum.saturating_add(resident.bytes)));
+        return EvictionDecision::TooLarge(
+            residents
+                .iter()
+                .fold(free, |sum, resident| sum.saturating_add(resident.bytes)),
+        );
     }
-    // The last may have made room enough without those before it: who was used latest stays first.
+    // The last eviction may suffice without some of the earlier ones: those used most recently are
+    // spared first.
     for at in told.clone().into_iter().rev() {
         let without: Vec<usize> = told.iter().copied().filter(|&other| other != at).collect();
         if fits(&with(&without)) {
             told = without;
         }
     }
-    Decision::Leave(told)
+    EvictionDecision::Evict(told)
 }
 
 #[cfg(test)]
@@ -103,47 +123,84 @@ mod tests {
     use proptest::prelude::*;
 
     fn resident(bytes: u64, used: u64, activity: Activity) -> Resident {
-        Resident { bytes, used, activity }
+        Resident {
+            bytes,
+            last_used: used,
+            activity,
+        }
     }
 
     #[test]
     fn there_is_room_or_it_is_made() {
         let (old, new) = (resident(40, 1, Idle), resident(40, 2, Idle));
-        assert_eq!(decide(20, 20, None, &[old, new]), Decision::Load);
-        assert_eq!(decide(21, 20, None, &[new, old]), Decision::Leave(vec![1]), "the least recently used");
-        assert_eq!(decide(61, 20, None, &[new, old]), Decision::Leave(vec![1, 0]));
-        assert_eq!(decide(101, 20, None, &[new, old]), Decision::TooLarge(100));
-        assert_eq!(decide(1, 20, Some(2), &[new, old]), Decision::Leave(vec![1]), "no more than two");
-        assert_eq!(decide(1, 20, Some(3), &[new, old]), Decision::Load);
-        assert_eq!(decide(1, 0, None, &[]), Decision::TooLarge(0));
-        assert_eq!(decide(1, 1, Some(0), &[]), Decision::Load, "one is the least");
+        assert_eq!(decide(20, 20, None, &[old, new]), EvictionDecision::Load);
+        assert_eq!(
+            decide(21, 20, None, &[new, old]),
+            EvictionDecision::Evict(vec![1]),
+            "the least recently used"
+        );
+        assert_eq!(
+            decide(61, 20, None, &[new, old]),
+            EvictionDecision::Evict(vec![1, 0])
+        );
+        assert_eq!(
+            decide(101, 20, None, &[new, old]),
+            EvictionDecision::TooLarge(100)
+        );
+        assert_eq!(
+            decide(1, 20, Some(2), &[new, old]),
+            EvictionDecision::Evict(vec![1]),
+            "no more than two"
+        );
+        assert_eq!(decide(1, 20, Some(3), &[new, old]), EvictionDecision::Load);
+        assert_eq!(decide(1, 0, None, &[]), EvictionDecision::TooLarge(0));
+        assert_eq!(
+            decide(1, 1, Some(0), &[]),
+            EvictionDecision::Load,
+            "one is the least"
+        );
     }
 
     #[test]
     fn who_is_asked_leaves_last_and_nobody_twice() {
         let (busy, idle) = (resident(40, 1, Busy), resident(40, 2, Idle));
-        assert_eq!(decide(30, 0, None, &[busy, idle]), Decision::Leave(vec![1]), "though it was used later");
+        assert_eq!(
+            decide(30, 0, None, &[busy, idle]),
+            EvictionDecision::Evict(vec![1]),
+            "though it was used later"
+        );
         assert_eq!(
             decide(70, 0, None, &[busy, idle]),
-            Decision::Leave(vec![1, 0]),
+            EvictionDecision::Evict(vec![1, 0]),
             "whoever asks is not kept waiting for ever"
         );
         let leaving = resident(40, 1, Leaving);
-        assert_eq!(decide(30, 0, None, &[leaving, idle]), Decision::Wait);
-        assert_eq!(decide(60, 0, None, &[leaving, idle]), Decision::Leave(vec![1]));
-        assert_eq!(decide(1, 99, Some(1), &[leaving]), Decision::Wait);
+        assert_eq!(
+            decide(30, 0, None, &[leaving, idle]),
+            EvictionDecision::Wait
+        );
+        assert_eq!(
+            decide(60, 0, None, &[leaving, idle]),
+            EvictionDecision::Evict(vec![1])
+        );
+        assert_eq!(decide(1, 99, Some(1), &[leaving]), EvictionDecision::Wait);
     }
 
     #[test]
     fn nobody_leaves_for_nothing() {
-        // The small one alone does not do, and with the large one it need not leave.
+        // The small model alone does not suffice, and with the large one its eviction is not
+        // needed.
         let (small, large) = (resident(10, 1, Idle), resident(100, 2, Idle));
-        assert_eq!(decide(50, 0, None, &[small, large]), Decision::Leave(vec![1]));
+        assert_eq!(
+            decide(50, 0, None, &[small, large]),
+            EvictionDecision::Evict(vec![1])
+        );
     }
 
     fn residents() -> impl Strategy<Value = Vec<Resident>> {
         let activity = prop_oneof![Just(Idle), Just(Busy), Just(Leaving)];
-        let one = (0u64..100, 0u64..100, activity).prop_map(|(bytes, used, activity)| resident(bytes, used, activity));
+        let one = (0u64..100, 0u64..100, activity)
+            .prop_map(|(bytes, used, activity)| resident(bytes, used, activity));
         proptest::collection::vec(one, 0..7)
     }
 
@@ -159,12 +216,12 @@ mod tests {
             let leaving: Vec<usize> = (0..all.len()).filter(|&at| all[at].activity == Leaving).collect();
             let everybody: Vec<usize> = (0..all.len()).collect();
             match decide(need, free, most, &all) {
-                Decision::Load => prop_assert!(fits(&[])),
-                Decision::Wait => prop_assert!(!fits(&[]) && fits(&leaving)),
-                Decision::TooLarge(room) => {
+                EvictionDecision::Load => prop_assert!(fits(&[])),
+                EvictionDecision::Wait => prop_assert!(!fits(&[]) && fits(&leaving)),
+                EvictionDecision::TooLarge(room) => {
                     prop_assert!(!fits(&everybody) && room == free + all.iter().map(|one| one.bytes).sum::<u64>());
                 }
-                Decision::Leave(told) => {
+                EvictionDecision::Evict(told) => {
                     let left = [leaving.as_slice(), &told].concat();
                     prop_assert!(!told.is_empty() && fits(&left) && !fits(&leaving));
                     prop_assert!(told.iter().all(|at| !leaving.contains(at)));
@@ -172,7 +229,7 @@ mod tests {
                         let others: Vec<usize> = left.iter().copied().filter(|other| other != at).collect();
                         prop_assert!(!fits(&others), "{at} need not leave");
                     }
-                    // Nobody who is asked leaves where those that nobody asks would do.
+                    // No busy model is evicted where idle ones suffice.
                     let idle: Vec<usize> = (0..all.len()).filter(|&at| all[at].activity != Busy).collect();
                     prop_assert!(!fits(&idle) || told.iter().all(|&at| all[at].activity == Idle));
                 }

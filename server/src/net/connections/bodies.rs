@@ -1,4 +1,4 @@
-//! Bodies that say when they are over: when a request has arrived, and when it was answered.
+//! Body wrappers that report the progress of requests and responses to the connection registry.
 
 use crate::connection_registry::Connection;
 use axum::body::{Body, Bytes, HttpBody};
@@ -7,14 +7,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A body that says that it begins to arrive, and when it has arrived whole, or nobody waits for the rest of it.
+/// Request body that reports when it begins to arrive, and when it has arrived or is dropped.
 pub struct Arriving<B> {
     body: B,
     connection: Arc<Connection>,
 }
 
 impl<B: HttpBody> Arriving<B> {
-    /// The body of a request of that connection, whose head has arrived.
+    /// Wraps the body of a request, after its head has arrived.
     pub fn new(body: B, connection: Arc<Connection>) -> Arriving<B> {
         connection.begun();
         if body.is_end_stream() {
@@ -27,7 +27,10 @@ impl<B: HttpBody> Arriving<B> {
 impl<B: HttpBody + Unpin> HttpBody for Arriving<B> {
     type Data = B::Data;
     type Error = B::Error;
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if matches!(frame, Poll::Ready(None)) {
             self.connection.requested();
@@ -48,14 +51,14 @@ impl<B> Drop for Arriving<B> {
     }
 }
 
-/// A body that says when all of it was told, or nobody wants the rest of it.
+/// Response body that reports when it was sent or is dropped.
 pub struct Leaving {
     body: Body,
     connection: Arc<Connection>,
 }
 
 impl Leaving {
-    /// The body of a response on that connection.
+    /// Wraps the body of a response.
     pub fn new(body: Body, connection: Arc<Connection>) -> Leaving {
         Leaving { body, connection }
     }
@@ -64,7 +67,10 @@ impl Leaving {
 impl HttpBody for Leaving {
     type Data = Bytes;
     type Error = axum::Error;
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         Pin::new(&mut self.body).poll_frame(context)
     }
     fn is_end_stream(&self) -> bool {
@@ -90,7 +96,9 @@ mod tests {
 
     #[test]
     fn a_head_is_the_beginning_of_a_request_and_its_body_the_end() {
-        let place = Registry::new(1).admit(0, Ipv4Addr::LOCALHOST.into()).unwrap();
+        let place = Registry::new(1)
+            .admit(0, Ipv4Addr::LOCALHOST.into())
+            .unwrap();
         let connection = &place.connection;
         let since = connection.waiting_since();
         let body = Arriving::new(Body::from("a body"), connection.clone());

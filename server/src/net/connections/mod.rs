@@ -1,14 +1,16 @@
-//! Sockets: who is let in, for how long, and who has to go.
+//! Sockets: accepting, limiting and closing connections.
 //!
-//! Every wait for a client has an end: for the head of a request and between requests (`head_time`), for a body (`body_time`, see
-//! [`crate::net::body`]), for an answer to be read (`write_time`). Where there is no room, the connection goes that has waited for its client
-//! the longest ([`crate::connection_registry`]); so slow clients keep each other out, and not those who have sent a request.
+//! Every wait for a client has a timeout: for a request head and between requests (`head_time`),
+//! for a body (`body_time`, see [`crate::net::body`]), and for the client to read a response
+//! (`write_time`). At the connection limit, the connection that has waited longest for its client
+//! is closed ([`crate::connection_registry`]), so slow clients displace each other and not those
+//! with a complete request.
 
 mod bodies;
 mod stream;
 
 use crate::config::Config;
-use crate::connection_registry::{Place, Registry};
+use crate::connection_registry::{ConnectionSlot, Registry};
 use crate::core::error::RequestError;
 use crate::net::error::to_json;
 use axum::Router;
@@ -37,25 +39,28 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-/// Connections for each request that may wait: a client keeps one or two open that wait for nothing, and pages more.
-const FOR_EACH_WAITING: usize = 4;
-/// Most bytes of a head, and of what hyper buffers of a body in either direction. Browsers and proxies send heads of up to 16 KiB.
-const BUFFER: usize = 64 << 10;
-/// Files that the process needs besides connections: weights, kernels, libraries, pipes of compilers.
-const FILES: usize = 256;
-/// Bytes that the system is asked to hold of what a client does not read; Linux makes it twice as many, for what it needs besides. It says
-/// that there is room again when a third of them is free, so a client must have read 43 KiB to be seen reading: 1.4 KiB a second with a
-/// `write_time` of 30 s. Left to itself, it held 4 MiB of an answer of 5, and a reader of less than 47 kB a second looked like none. 64 KiB on
-/// their way are 640 kB a second over 100 ms, a hundred times what a model tells without probabilities.
+/// Connections allowed for each queued request: a client keeps one or two idle connections, and the
+/// chat page more.
+const CONNECTIONS_PER_REQUEST: usize = 4;
+/// Maximum bytes of a request head, and of hyper's buffers in either direction. Browsers and
+/// proxies send up to 16 KiB.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// File descriptors reserved for other uses than connections: weights, kernels, libraries, pipes of
+/// compilers.
+const RESERVED_FILES: usize = 256;
+/// Send buffer of a socket in bytes; Linux doubles it and reports space once a third is free, so a
+/// client must read 43 KiB to be seen reading. The default buffer held 4 MiB, and readers below 47
+/// kB/s looked stalled. 64 KiB allow 640 kB/s at 100 ms, a hundred times the rate of text.
 const SEND_BUFFER: usize = 64 << 10;
-/// How long nobody is let in after the system had no file, or no memory, for one more: about as long as one of them takes to leave.
+/// Pause of `accept` after the system had no file descriptor or memory: about the time in which a
+/// connection closes.
 const BACK_OFF: Duration = Duration::from_millis(50);
-/// Who is told at a time that there is no room; more are just closed.
-const REFUSING: usize = 32;
-/// How long whoever is told so may take to read it.
-const REFUSAL: Duration = Duration::from_secs(1);
+/// Maximum connections that are refused with a response at a time; further ones are closed without.
+const MAX_REFUSALS: usize = 32;
+/// Maximum time for a client to read the refusal.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The sockets of a server.
+/// Listener and connections of a server.
 pub struct Connections {
     listener: TcpListener,
     router: Router,
@@ -65,17 +70,25 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Those that `listener` has, answered by `router`.
+    /// Accepts the connections of `listener` and handles their requests with `router`.
     pub fn new(listener: TcpListener, router: Router, config: Config) -> Connections {
-        let wanted = config.connections.max(config.queue.saturating_mul(FOR_EACH_WAITING));
+        let wanted = config
+            .connections
+            .max(config.queue.saturating_mul(CONNECTIONS_PER_REQUEST));
         let registry = Registry::new(wanted.min(room_for(wanted)));
-        Connections { listener, router, config, registry, refusing: Arc::new(Semaphore::new(REFUSING)) }
+        Connections {
+            listener,
+            router,
+            config,
+            registry,
+            refusing: Arc::new(Semaphore::new(MAX_REFUSALS)),
+        }
     }
-    /// Who is connected.
+    /// Returns the registry of open connections.
     pub fn registry(&self) -> Arc<Registry> {
         self.registry.clone()
     }
-    /// Serves them until `end`; then nobody is let in, and who is being answered is waited for.
+    /// Serves connections until `end`; then accepts no more and waits for the open ones to finish.
     pub async fn serve(self, end: impl Future<Output = ()>) {
         let mut end = pin!(end);
         let (closing, closed) = watch::channel(false);
@@ -89,9 +102,10 @@ impl Connections {
             while tasks.try_join_next().is_some() {}
             match accepted {
                 Ok((stream, peer)) => {
-                    // Pieces of a stream are small; none shall wait for the next. Without that they are only later.
+                    // Stream chunks are small and must not wait for each other (Nagle). If this
+                    // fails, they are merely later.
                     let _ = stream.set_nodelay(true);
-                    // Without that a slow reader has to be faster.
+                    // If this fails, slow readers have to be faster.
                     let _ = set_socket_send_buffer_size(&stream, SEND_BUFFER);
                     number += 1;
                     match self.registry.admit(number, peer.ip()) {
@@ -99,13 +113,13 @@ impl Connections {
                         None => match self.refusing.clone().try_acquire_owned() {
                             Ok(turn) => tasks.spawn(async move {
                                 let _turn = turn;
-                                let _ = tokio::time::timeout(REFUSAL, refuse(stream)).await;
+                                let _ = tokio::time::timeout(REFUSAL_TIMEOUT, refuse(stream)).await;
                             }),
                             Err(_) => continue,
                         },
                     };
                 }
-                // It left before it was let in.
+                // The client disconnected before it was accepted.
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(_) => {
                     self.registry.make_room();
@@ -113,34 +127,46 @@ impl Connections {
                 }
             }
         }
-        // A server that ends does not wait for its sockets alone: whoever comes now is refused by the system.
+        // Closes the listening socket, so that the system refuses new connections while the open
+        // ones finish.
         drop(self.listener);
         let _ = closing.send(true);
         while tasks.join_next().await.is_some() {}
     }
-    /// One connection, from its beginning to its end.
+    /// Serves one connection from its beginning to its end.
     fn one(
         &self,
         stream: TcpStream,
         peer: SocketAddr,
-        place: Place,
+        place: ConnectionSlot,
         mut closed: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let connection = place.connection.clone();
-        let io = Watched::new(TokioIo::new(stream), connection.clone(), self.config.write_time);
+        let io = Watched::new(
+            TokioIo::new(stream),
+            connection.clone(),
+            self.config.write_time,
+        );
         let router = self.router.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let (router, connection) = (router.clone(), connection.clone());
             async move {
-                let mut request = request.map(|body| Body::new(Arriving::new(body, connection.clone())));
+                let mut request =
+                    request.map(|body| Body::new(Arriving::new(body, connection.clone())));
                 request.extensions_mut().insert(ConnectInfo(peer));
-                // A router is always ready, and never fails.
-                let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
+                // A router is always ready and cannot fail.
+                let response = router
+                    .oneshot(request)
+                    .await
+                    .unwrap_or_else(|never| match never {});
                 Ok::<_, Infallible>(response.map(|body| Body::new(Leaving::new(body, connection))))
             }
         });
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(self.config.head_time).max_buf_size(BUFFER);
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.config.head_time)
+            .max_buf_size(MAX_HEAD_BYTES);
         let serving = builder.serve_connection(io, service);
         async move {
             let mut serving = pin!(serving);
@@ -152,12 +178,14 @@ impl Connections {
                     is_closing = true;
                     serving.as_mut().graceful_shutdown();
                 }
-                // What went wrong with a connection is its client's matter.
-                if serving.as_mut().poll(context).is_ready() || evicted.as_mut().poll(context).is_ready() {
+                // Errors of a connection concern its client only.
+                if serving.as_mut().poll(context).is_ready()
+                    || evicted.as_mut().poll(context).is_ready()
+                {
                     return Poll::Ready(());
                 }
-                // Nobody is waited for who has not asked for anything, and has all of what was asked for before. A client that does not
-                // read the rest of an answer has `write_time` for it.
+                // An idle connection is closed: it has no request and its last response was sent. A
+                // client that does not read the rest of a response has `write_time` for it.
                 match is_closing && place.connection.is_idle() {
                     true => Poll::Ready(()),
                     false => Poll::Pending,
@@ -168,7 +196,8 @@ impl Connections {
     }
 }
 
-/// Says that there is no room, and waits for it to be read: a socket that is closed with unread bytes takes back what it has said.
+/// Responds that the server is full and waits until the client has read it: closing a socket with
+/// unread input would discard the response.
 async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let body = to_json(&RequestError::crowded()).to_string();
     let length = body.len();
@@ -177,7 +206,7 @@ async fn refuse(mut stream: TcpStream) -> io::Result<()> {
          content-length: {length}\r\n\r\n{body}"
     );
     stream.writable().await?;
-    // It fits into the buffer of a socket that has sent nothing yet.
+    // The response fits into the send buffer of a new socket.
     stream.try_write(response.as_bytes())?;
     poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await?;
     let mut unread = [0; 1024];
@@ -191,22 +220,35 @@ async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Errors of `accept` that say nothing about the next one.
+/// Returns whether an error of `accept` concerns that connection only.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted
+    )
 }
 
-/// Asks the system for files for so many connections; how many it has room for.
+/// Raises the limit of open files for `connections` connections; returns the number that it allows.
 fn room_for(connections: usize) -> usize {
-    let wanted = (connections + FILES) as u64;
+    let wanted = (connections + RESERVED_FILES) as u64;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let Some(current) = current.filter(|&current| current < wanted) else { return connections };
+    let Some(current) = current.filter(|&current| current < wanted) else {
+        return connections;
+    };
     let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
-    let had = match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum }) {
+    let had = match setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(raised),
+            maximum,
+        },
+    ) {
         Ok(()) => raised,
         Err(_) => current,
     };
-    // Where there are few, connections have half of them.
-    usize::try_from(had.saturating_sub(FILES as u64).max(had / 2)).unwrap_or(connections).max(1)
+    // With a low limit, connections may use half of the files.
+    usize::try_from(had.saturating_sub(RESERVED_FILES as u64).max(had / 2))
+        .unwrap_or(connections)
+        .max(1)
 }

@@ -1,4 +1,4 @@
-//! A socket whose client has to read: one that does not is closed.
+//! Socket wrapper that closes the connection of a client that does not read.
 
 use crate::connection_registry::Connection;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -9,29 +9,35 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// Bytes a second that a client has to read, in the long run, where there is something to read. A telephone's modem was faster. It is seen
-/// to have read when a third of the system's buffer is free ([`super::SEND_BUFFER`]), 43 KiB, which take 21 s at this rate: a `write_time`
-/// below that asks for 43 KiB within it.
-const SLOWEST: u64 = 2048;
+/// Minimum average rate at which a client must read pending data, in bytes per second. Reading is
+/// noticed every 43 KiB ([`super::SEND_BUFFER`]), which take 21 s at this rate: a `write_time`
+/// below that requires 43 KiB within it. Telephone modems were faster.
+const MIN_BYTES_PER_SECOND: u64 = 2048;
 
-/// A socket, and how long what is written to it has been waiting for its client.
+/// A socket with a deadline for its client to read what was written.
 pub struct Watched<S> {
     stream: S,
     connection: Arc<Connection>,
-    /// How long nothing may be read.
+    /// Maximum time without reading.
     patience: Duration,
-    /// By when the client must have read on; none while it takes all it is offered.
+    /// Time by which the client must have read more; `None` while every write completes.
     deadline: Option<Instant>,
     timer: Pin<Box<Sleep>>,
 }
 
 impl<S> Watched<S> {
-    /// Closes the connection once its client has not read for that long.
+    /// Wraps a stream, which fails once its client has not read for `patience`.
     pub fn new(stream: S, connection: Arc<Connection>, patience: Duration) -> Watched<S> {
         let timer = Box::pin(tokio::time::sleep(patience));
-        Watched { stream, connection, patience, deadline: None, timer }
+        Watched {
+            stream,
+            connection,
+            patience,
+            deadline: None,
+            timer,
+        }
     }
-    /// Judges a write of `offered` bytes.
+    /// Updates the deadline after a write of `offered` bytes.
     fn judge(
         &mut self,
         context: &mut Context,
@@ -45,8 +51,8 @@ impl<S> Watched<S> {
                 }
             }
             Poll::Ready(Ok(n)) => {
-                // What was read buys time, but no more than there was at first.
-                let bought = Duration::from_millis(n as u64 * 1000 / SLOWEST);
+                // Bytes that were read extend the deadline, up to `patience` from now.
+                let bought = Duration::from_millis(n as u64 * 1000 / MIN_BYTES_PER_SECOND);
                 let most = Instant::now() + self.patience;
                 self.deadline = self.deadline.map(|deadline| (deadline + bought).min(most));
             }
@@ -55,7 +61,9 @@ impl<S> Watched<S> {
                 if self.deadline.is_none() {
                     self.connection.set_stalled(true);
                 }
-                let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + self.patience);
+                let deadline = *self
+                    .deadline
+                    .get_or_insert_with(|| Instant::now() + self.patience);
                 if self.timer.deadline() != deadline {
                     self.timer.as_mut().reset(deadline);
                 }
@@ -69,13 +77,21 @@ impl<S> Watched<S> {
 }
 
 impl<S: Read + Unpin> Read for Watched<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
 impl<S: Write + Unpin> Write for Watched<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.judge(context, bytes.len(), written)
     }
@@ -85,7 +101,11 @@ impl<S: Write + Unpin> Write for Watched<S> {
         bytes: &[IoSlice],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
-        self.judge(context, bytes.iter().map(|slice| slice.len()).sum(), written)
+        self.judge(
+            context,
+            bytes.iter().map(|slice| slice.len()).sum(),
+            written,
+        )
     }
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()

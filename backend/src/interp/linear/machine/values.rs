@@ -1,18 +1,20 @@
-//! What a statement defines: loads, products of a workgroup's threads, and operations of each thread.
+//! Values of defining statements: loads, MMA products, and operations of single threads.
 
 use super::super::super::fault::Fault;
 use super::super::memory::At;
 use super::super::nodes;
-use super::Machine;
+use super::LinearMachine;
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::fragment::{self, Fragment, UNIT};
 use gristmill_uop::{Arg, Id, Node, Op, Scalar};
 
-impl Machine<'_> {
-    /// The words of a tile of operands, row by row.
+impl LinearMachine<'_> {
+    /// Loads the words of an operand tile, row by row.
     fn load_tile(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
         let n = &self.g[id];
-        let Arg::Ints(numbers) = &n.arg else { return Err(Fault::Graph("a tile without a stride".into())) };
+        let Arg::Ints(numbers) = &n.arg else {
+            return Err(Fault::Graph("a tile without a stride".into()));
+        };
         let (buffer, unit, stride) = (n.src[0], self.g.unit_bytes(n.src[0]), i64::from(numbers[1]));
         let of = Fragment::of_operands(n.dtype, self.g.scalar(buffer));
         let of = of.ok_or_else(|| Fault::Graph("a tile of what is no operand".into()))?;
@@ -23,12 +25,19 @@ impl Machine<'_> {
             let first = self.index(n.src[1], thread);
             for i in 0..of.rows * words {
                 let at = first + i / words * stride + each * (i % words);
-                out.push(self.places.load(At { buffer, byte: at * unit }, Scalar::U32, thread)?);
+                out.push(self.places.load(
+                    At {
+                        buffer,
+                        byte: at * unit,
+                    },
+                    Scalar::U32,
+                    thread,
+                )?);
             }
         }
         Ok(out)
     }
-    /// What is loaded, lane by lane, of thread after thread.
+    /// Loads the lanes of all threads, thread by thread.
     pub(super) fn load(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
         let n = &self.g[id];
         let (unit, scalar) = (self.g.unit_bytes(n.src[0]), n.dtype.scalar);
@@ -36,13 +45,16 @@ impl Machine<'_> {
         for thread in 0..self.threads {
             let at = self.index(n.src[1], thread) * unit;
             for lane in 0..n.dtype.lanes as i64 {
-                let at = At { buffer: n.src[0], byte: at + lane * scalar.bytes() as i64 };
+                let at = At {
+                    buffer: n.src[0],
+                    byte: at + lane * scalar.bytes() as i64,
+                };
                 out.push(self.places.load(at, scalar, thread)?);
             }
         }
         Ok(out)
     }
-    /// A node's lanes, of thread after thread.
+    /// Computes the lanes of a node, thread by thread.
     pub(super) fn node(&mut self, id: Id) -> Result<Vec<Value>, Fault> {
         let g = self.g;
         let n = &g[id];
@@ -52,16 +64,23 @@ impl Machine<'_> {
         match n.op {
             Op::TileLoad => self.load_tile(id),
             Op::Fold if n.src.len() == 2 => {
-                let own: Vec<Value> = (0..self.threads).map(|t| self.get(n.src[0], t)[0]).collect();
+                let own: Vec<Value> = (0..self.threads)
+                    .map(|t| self.get(n.src[0], t)[0])
+                    .collect();
                 let lane = self.counted.iter().find(|l| l.range == n.src[1]);
-                let lane = lane.ok_or_else(|| Fault::Graph("a fold over a range that is not threads".into()))?;
+                let lane = lane.ok_or_else(|| {
+                    Fault::Graph("a fold over a range that is not threads".into())
+                })?;
                 let lanes = g.int_value(g[lane.range].src[0]);
-                let lanes = lanes.ok_or_else(|| Fault::Graph("threads that cannot be counted".into()))?;
+                let lanes =
+                    lanes.ok_or_else(|| Fault::Graph("threads that cannot be counted".into()))?;
                 nodes::over_threads(n, &own, (lane.stride(), lanes))
             }
             Op::Mma | Op::MmaHalf => self.product(n),
             Op::MmaShared => self.product_of_group(n),
-            op if op.is_elementwise() && !matches!(op, Op::Bitcast | Op::Table | Op::Table4) => self.elementwise(id),
+            op if op.is_elementwise() && !matches!(op, Op::Bitcast | Op::Table | Op::Table4) => {
+                self.elementwise(id)
+            }
             _ => {
                 let types: Vec<Scalar> = n.src.iter().map(|&s| self.g.scalar(s)).collect();
                 let mut out = Vec::with_capacity(self.threads * n.dtype.lanes as usize);
@@ -73,35 +92,56 @@ impl Machine<'_> {
             }
         }
     }
-    /// A product of each warp.
+    /// Computes an MMA for each warp.
     fn product(&self, n: &Node) -> Result<Vec<Value>, Fault> {
         let no_fragment = || Fault::Graph(format!("{:?} of no fragment", n.op));
         let of = Fragment::of_product(n).ok_or_else(no_fragment)?;
-        // Bytes of rows may be without a sign.
-        let rows = if matches!(n.arg, Arg::Int(_)) && n.op == Op::Mma { Scalar::U8 } else { of.operand };
+        // Bytes of rows may be unsigned.
+        let rows = if matches!(n.arg, Arg::Int(_)) && n.op == Op::Mma {
+            Scalar::U8
+        } else {
+            of.operand
+        };
         let mut out = Vec::with_capacity(self.threads * n.dtype.lanes as usize);
         for warp in (0..self.threads).step_by(of.sums.lanes() as usize) {
             let word = |lane: i64, i: i64| self.index(n.src[i as usize], warp + lane as usize);
-            let second = |lane: i64, register: i64, _: i64| word(lane, of.first.registers() + register);
+            let second =
+                |lane: i64, register: i64, _: i64| word(lane, of.first.registers() + register);
             let begin = |lane: i64, i: usize| match n.op {
                 Op::Mma => Value::Int(0),
                 _ => self.get(n.src[of.words()], warp + lane as usize)[i],
             };
-            out.extend(nodes::product(of, [rows, of.operand], |lane, register, _| word(lane, register), second, begin));
+            out.extend(nodes::product(
+                of,
+                [rows, of.operand],
+                |lane, register, _| word(lane, register),
+                second,
+                begin,
+            ));
         }
         Ok(out)
     }
-    /// A product of each group of warps, whose columns lie in memory that they share.
+    /// Computes a warp-group MMA, with columns in shared memory.
     fn product_of_group(&mut self, n: &Node) -> Result<Vec<Value>, Fault> {
         let of = Fragment::of_product(n).filter(|of| of.is_of_group());
         let of = of.ok_or_else(|| Fault::Graph(format!("{:?} of no fragment", n.op)))?;
-        let (count, element) = (n.src.len(), |[unit, at]: [i64; 2]| (unit * UNIT + at) as usize);
+        let (count, element) = (n.src.len(), |[unit, at]: [i64; 2]| {
+            (unit * UNIT + at) as usize
+        });
         let in_memory = Fragment::has_rows_in_memory(n);
         let mut out = Vec::with_capacity(self.threads * n.dtype.lanes as usize);
         for group in (0..self.threads).step_by(of.sums.lanes() as usize) {
-            let columns = self.halves([n.src[count - 3], n.src[count - 2]], of.shared_units(), group)?;
+            let columns = self.halves(
+                [n.src[count - 3], n.src[count - 2]],
+                of.shared_units(),
+                group,
+            )?;
             let units = fragment::units(of.terms, of.rows);
-            let rows = if in_memory { self.halves([n.src[0], n.src[1]], units, group)? } else { vec![] };
+            let rows = if in_memory {
+                self.halves([n.src[0], n.src[1]], units, group)?
+            } else {
+                vec![]
+            };
             let second = |lane: i64, register: i64, _: i64| {
                 let [term, column] = of.second.at(lane, register, 0);
                 let half = |term: i64| columns[element(of.place(term, column))];
@@ -120,15 +160,24 @@ impl Machine<'_> {
         }
         Ok(out)
     }
-    /// The halves of so many units that a group of threads reads from a place on.
-    fn halves(&mut self, [buffer, at]: [Id; 2], units: i64, group: usize) -> Result<Vec<i64>, Fault> {
+    /// Loads the halves of `units` units from an address on, as the group's first thread.
+    fn halves(
+        &mut self,
+        [buffer, at]: [Id; 2],
+        units: i64,
+        group: usize,
+    ) -> Result<Vec<i64>, Fault> {
         let first = self.index(at, group) * self.g.unit_bytes(buffer);
-        let word = |i: i64| At { buffer, byte: first + 4 * i };
+        let word = |i: i64| At {
+            buffer,
+            byte: first + 4 * i,
+        };
         let words = (0..units * UNIT / 2).map(|i| self.places.load(word(i), Scalar::U32, group));
         let halves = words.map(|word| word.map(|w| [w.int() & 0xffff, w.int() >> 16 & 0xffff]));
         Ok(halves.collect::<Result<Vec<_>, Fault>>()?.concat())
     }
-    /// Most of what there is to do: no memory is taken for single threads.
+    /// Computes an elementwise op. It is the most frequent case, so it
+    /// allocates nothing per thread.
     fn elementwise(&self, id: Id) -> Result<Vec<Value>, Fault> {
         let n = &self.g[id];
         let mut slots = [0; 3];
@@ -143,9 +192,14 @@ impl Machine<'_> {
                 for (x, slot) in x.iter_mut().zip(slots) {
                     *x = thread[slot + lane];
                 }
-                // What has no meaning is a division or a shift by such a number.
-                let undefined = || Fault::Operand { op: n.op.name(), value: x[1].int() };
-                out.push(fold::apply(n.op, &x[..slots.len()], n.dtype.scalar).ok_or_else(undefined)?);
+                // Only divisions and shifts are undefined for some second operands.
+                let undefined = || Fault::Operand {
+                    op: n.op.name(),
+                    value: x[1].int(),
+                };
+                out.push(
+                    fold::apply(n.op, &x[..slots.len()], n.dtype.scalar).ok_or_else(undefined)?,
+                );
             }
         }
         Ok(out)
