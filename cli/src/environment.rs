@@ -4,7 +4,7 @@
 pub const VARIABLES: &[(&str, &str)] = &[
     ("GRISTMILL_CACHE", "kernel cache folder [default: gristmill in $XDG_CACHE_HOME or ~/.cache]"),
     ("GRISTMILL_CACHE_LIMIT", "maximum size of that folder in MB [default: 512]"),
-    ("GRISTMILL_MODELS", "model folder [default: gristmill/models in $XDG_DATA_HOME or ~/.local/share]"),
+    ("GRISTMILL_MODELS", "models [default: gristmill/models in $XDG_DATA_HOME or ~/.local/share]"),
     ("GRISTMILL_API_KEY", "API key of `serve`, unless --api-key is given"),
     ("GRISTMILL_PIN", "1 pins each CPU thread to a core"),
     ("CC", "the C compiler of the cpu device [default: cc]"),

@@ -68,18 +68,7 @@ pub fn specs(
     let only = candidates.len() == 1;
     let mut specs = Vec::new();
     for Candidate { model, name, aliases, found } in candidates {
-        let described = model.describe();
-        if let Ok(described) = &described {
-            common.check_layers(described.layers())?;
-        }
-        let file = File {
-            at: Location::for_model(&model),
-            name: name.clone(),
-            common: described.map_or_else(|_| common.clone(), |described| common.over(described.context())),
-            parallel,
-            opened: opened.clone(),
-            kept: Mutex::default(),
-        };
+        let file = File::new(&model, &name, common, parallel, &opened)?;
         let plan = match file.planned(&model) {
             Ok(plan) => Ok(plan),
             // A model that does not fit now may fit later, unless it is the only one.
@@ -237,6 +226,18 @@ fn load_error((failure, too_large): Refusal) -> LoadError {
 }
 
 impl File {
+    fn new(model: &Model, name: &str, common: &Common, parallel: usize, opened: &Opened) -> Result<File> {
+        let common = match model.describe() {
+            Ok(described) => {
+                common.check_layers(described.layers())?;
+                common.over(described.context())
+            }
+            // Planning reports the error.
+            Err(_) => common.clone(),
+        };
+        let (at, name, opened) = (Location::for_model(model), name.to_owned(), opened.clone());
+        Ok(File { at, name, common, parallel, opened, kept: Mutex::default() })
+    }
     fn keep(&self, model: Model) {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
     }

@@ -87,14 +87,7 @@ pub struct ProfileArgs {
 
 pub fn run(options: ProfileArgs) -> Result {
     options.common.check()?;
-    let standard = |path: &&PathBuf| path.as_os_str() == "-";
-    let on_stdout = options.html.iter().chain(&options.trace).filter(standard).count();
-    if on_stdout > 1 {
-        return Err(Failure::usage("--html and --trace cannot both be standard output", "give one of them a file"));
-    }
-    for path in options.html.iter().chain(&options.trace) {
-        output::check(path)?;
-    }
+    let on_stdout = check_outputs(&options)?;
     let model = Model::open(options.model.name())?;
     let (subject, context) = subject(&options, &model)?;
     let opened = options.common.open()?;
@@ -145,6 +138,19 @@ pub fn run(options: ProfileArgs) -> Result {
         output::write(path, &trace::chrome(&recording, &report).to_string())?;
     }
     Ok(())
+}
+
+/// Checks the output files; returns how many of them are standard output.
+fn check_outputs(options: &ProfileArgs) -> Result<usize> {
+    let standard = |path: &&PathBuf| path.as_os_str() == "-";
+    let on_stdout = options.html.iter().chain(&options.trace).filter(standard).count();
+    if on_stdout > 1 {
+        return Err(Failure::usage("--html and --trace cannot both be standard output", "give one of them a file"));
+    }
+    for path in options.html.iter().chain(&options.trace) {
+        output::check(path)?;
+    }
+    Ok(on_stdout)
 }
 
 /// Returns the step to profile, and the context that it needs.
