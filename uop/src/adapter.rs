@@ -55,7 +55,7 @@ pub struct Adapter {
 struct Usual {
     units: usize,
     schedulers: usize,
-    /// Resident threads per unit.
+    /// Resident threads per processor unit.
     threads: usize,
     /// Memory bandwidth, bytes per second.
     bandwidth: f64,

@@ -17,7 +17,7 @@ pub enum Value {
 /// Rounds `v` to odd as f32, so that a further rounding to a half gives the same result
 /// as rounding `v` directly.
 ///
-/// If bits are lost, the last bit is set to odd, so a value near the midpoint of two halves is
+/// If bits are lost, the last bit is set to odd, so a value near the midpoint of two f16 values is
 /// never mistaken for the midpoint. `half::f16::from_f64` and `half::bf16::from_f64` make that
 /// mistake: they ignore the low 32 bits.
 pub fn rounded_to_odd(v: f64) -> f32 {

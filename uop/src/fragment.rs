@@ -1,8 +1,8 @@
 //! MMA fragments: products of small matrices computed by one instruction, described by data.
 //!
-//! Each row gives the shape, the types, the rate per unit, and the mapping of operand elements to
-//! lanes and registers. Lowering, the cost model, the linear level's spec and its interpreter read
-//! these rows; a dialect knows them by name.
+//! Each row gives the shape, the types, the rate per processor unit, and the mapping of operand
+//! elements to lanes and registers. Lowering, the cost model, the linear level's spec and its
+//! interpreter read these rows; a dialect knows them by name.
 
 use crate::{Arg, DType, Node, Op, Scalar};
 
@@ -108,7 +108,7 @@ pub struct Fragment {
     pub operand: Scalar,
     /// Element type of the sums.
     pub sum: Scalar,
-    /// Operations per unit and cycle; a multiply-add counts as two.
+    /// Operations per processor unit and cycle; a multiply-add counts as two.
     pub rate: f64,
     /// Layout of the first operand, `rows × terms`.
     pub first: OperandLayout,

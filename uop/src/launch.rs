@@ -27,8 +27,8 @@ const DEPENDENTS: [(Dependents, &str); 3] = [
 /// How a launch is run. Every plan is legal for every launch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct LaunchPlan {
-    /// Minimum number of resident workgroups per unit. It bounds the registers per thread; without
-    /// a bound, the device's compiler allocates too few to overlap loads.
+    /// Minimum number of resident workgroups per processor unit. It bounds the registers per
+    /// thread; without a bound, the device's compiler allocates too few to overlap loads.
     pub resident: i64,
     /// 32-bit registers per thread for words in flight from several loop iterations. Doubled for a
     /// workgroup that has a unit to itself.
@@ -45,8 +45,8 @@ pub struct LaunchPlan {
     pub ahead: i64,
     /// Point at which dependent kernels may start.
     pub dependents: Dependents,
-    /// Percentage of a unit's memory to reserve as shared memory, the rest being L1 cache; `None`
-    /// leaves it to the driver.
+    /// Percentage of a processor unit's memory to reserve as shared memory, the rest being L1
+    /// cache; `None` leaves it to the driver.
     pub shared: Option<i64>,
 }
 

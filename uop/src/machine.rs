@@ -23,7 +23,7 @@ pub struct Machine {
     pub kind: MachineKind,
     /// NVIDIA architecture version, 90 for sm_90; `None` for other machines.
     pub sm: Option<u32>,
-    /// Units that run workgroups concurrently: cores, multiprocessors, compute units.
+    /// Processor units, which run workgroups concurrently: cores, multiprocessors, compute units.
     pub units: usize,
     /// f32 lanes per vector register of a CPU; 1 for a GPU, where threads are the lanes.
     pub lanes: usize,
@@ -33,18 +33,20 @@ pub struct Machine {
     /// Largest subgroup size, if a kernel may run with subgroups of several sizes. Threads grouped
     /// by multiples of it form whole subgroups.
     pub widest: i64,
-    /// Schedulers per GPU unit, each of which issues an instruction of a subgroup every cycle;
-    /// 1 for a CPU.
+    /// Schedulers per processor unit of a GPU, each of which issues an instruction of a subgroup
+    /// every cycle; 1 for a CPU.
     pub schedulers: usize,
-    /// Resident threads per unit, over all workgroups.
+    /// Resident threads per processor unit, over all workgroups.
     pub threads_per_unit: usize,
-    /// Vector registers of a CPU; 32-bit registers of a GPU unit, shared by its threads.
+    /// Vector registers of a CPU; 32-bit registers of a GPU's processor unit, shared by its
+    /// threads.
     pub registers: usize,
-    /// Shared memory per GPU unit, or the part of a core's cache that stages should fit in, bytes.
+    /// Shared memory per processor unit of a GPU, or the part of a core's cache that stages should
+    /// fit in, bytes.
     pub shared_per_unit: usize,
     /// Largest part of it for one workgroup, bytes.
     pub shared_per_workgroup: usize,
-    /// Size of the cache shared by all units, bytes.
+    /// Size of the cache shared by all processor units (last level), bytes.
     pub cache: usize,
     /// Size of the narrowest load or store, bytes, at a multiple of its size: 1, or 2 or 4 for GPUs
     /// that address only words.
@@ -94,13 +96,13 @@ pub struct Machine {
     pub fragments: &'static [Fragment],
     /// Memory bandwidth of the whole machine, bytes/s.
     pub bandwidth: f64,
-    /// Seconds that a unit loses when it continues reading at another address.
+    /// Seconds that a processor unit loses when it continues reading at another address.
     pub jump: f64,
     /// Bandwidth of the cache from which workgroups re-read activations, whole machine, bytes/s.
     pub cache_bandwidth: f64,
     /// f32 operations per second of the whole machine.
     pub operations: f64,
-    /// f32 operations per unit and cycle, to compare with [`Fragment::rate`].
+    /// f32 operations per processor unit and cycle, to compare with [`Fragment::rate`].
     pub rate: f64,
     /// Seconds per additional dependent launch.
     pub launch: f64,

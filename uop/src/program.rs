@@ -74,9 +74,9 @@ pub struct When {
     /// that it reads predates this step; if false, nest 1 reloads the rows written by this
     /// step, after the wait.
     pub prologue: Option<Id>,
-    /// Each workgroup requests more than half of a unit's shared memory, so that two never share a
-    /// unit. Two on one unit, with other units idle, take twice the time: GLM at context depth
-    /// 4,096 did 384 tokens per second with two, 477 with one (docs/experiments/043).
+    /// Each workgroup requests more than half of a processor unit's shared memory, so that two
+    /// never share a unit. Two on one unit, with other units idle, take twice the time: GLM at
+    /// context depth 4,096 did 384 tokens per second with two, 477 with one (docs/experiments/043).
     pub exclusive: bool,
 }
 

@@ -245,7 +245,7 @@ pub struct Target {
     pub reuse: bool,
     /// Whether rows of packed weights are interleaved in memory on a CPU.
     pub interleave: bool,
-    /// Whether more GPU threads share a sum if there are too few rows for all units.
+    /// Whether more GPU threads share a sum if there are too few rows for all processor units.
     pub grouping: bool,
     /// Whether scatter-add writes to the indexed rows instead of finding them by comparison,
     /// if that is cheaper.
@@ -274,8 +274,8 @@ pub struct Target {
 /// Subgroups per scheduler in a GPU workgroup, so that one computes while another waits. Gives 256
 /// threads on an H200; chosen with GLM.
 const OF_A_SCHEDULER: usize = 2;
-/// Workgroups per unit for which registers are planned. Gives 128 registers per thread on an
-/// H200; chosen with GLM.
+/// Workgroups per processor unit for which registers are planned. Gives 128 registers per thread on
+/// an H200; chosen with GLM.
 const RESIDENT: usize = 2;
 /// Registers addressable per thread (256 on RDNA 3 and Xe2; NVIDIA's 255 exceed the share of
 /// two workgroups per multiprocessor).
@@ -354,7 +354,7 @@ impl Target {
         let subgroups = self.threads as i64 * self.resident() / (m.subgroup * m.schedulers as i64);
         (clocks / subgroups.max(1) as f64) as usize
     }
-    /// Resident workgroups per unit, by the registers planned per thread.
+    /// Resident workgroups per processor unit, by the registers planned per thread.
     pub fn resident(&self) -> i64 {
         match self.machine.kind {
             MachineKind::Cpu => OF_A_CORE,

@@ -1,6 +1,6 @@
-//! Tests of integer products. Every rule of `rules::dot` fires in a case of the same name, and both
-//! sides agree on random bytes. Lifted words agree with the expression of each byte, and all rules
-//! together turn a whole contraction into `DOT4`.
+//! Tests of the int8 dot-product rules (`rules::dot`) and of lane lifting (`rules::lift`). Each
+//! rule fires in a case of the same name, and both sides agree on random bytes. Lifted words agree
+//! with the expression of each byte, and all rules together turn a contraction into `DOT4`.
 
 mod common;
 

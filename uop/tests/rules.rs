@@ -1,5 +1,5 @@
-//! Every always-on rule fires in a case of the same name, and both sides have the same value; so do
-//! random index expressions before and after the rules.
+//! Tests of the always-on rewrite rules: each fires in a case of the same name and preserves the
+//! value. Random index expressions keep their value under all rules together.
 
 mod common;
 
@@ -747,7 +747,7 @@ fn long_sums_stay_small() {
 #[test]
 fn floats_beside_the_middle_of_two_halves_are_rounded_to_the_nearer() {
     let stored = |v: f64, s| Value::Float(v).stored_as(s).float();
-    // A midpoint with an even lower neighbour, and the step between halves.
+    // A midpoint with an even lower neighbour, and the spacing of f16 values.
     for (scalar, below, step) in [
         (Scalar::BF16, 0.875, 1.0 / 256.0),
         (Scalar::F16, 0.875, 1.0 / 2048.0),

@@ -1,4 +1,4 @@
-//! Round trips of the text form, and a check that no text makes the parser panic.
+//! Round trips of the IR's text form, and a check that no text makes the parser panic.
 
 mod common;
 

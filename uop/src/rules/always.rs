@@ -54,7 +54,8 @@ fn with_dims_of(g: &mut Graph, node: &Node, id: Id) -> Id {
     }
 }
 
-/// Counts an application of an integer product rule. These are numbered after the always-on rules.
+/// Counts an application of an int8 dot-product rule. These rules are numbered after the always-on
+/// rules.
 pub(super) fn count_dot(g: &mut Graph, number: usize, node: &Node, result: Id) {
     let number = ALWAYS.iter().map(|t| t.len()).sum::<usize>() + number;
     count(g, number);

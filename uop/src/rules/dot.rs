@@ -1,4 +1,5 @@
-//! Rules that turn a contraction of packed numbers with integers into integer dot products.
+//! Rules that turn a contraction of a packed weight with int8 activations into integer dot
+//! products.
 //!
 //! They reassociate sums and products of floats, so they are not always-on: [`derive`] applies them
 //! where the compiler has chosen that form.
