@@ -452,7 +452,7 @@ impl<'a> Expressions<'a> {
             (_, None) => unprintable(self.g, id),
         }
     }
-    /// Renders two bytes of a word as scaled halves.
+    /// Renders two bytes of a word as scaled f16 values.
     fn scaled_pair(&self, id: Id, s: &[String]) -> String {
         let Arg::Ints(numbers) = &self.g[id].arg else {
             unprintable(self.g, id)
@@ -473,7 +473,7 @@ impl<'a> Expressions<'a> {
             s.join(", ")
         )
     }
-    /// Renders the sum or maximum over a vector's lanes, for halves in f32.
+    /// Renders the sum or maximum over a vector's lanes; 16-bit floats are reduced in f32.
     fn fold(&self, id: Id, x: &str) -> String {
         let n = &self.g[id];
         let (d, from) = (n.dtype, self.g[n.src[0]].dtype);

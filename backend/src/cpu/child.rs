@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum bytes kept of a program's output; compiler errors about vector types can be megabytes.
 pub const MESSAGE_BYTES: usize = 8 << 10;
-/// Slice in which a timeout is counted. A period with all processes stopped (Ctrl-Z, suspend)
-/// counts as one slice.
+/// Granularity of timeouts. A period with all processes stopped (Ctrl-Z, suspend) counts as one
+/// slice.
 const WAIT_SLICE: Duration = Duration::from_secs(1);
 /// Time to read the pipes of a program that has ended. They stay open longer only if a process
 /// left behind holds them.

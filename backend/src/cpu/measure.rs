@@ -1,7 +1,7 @@
 //! Measures a CPU's costs with a pinned team.
 //!
-//! Without pinning, the system may put two workers on one core, where they read half as much for as
-//! long as they stay.
+//! Without pinning, the system may run two workers on one core, which halves their bandwidth until
+//! one migrates.
 
 use super::memory::Map;
 use super::team::{Team, Worker};
@@ -123,7 +123,7 @@ pub fn bandwidth(team: &Team, all: &[&[u64]], passes: Passes) -> Result<f64, Err
     Ok(all.iter().map(|words| size_of_val(*words)).sum::<usize>() as f64 / best)
 }
 
-/// Streams that a thread reads in turn: a single one keeps too few cache lines in flight.
+/// Streams that a thread reads alternately: a single one keeps too few cache lines in flight.
 const STREAMS: usize = 4;
 
 /// Sums all complete groups of 16 words.

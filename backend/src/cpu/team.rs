@@ -417,8 +417,8 @@ impl Team {
 
     /// Runs `job` once on each worker, with `scratch` bytes each, and returns when all have ended.
     ///
-    /// Calls from several threads and teams are served in turn. A job must not call `run` of any
-    /// team, which would wait for the job's own cores. A job that panics aborts the process.
+    /// Calls from several threads and teams are serialised. A job must not call `run` of any team,
+    /// which would wait for the job's own cores. A job that panics aborts the process.
     pub fn run(&self, scratch: usize, job: &(dyn Fn(&Worker) + Sync)) -> Result<(), Error> {
         let _turn = self.turns.take(1);
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);

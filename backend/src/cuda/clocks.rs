@@ -59,7 +59,7 @@ impl Clocks {
 
     /// Runs the step with these workgroup counts.
     ///
-    /// Returns for each kernel the seconds from its turn to its successor's turn; they sum to the
+    /// Returns for each kernel the seconds from its start to its successor's start; they sum to the
     /// step's time. After an error, work may still be running until the stream has been waited for.
     pub fn run(
         &mut self,

@@ -1,6 +1,6 @@
 //! Pure parts of building a step: the layout of its variables and the launched workgroup counts.
 
-/// Layout of a step's variables on the device; equal lists of variables share a place.
+/// Layout of a step's variables on the device; equal lists of variables share an offset.
 #[derive(Default)]
 pub struct Regions {
     /// Variable of each eight bytes.

@@ -64,8 +64,8 @@ pub(super) enum InstrKind {
 
 /// A typed instruction of a loop.
 ///
-/// `dtype` is the type of its result. `safe` means that bounds prove an integer result to fit it
-/// and the operands to be valid.
+/// `dtype` is the type of its result. `safe` means that bounds prove that an integer result fits
+/// `dtype` and that the operands are valid.
 #[derive(Clone, Debug)]
 pub(super) struct Instr {
     pub kind: InstrKind,

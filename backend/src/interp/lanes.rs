@@ -1,5 +1,5 @@
-//! The register file: each register is a strip of lanes, so that one
-//! dispatch processes many elements.
+//! Register file of the interpreter: each register is a strip of lanes, so that one dispatch
+//! processes many elements.
 
 use super::code::{Bank, Reg};
 

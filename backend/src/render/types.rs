@@ -39,7 +39,7 @@ pub fn type_of(d: DType) -> String {
     }
 }
 
-/// Renders a sum; halves are added in f32 and rounded.
+/// Renders a sum; 16-bit floats are added in f32 and rounded.
 pub fn sum(d: DType, a: &str, b: &str) -> String {
     let wide = DType {
         scalar: if d.scalar.is_half() {

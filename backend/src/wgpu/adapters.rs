@@ -15,7 +15,7 @@ pub const WANTED: Features = COOPERATIVE
     .union(Features::SHADER_INT64)
     .union(Features::TIMESTAMP_QUERY)
     .union(Features::PIPELINE_CACHE);
-/// Features that cooperative matrices of halves require.
+/// Features that f16 cooperative matrices require.
 pub const COOPERATIVE: Features = Features::EXPERIMENTAL_COOPERATIVE_MATRIX
     .union(Features::SHADER_F16)
     .union(Features::SUBGROUP);
@@ -143,7 +143,8 @@ pub fn find(number: usize, name: Option<&str>) -> Result<(usize, Adapter), Error
     })
 }
 
-/// Returns the side of the square matrices of halves, with f32 sums, that subgroups multiply.
+/// Returns the side of the square f16 cooperative matrices with f32 accumulators; `None` without
+/// them.
 fn cooperative(adapter: &Adapter) -> Option<i64> {
     let all = adapter.cooperative_matrix_properties();
     let has = |side: u32| {

@@ -1,4 +1,4 @@
-//! CUDA without a GPU: behaviour of the backend when a driver call fails.
+//! Tests of the CUDA backend on a fake driver, without a GPU: behaviour when a driver call fails.
 #![cfg(target_os = "linux")]
 
 mod fake;
@@ -11,7 +11,7 @@ use fake::{Fake, LAUNCH_FAILED, SYSTEM};
 use gristmill_runtime::Error;
 use step::{Attempts, Place, RIGHT, life};
 
-/// Functions that may fail without an error for the caller.
+/// Driver functions whose failure need not reach the caller as an error.
 const FORGIVEN: &[&str] = &[
     // During destruction: retried, or the result is irrelevant.
     "cuCtxGetCurrent",

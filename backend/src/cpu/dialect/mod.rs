@@ -258,7 +258,7 @@ impl Writer<'_> {
             s => panic!("C for a CPU has no text for {s:?}"),
         }
     }
-    /// Writes the prefetch of a tile's lines for one turn, into the L2 cache.
+    /// Writes the prefetch of a tile's lines for one value of `turn`, into the L2 cache.
     fn tile(&mut self, tile: &TilePrefetch) {
         let turn = tile.turn.iter().fold("0".to_string(), |turn, &r| {
             format!(

@@ -483,8 +483,8 @@ impl<'a> LinearMachine<'a> {
             .filter(|&thread| when.is_none_or(|when| self.index(when, thread) != 0))
             .collect()
     }
-    /// Adds to memory, thread by thread. It is a fault if non-atomic additions of two
-    /// threads share a place.
+    /// Adds to memory, thread by thread. It is a fault if two threads add to the same element
+    /// without atomics.
     fn add(&mut self, a: &Addition) -> Result<(), Fault> {
         let (scalar, unit) = (self.g.scalar(a.buffer), self.g.unit_bytes(a.buffer));
         let mut changed = HashMap::new();

@@ -115,7 +115,7 @@ fn entries(table: &[i32], indices: &[Value], scalar: Scalar) -> Result<Vec<Value
         .collect())
 }
 
-/// Computes two bytes of a word as scaled halves.
+/// Computes two bytes of a word as scaled f16 values.
 fn scaled_pair(n: &Node, src: &[&[Value]]) -> Option<Vec<Value>> {
     let Arg::Ints(numbers) = &n.arg else {
         return None;

@@ -1,4 +1,4 @@
-//! Race detection in a stage in shared memory.
+//! Race detector of the linear interpreter for stages, which are buffers in shared memory.
 //!
 //! For each byte it tracks the writer and readers since the last barrier, and copies in
 //! flight. Other threads may access a written byte only after a barrier, and no thread before

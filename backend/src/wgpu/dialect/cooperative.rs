@@ -1,6 +1,6 @@
 //! Cooperative matrices of a subgroup in WGSL.
 //!
-//! Only arrays of halves are loaded as matrices (`Memories`), since in Metal a matrix has the same
+//! Only f16 arrays are loaded as matrices (`Memories`), since in Metal a matrix has the same
 //! element type as the memory that it is loaded from.
 
 use super::expression::WgslExpressions;
@@ -78,7 +78,8 @@ pub fn write(
     format!("coopStoreT({}, &{place}, {stride}u);", t.name(sums))
 }
 
-/// Renders two bytes of a word, plus a zero, times a factor, plus an optional term, as halves.
+/// Renders two bytes of a word, plus a zero, times a factor, plus an optional term, as two f16
+/// values.
 ///
 /// A byte in the low mantissa bits of the float 2^23 makes 2^23 + byte.
 pub fn scaled_pair(t: &WgslExpressions, id: Id) -> String {
@@ -111,7 +112,7 @@ pub fn scaled_pair(t: &WgslExpressions, id: Id) -> String {
     )
 }
 
-/// Renders stores of adjacent values to an array of halves, each one half or the two of a word.
+/// Renders stores of adjacent values to an f16 array, each of one value or of a word's two.
 pub fn writes(
     t: &WgslExpressions,
     memories: &Memories,

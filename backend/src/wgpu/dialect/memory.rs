@@ -28,7 +28,7 @@ impl Memory {
             _ => format!("{}_at({element})", self.name),
         }
     }
-    /// Returns the number type if cooperative matrices are loaded from or stored to it.
+    /// Returns the element type if cooperative matrices access the array.
     pub fn matrix(&self) -> Option<Scalar> {
         match self.element {
             Element::Number(of) | Element::Pair(of) => Some(of),

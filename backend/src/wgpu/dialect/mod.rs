@@ -4,9 +4,9 @@
 //! words only, the subgroup size).
 //!
 //! Buffers are arrays of words at bindings 0, 1, …, in the order of `Program::params`. The
-//! variables, each an i32, follow in a uniform buffer. A buffer that the kernel writes in bytes or
-//! halves is an array of atomic words. A buffer beyond the binding limit has further bindings after
-//! the variables; constant tables come last. The workgroup's index is `x + GROUPS_X·y` of the grid.
+//! variables, each an i32, follow in a uniform buffer. A buffer with 8-bit or 16-bit writes is an
+//! array of atomic words. A buffer beyond the binding limit has further bindings after the
+//! variables; constant tables come last. The workgroup's index is `x + GROUPS_X·y` of the grid.
 
 mod cooperative;
 mod expression;
