@@ -168,7 +168,8 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
     let mut indices = Indices::default();
     let (mut main_ops, mut main_cached, mut jumps) = (0.0, 0.0, 0.0);
     let resident = occupancy::resident_of(g, nests, target);
-    // With one workgroup per unit, memory and arithmetic time add up; with several, they overlap.
+    // With one workgroup per processor unit, memory and arithmetic time add up; with several, they
+    // overlap.
     let both = |ops: f64, cached: f64| {
         if resident == 1 {
             ops + cached

@@ -52,7 +52,7 @@ fn sizes(g: &Graph, groups: &[Id], launch: &Launch, target: &Target) -> Vec<Body
     }
     let of = |(&groups, body): (&Id, &Body)| {
         let count = typical(g, groups).max(1.0);
-        // With fewer workgroups than units, each workgroup has a unit to itself.
+        // With fewer workgroups than processor units, each workgroup has a unit to itself.
         BodySize {
             groups,
             seconds: body.seconds * count.min(target.machine.units as f64) / count,

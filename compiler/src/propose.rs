@@ -46,7 +46,7 @@ pub fn first(g: &Graph, nests: &[Id], around: &ProposalContext) -> Workgroup {
 }
 
 /// A workgroup half as large as the heuristic's, for a single-token contraction with too few
-/// workgroups to give each unit more than one.
+/// workgroups to give each processor unit more than one.
 pub fn smaller(g: &Graph, nests: &[Id], around: &ProposalContext) -> Option<Workgroup> {
     let asked_for = around.hint.is_some_and(|h| h.globals > 0)
         || around.derived.staged.contains_key(&around.node);
@@ -57,8 +57,8 @@ pub fn smaller(g: &Graph, nests: &[Id], around: &ProposalContext) -> Option<Work
     contraction::smaller(g, nests, &axes(g, nests), found.packed.as_ref()?, around)
 }
 
-/// Candidate workgroups of these nests, the heuristic's first; only that one unless `all` are
-/// wanted, which takes time.
+/// Candidate workgroups of these nests, the heuristic's first; only that one unless `all` is set,
+/// which takes longer.
 pub fn workgroup(
     g: &Graph,
     nests: &[Id],

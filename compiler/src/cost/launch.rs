@@ -12,7 +12,7 @@ use gristmill_uop::target::Target;
 pub struct Waiting {
     /// Seconds of the launch by bytes and operations.
     pub seconds: f64,
-    /// Workgroups that each unit runs in total.
+    /// Workgroups that each processor unit runs in total.
     pub workgroups_per_unit: f64,
     /// Shared memory of a workgroup in bytes.
     pub scratch: usize,

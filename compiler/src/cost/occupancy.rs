@@ -104,9 +104,9 @@ fn copies(g: &Graph, nest: Id, of: impl Fn(Id) -> bool) -> i64 {
 }
 
 /// Upper bound of the words that a thread loads in one step of products with dequantised rows: a
-/// group of terms for each row, and halves of one column for every two that it sums. Columns shared
-/// by products count once (`lower/mma/f16.rs`). In products of several warps the columns are in
-/// shared memory, but those run one workgroup per unit.
+/// group of terms for each row, and 16-bit floats of one column for every two that it sums. Columns
+/// shared by products count once (`lower/mma/f16.rs`). In products of several warps the columns are
+/// in shared memory, but those run one workgroup per unit.
 fn words_of_step(g: &Graph, nest: Id, sums: &[MmaSum]) -> i64 {
     let of = |x: Id| copies(g, nest, |r| g.free_ranges(x).contains(&r));
     let bytes = |x: Id| match g[x].arg {

@@ -4,8 +4,8 @@
 //! A tile has no scales, so no work remains per group of 32 terms: the weight is dequantised with
 //! its scales once for all tokens of a workgroup.
 //!
-//! Activations in bf16 are materialised, because a tile is loaded from equidistant rows. So are
-//! gathered rows, and so is the sum, since its readers are vectorised.
+//! Materialised: bf16 activations and gathered rows, because a tile is loaded from equidistant
+//! rows, and the sum, because its readers are vectorised.
 //!
 //! Contractions of a weight stored as bf16 take the same form.
 

@@ -5,8 +5,8 @@
 //! as a whole. A weight is dequantised into a stage, a K tile of a workgroup's rows at a time, and
 //! the dequantising and multiplying nests share the loop over K.
 //!
-//! Activations are materialised row by row, because a fragment is loaded from equidistant rows. So
-//! are gathered rows and the sum, which is stored as whole fragments.
+//! Materialised, row by row: activations and gathered rows, because a fragment is loaded from
+//! equidistant rows, and the sum, which is stored as whole fragments.
 
 use super::bf16::Bf16Product;
 use super::f16_mma::shifted;

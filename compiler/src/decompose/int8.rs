@@ -1,13 +1,13 @@
 //! Rewrites contractions of packed weights into int8 or MMA form.
 //!
 //! For the integer form, each weight gets a layout, and activations are quantised to int8. The
-//! quantised activations are ordinary nodes, called *planes*: values `q` and scales `d`
+//! quantised activations are ordinary nodes, one for each component: values `q`, scales `d`
 //! (`uop/src/rows.rs`), and `s`, sums of `q` over groups with common weight scales, times the
 //! weight's zero point if all codes have the same one.
 //!
-//! Contractions of such planes with other int8 rows, as in attention over an int8 KV
-//! cache, take the same form. Their zero point is explicit where the byte dot product
-//! needs an unsigned operand.
+//! Contractions of quantised activations with other int8 rows, as in attention over an int8 KV
+//! cache, take the same form. Their zero point is explicit where the byte dot product needs an
+//! unsigned operand.
 //!
 //! The rewritten contraction is of `float(q)·d`. Rules (`uop/src/rules/dot.rs`), which are
 //! applied once the ranges of the contraction are known (`kernel/rangeify.rs`), turn it into
@@ -63,12 +63,13 @@ pub struct Derived {
     pub across: Vec<Id>,
     /// Terms of a bf16 tile, if the machine has one.
     pub tiles: Option<i64>,
-    /// Planes: materialised nodes, with the number of elements along a row that belong together.
+    /// Components of quantised activations: materialised nodes, with the number of elements along a
+    /// row that belong together.
     pub planes: FxHashMap<Id, i64>,
     /// Whether the zero point is subtracted from weight codes
     /// before multiplication (`Machine::signed_codes`).
     pub signed_codes: bool,
-    /// Whether planes are stored group by group, as adjacent threads read them.
+    /// Whether quantised activations are stored group by group, as adjacent threads read them.
     pub by_groups: bool,
 }
 
@@ -151,8 +152,8 @@ fn below(g: &Graph, id: Id) -> Option<Id> {
     (same && g.int_value(*last).is_some()).then_some(from)
 }
 
-/// Returns the layout of each packed slot: interleaved rows for CPU vectors,
-/// planes for GPU threads.
+/// Returns the layout of each packed slot: interleaved rows for CPU vectors, one plane per
+/// component for GPU threads.
 ///
 /// Only slots with whole lanes and groups, and with no use that reads across rows, are included.
 pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layouts {
@@ -482,8 +483,8 @@ pub fn rename(hints: &mut FxHashMap<Id, Hint>, map: &FxHashMap<Id, Id>) {
         .collect();
 }
 
-/// Sums of `q` over groups, times `zero`, as a plane: the zero point's contribution is read instead
-/// of recomputed for every row.
+/// Sums of `q` over groups, times `zero`, as a materialised node: the zero point's contribution is
+/// read instead of recomputed for every row.
 fn group_sums(
     g: &mut Graph,
     derived: &mut Derived,

@@ -108,7 +108,8 @@ pub fn sized(
 }
 
 impl Signature {
-    /// Places the stages again if lowering has replaced some by smaller ones.
+    /// Reassigns the offsets of stages after lowering, which may have replaced some by smaller
+    /// ones.
     pub(super) fn place_stages(&mut self, g: &Graph, bodies: &[Code]) {
         let locals: Vec<Vec<Id>> = bodies.iter().map(|b| b.locals.clone()).collect();
         if locals
@@ -141,8 +142,8 @@ impl Signature {
                 .for_each(|count| *count = expression_in_words(g, *count));
         }
     }
-    /// Places the buffers that lowering has added next to the stages of their body. These are ring
-    /// buffers of the software pipeline, and stages of cross-thread reductions.
+    /// Assigns offsets to the buffers that lowering has added, next to the stages of their body.
+    /// These are ring buffers of the software pipeline, and stages of cross-thread reductions.
     pub(super) fn add_rings(&mut self, g: &Graph, code: &KernelCode, target: &Target) {
         let locals: Vec<Vec<Id>> = code.bodies.iter().map(|b| b.locals.clone()).collect();
         let bytes = place(g, &locals, &mut self.scratch);
@@ -151,8 +152,8 @@ impl Signature {
             self.place_by_access(g, code, &locals);
         }
     }
-    /// Places all stages again by class: stages written in parts of words, then stages of whole
-    /// words, then stages with matrix accesses.
+    /// Reassigns the offsets of all stages by class: stages written in parts of words, then stages
+    /// of whole words, then stages with matrix accesses.
     ///
     /// If this order takes more memory than before, because bodies with different stages share
     /// addresses, stages of the first two classes are placed together.
@@ -283,7 +284,7 @@ fn scratch(g: &Graph, bodies: &[Vec<Id>]) -> (Vec<(Id, usize)>, usize) {
     (placed, bytes)
 }
 
-/// Places the buffers that have no offset yet and returns the total bytes. A buffer starts at a
+/// Assigns an offset to each buffer without one and returns the total bytes. A buffer starts at a
 /// cache line, or at the alignment of its swizzle.
 ///
 /// It overlaps no buffer that occurs with it in any body: buffers of equal number and size are one

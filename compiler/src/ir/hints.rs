@@ -1,5 +1,5 @@
-//! Requests of a decomposition to the scheduler: workgroup shape, fused nodes and stages of a
-//! node that it created.
+//! Requests of a decomposition to the scheduler: workgroup shape, fused nodes and stages
+//! (workgroup-local buffers) of a node that it created.
 
 use gristmill_uop::{Id, RangeKind};
 

@@ -33,7 +33,7 @@ pub struct Expander<'a> {
     /// The shared loop, once created.
     pub shared: Option<Id>,
     derived: &'a Derived,
-    /// Reads of planes: kernel-level value to node and indices.
+    /// Reads of quantised activations: kernel-level value to node and indices.
     reads: FxHashMap<Id, (Id, Indices)>,
     memo: FxHashMap<(Id, Indices), Id>,
 }
@@ -148,8 +148,8 @@ impl<'a> Expander<'a> {
         };
         rules::dot::derive(g, sum, &on)
     }
-    /// Replaces sums of activations over the ranges `of_group` in `sum` by reads of their
-    /// precomputed plane, factors included.
+    /// Replaces sums of activations over the ranges `of_group` in `sum` by reads of the precomputed
+    /// group sums, factors included.
     fn sums_as_planes(&mut self, g: &mut Graph, sum: Id, of_group: &[Id], dot: &Dot) -> Id {
         let mut map = FxHashMap::default();
         for id in g.toposort(&[sum]) {
@@ -392,7 +392,7 @@ impl<'a> Expander<'a> {
     }
 }
 
-/// The index in a plane of group sums, for the group of `size` elements that `at` lies in.
+/// The index into precomputed group sums, for the group of `size` elements that contains `at`.
 fn group_of(g: &mut Graph, mut at: Indices, of_group: &[Id], size: i64) -> Indices {
     let zero = g.int(0);
     let mut first = FxHashMap::from_iter(of_group.iter().map(|&r| (r, zero)));

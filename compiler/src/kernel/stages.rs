@@ -1,5 +1,6 @@
-//! How fused nodes are read: computed in place, or from a stage, a region kept by the workgroup. A
-//! default rule decides this and the row layout of stages; a plan may override it.
+//! Decides how fused nodes are read: computed in place, or from a stage, a workgroup-local buffer
+//! (GPU shared memory, or a CPU worker's scratch). A default rule decides this and the row layout
+//! of stages; a plan may override it.
 
 use super::draft::{Destination, Draft, Illegal, Placeholders, Span, Surroundings};
 use super::draft::{closed_ranges, enclosing, nests_for, ranges_of};

@@ -1,4 +1,4 @@
-//! Maps a nest that sums products of halves to warps, in the layout of its MMA fragment
+//! Maps a nest that sums products of 16-bit floats to warps, in the layout of its MMA fragment
 //! (`lower/mma/f16.rs`).
 //!
 //! A plan gives the tile sizes. The rows of a lane are neighbours; where they are contiguous, one

@@ -48,7 +48,7 @@ pub struct Launched<'a> {
     pub target: &'a Target,
 }
 
-/// Candidate launch plans, the heuristic's first; only that one unless `all` are wanted.
+/// Candidate launch plans, the heuristic's first; only that one unless `all` is set.
 pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
     let (pressure, target) = (
         Pressure::for_bodies(of.g, of.bodies, of.target.threads as i64),

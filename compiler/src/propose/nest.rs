@@ -20,7 +20,7 @@ pub struct ThreadNest {
 }
 
 impl ThreadNest {
-    /// Candidate mappings, the heuristic's first; only that one unless `all` are wanted.
+    /// Candidate mappings, the heuristic's first; only that one unless `all` is set.
     pub fn proposals(&self, g: &Graph, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
         let without = || threads(g, &Nest::from_store(g, self.fused), target, all);
         if let Some(first) = self.accumulators.map(NestPlan::Accumulators) {

@@ -27,7 +27,7 @@ const CHUNK_ELEMENTS: i64 = 64;
 const CHUNK_ELEMENTS_OF_DATA: i64 = 16;
 
 /// Candidate workgroups with enough of them for the machine and the last axes inside; only the
-/// heuristic's unless `all` are wanted. `own` are the axes of a contraction's factors.
+/// heuristic's unless `all` is set. `own` are the axes of a contraction's factors.
 pub fn plain(
     g: &Graph,
     of: Uncut,

@@ -34,7 +34,7 @@ const MOST_ACCUMULATORS: i64 = 32;
 const ELEMENTS_OF_NEIGHBOURS: i64 = 16;
 
 /// Candidate mappings of a nest with fused reduction loops, the heuristic's first; only that one
-/// unless `all` are wanted.
+/// unless `all` is set.
 pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
     if nest.closed.iter().any(|&r| is(g, r, RangeKind::Vector)) {
         return counted(g, nest, target.threads as i64);

@@ -40,7 +40,8 @@ fn values(node: &Node) -> usize {
     }
 }
 
-/// Candidates below `roots`. The roots are forced; planes and nodes with a hint are included.
+/// Candidates below `roots`. The roots are forced; quantised activations and nodes with a hint are
+/// included.
 pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Derived) -> Candidates {
     // Integer contractions read sums of activations without naming them as sources.
     let mut all: Vec<Id> = derived

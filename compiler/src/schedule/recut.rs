@@ -122,7 +122,7 @@ impl<'a> Recut<'a> {
     pub fn target(&self) -> &Target {
         self.context.target
     }
-    /// Possible shapes of a kernel, its current shape first; only that one unless `all` are wanted.
+    /// Possible shapes of a kernel, its current shape first; only that one unless `all` is set.
     pub fn proposals(
         &self,
         g: &Graph,

@@ -163,7 +163,7 @@ impl TilingSelection<'_> {
         }
     }
     /// The legal shapes of kernel `i`. Shapes are only tried if the kernel's cost floor allows a
-    /// sufficient saving, unless `all` are wanted.
+    /// sufficient saving, unless `all` is set.
     fn options(
         &self,
         g: &Graph,

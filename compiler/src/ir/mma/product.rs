@@ -1,10 +1,10 @@
 //! Recognises a nest that is one sum of half-precision products over whole tiles, which warps can
 //! multiply (`map/fragment_tiling.rs`).
 //!
-//! One operand depends on the output *rows*, the other on the output *columns*. Column
-//! values are halves, or f32 values split into two parts (`decompose/f16_split.rs`), over
-//! which the sum then runs as well. A tile is as high and as wide as the machine's fragment;
-//! two parts take two columns.
+//! One operand depends on the output *rows*, the other on the output *columns*. Column values are
+//! f16, bf16, or f32 values split into two parts (`decompose/f16_split.rs`), over which the sum
+//! then runs as well. A tile is as high and as wide as the machine's fragment; two parts take two
+//! columns.
 
 use crate::ir::mma::fragment::{MmaSum, along, enough};
 use crate::ir::nest::Nest;

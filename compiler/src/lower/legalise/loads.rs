@@ -1,7 +1,7 @@
 //! Legalises loads: replaces loads of types that a machine lacks by loads of words.
 //!
 //! A machine with a narrowest type of two or four bytes reads a byte as part of a word; one that
-//! computes with 32-bit words only also accumulates narrow numbers in words.
+//! computes with 32-bit words only also accumulates narrow values in words.
 //!
 //! Only loads are rewritten. Writing a byte would rewrite a word that other threads may write at
 //! the same time. Kernels write bytes only on machines that can write parts of words
@@ -106,7 +106,7 @@ impl Words {
         let (bytes, scalar) = match (packed, unit < least, least) {
             (false, false, _) => return None,
             (true, _, 2) => (2, Scalar::U16),
-            // Unpacked bytes and halves can only be read through 32-bit words.
+            // Unpacked bytes and 16-bit floats can only be read through 32-bit words.
             _ => (4, Scalar::U32),
         };
         Some(Words {

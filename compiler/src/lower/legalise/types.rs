@@ -334,9 +334,9 @@ impl Words<'_> {
     }
 }
 
-/// Returns a sum of narrow numbers, or any reduction of halves, computed in a wider type.
-/// `None` if the own type suffices, e.g. for a maximum of integers, with the least value of
-/// its type as identity.
+/// Returns a sum of narrow values, or any reduction of 16-bit floats, computed in a wider type.
+/// `None` if the own type suffices, e.g. for a maximum of integers, with the least value of its
+/// type as identity.
 pub fn sum_in_words(g: &mut Graph, reduce: Id, terms: Id) -> Option<Id> {
     let n = g[reduce].clone();
     let own = n.dtype.scalar;

@@ -14,7 +14,7 @@ pub struct Accesses {
     pub written: bool,
     /// Whether parts of words are written separately, or threads add atomically.
     pub parts: bool,
-    /// Whether halves are written that do not form the two halves of one word.
+    /// Whether single 16-bit floats are written, not both halves of a word.
     pub halves: bool,
     /// Type of the matrices that subgroups load from it or write to it.
     pub matrices: Option<DType>,

@@ -30,8 +30,8 @@ impl ThreadIndex {
     }
 }
 
-/// Maps `threads` threads row-major to these ranges, which are sorted by number. A range of all
-/// threads is mapped on its own, and so are lanes after the first of several groups.
+/// Maps `threads` threads row-major to these ranges, which are sorted by number. Mapped separately:
+/// a range of all threads, and lanes after the first of several groups.
 pub fn count(g: &Graph, ranges: &[Id], threads: i64) -> Vec<ThreadIndex> {
     let bound = |r: Id| {
         g.int_value(g[r].src[0])

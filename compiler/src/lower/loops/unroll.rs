@@ -99,8 +99,8 @@ impl Copies<'_> {
                     _ => copies,
                 }
             }
-            // Consecutive iterations would wait for their loads in turn, unless these are issued
-            // together.
+            // Consecutive iterations would wait for their loads one after another, unless these are
+            // issued together.
             (_, Some(n)) => evenly(n, most),
             _ => 1,
         }

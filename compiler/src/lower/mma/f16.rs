@@ -1,4 +1,5 @@
-//! Lowers reductions over products of halves (f16 or bf16) to MMA operations with f32 accumulators.
+//! Lowers reductions over products of 16-bit floats (f16 or bf16) to MMA operations with f32
+//! accumulators.
 //!
 //! `map/fragment_tiling.rs` has laid the nests out over warps as MMA fragments. A tile contains
 //! neighbouring outputs of one part or of two parts (`decompose/f16_split.rs`), which are columns
@@ -428,7 +429,7 @@ impl Product {
         }
     }
     /// Returns the first term of a lane's word. From memory a lane takes neighbours, which are one
-    /// wide load; from a stage the lanes take a word each in turn.
+    /// wide load; from a stage each lane takes every `lanes`-th word.
     fn place(&self, g: &mut Graph, side: Side, word: i64) -> Id {
         let lanes = self.of.terms / (TERMS_OF_WORD * self.tile.words(side));
         let (of_lane, apart) = if self.sum.staged_rows(g) {
@@ -483,7 +484,7 @@ struct Terms {
     apart: i64,
 }
 
-/// Returns the word of the halves at these terms.
+/// Returns the word with the two 16-bit floats at these terms.
 fn pair(g: &mut Graph, value: Id, terms: Terms, map: &mut FxHashMap<Id, Id>) -> Id {
     let apart = g.int(terms.apart);
     let next = g.add(terms.first, apart);
@@ -498,7 +499,7 @@ fn pair(g: &mut Graph, value: Id, terms: Terms, map: &mut FxHashMap<Id, Id>) -> 
     unpacked::joined(g, low, high)
 }
 
-/// Returns a single word load in place of two loads of neighbouring halves; `None` unless they
+/// Returns a single word load in place of two loads of adjacent 16-bit floats; `None` unless they
 /// form an aligned word.
 pub(crate) fn neighbours(g: &mut Graph, low: Id, high: Id) -> Option<Id> {
     let (a, b) = (g[low].clone(), g[high].clone());

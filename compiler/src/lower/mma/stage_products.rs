@@ -21,7 +21,7 @@ pub fn multiplied(g: &Graph, nests: &[Id], target: &Target) -> FxHashSet<Id> {
     all
 }
 
-/// An asynchronous MMA product in a statement, with its columns in a stage of halves; ring
+/// An asynchronous MMA product in a statement, with its columns in a stage of 16-bit floats; ring
 /// buffers contain words instead.
 #[derive(Clone, Copy)]
 pub struct OfStages {

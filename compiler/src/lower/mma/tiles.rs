@@ -1,4 +1,5 @@
-//! Lowers reductions over products of halves to products of MMA tiles (AMX, cooperative matrices).
+//! Lowers reductions over products of 16-bit floats to products of MMA tiles (AMX, cooperative
+//! matrices).
 //!
 //! The nests have an output tile with rows and columns as ranges of their own kind
 //! (`propose/tiles.rs`). Activations are loaded as a tile of rows. On a CPU, the rows of the weight

@@ -1,5 +1,5 @@
-//! Unpacks elements of packed weights to halves: two elements are two bytes of a word, as integers,
-//! times a shared factor, plus a term.
+//! Dequantises packed weights to f16: two elements are two bytes of a word, as integers, times a
+//! shared factor, plus a term.
 //!
 //! Elements of any other form are computed one by one and rounded.
 
@@ -127,8 +127,8 @@ pub struct PairTerms {
     pub high: i64,
 }
 
-/// Returns the word of the halves of `value` at these terms, with its other
-/// ranges substituted by `map`.
+/// Returns the word with the two f16 values of `value` at these terms, with its other ranges
+/// substituted by `map`.
 pub fn pair(g: &mut Graph, value: Id, terms: PairTerms, map: &mut FxHashMap<Id, Id>) -> Id {
     let PairTerms {
         range,
@@ -170,7 +170,7 @@ pub fn pair(g: &mut Graph, value: Id, terms: PairTerms, map: &mut FxHashMap<Id, 
 }
 
 /// Returns the range of four neighbouring elements per thread, in a nest that unpacks a weight. The
-/// nest fills a stage of halves for cooperative matrix products.
+/// nest fills an f16 stage for cooperative matrix products.
 fn quad(g: &Graph, nest: &Nest, machine: &Machine) -> Option<Id> {
     let packed = |_: Id, n: &Node| n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(..));
     let is_stage = g[nest.buffer].op == Op::Local && g.scalar(nest.buffer) == Scalar::F16;
@@ -213,7 +213,7 @@ pub fn words_of_stage(g: &mut Graph, nest: &Nest, target: &Target) -> Option<(Id
     Some((range, words.collect()))
 }
 
-/// Joins two halves to a word.
+/// Packs two 16-bit floats into a word.
 pub(crate) fn joined(g: &mut Graph, low: Id, high: Id) -> Id {
     let [low, high] = [low, high].map(|x| {
         let bits = g.bitcast(x, Scalar::U16);

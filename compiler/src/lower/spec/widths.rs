@@ -1,8 +1,8 @@
 //! Checks the widths of accesses, and the types of values, in legalised code. Accesses are at least
 //! as wide as the machine's narrowest type, and values are words if the machine has no others.
 //!
-//! Narrower writes are allowed on machines that write parts of words, and halves as operands of a
-//! conversion for arrays of halves.
+//! Exceptions: narrower writes on machines that write parts of words, and 16-bit floats as operands
+//! of a conversion for 16-bit arrays.
 
 use super::error::{Checked, LinearError};
 use crate::lower::legalise::loads;

@@ -1,4 +1,4 @@
-//! Legalises writes and additions to memory: packs narrow numbers into words, and updates parts of
+//! Legalises writes and additions to memory: packs narrow values into words, and updates parts of
 //! words while other threads may write the rest.
 
 use super::Words;

@@ -1,4 +1,4 @@
-//! Rounds floats to halves and to integers.
+//! Rounds floats to 16-bit floats and to integers.
 
 use super::functions::Functions;
 use super::word_types::in_a_word;

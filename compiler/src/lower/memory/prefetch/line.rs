@@ -14,9 +14,9 @@ use rustc_hash::FxHashSet;
 /// (`docs/experiments/119`, `docs/experiments/120`, `docs/experiments/125`). Zen 3, a 2,048 × 2,048
 /// matvec with 2 KB: 62 us, 82 without.
 const BYTES_AHEAD_IN_STREAMS: i64 = 6144;
-/// Bytes prefetched ahead for rows that several token tiles read in turn; all but the first
-/// read them from L2. A block for 16 tokens on Zen 5: 26.2 ns with 2 KB, 25.3 with 4, 25.9 with
-/// 6 (`docs/experiments/125`).
+/// Bytes prefetched ahead for rows that several token tiles read one after another; all but the
+/// first read them from L2. A block for 16 tokens on Zen 5: 26.2 ns with 2 KB, 25.3 with 4, 25.9
+/// with 6 (`docs/experiments/125`).
 const BYTES_AHEAD_OF_ROWS_READ_AGAIN: i64 = 4096;
 /// Bytes of a cache line; half of it for packed bytes, as their addresses need not start at a line.
 const LINE: i64 = 64;

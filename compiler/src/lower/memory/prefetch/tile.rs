@@ -157,8 +157,9 @@ mod tests {
     use gristmill_uop::Scalar;
     use gristmill_uop::dtype::DType;
 
-    /// Plans for workgroups (8 chunks × 4 head groups) that each read `rows` rows of 576 halves.
-    /// The reads are in a stage that depends on `staged` of the two indices, or in no stage.
+    /// Plans for workgroups (8 chunks × 4 head groups) that each read `rows` rows of 576 f16
+    /// values. The reads are in a stage that depends on `staged` of the two indices, or in no
+    /// stage.
     fn plans(rows: i64, staged: Option<usize>) -> Vec<(usize, i64, i64)> {
         let mut g = Graph::new();
         let mut number = 0;
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn workgroups_that_share_a_tile_share_the_asking() {
-        // 73,728 halves are 2,304 lines, for 4 head groups with 128 iterations each.
+        // 73,728 f16 values are 2,304 lines, for 4 head groups with 128 iterations each.
         assert_eq!(plans(128, None), [(1, 32, 5)]);
         assert_eq!(plans(128, Some(2)), [(1, 32, 5)]);
         // The first head group fills the stage for all; the others skip the nest.

@@ -146,7 +146,7 @@ const WRONG: &[Wrong] = &[
         )
     }),
     (OF_GROUPS, true, |w| {
-        // The rows' buffer is memory; the columns are in a stage of halves.
+        // The rows' buffer is memory; the columns are in an f16 stage.
         let (sums, size) = (
             w.g.constant(Scalar::F32.one().with_lanes(8), 0.0),
             w.g.int(2048),
