@@ -14,7 +14,7 @@ use daachorse::DoubleArrayAhoCorasick;
 use super::error::ChatError;
 use crate::tokenizer::nested::longest_prefixes;
 
-/// A searchable set of special texts.
+/// Finds the texts of special tokens in a string.
 pub(super) struct Texts {
     /// Automaton whose values are indices into `forward`; `None` for an empty set.
     automaton: Option<DoubleArrayAhoCorasick<u32>>,

@@ -196,8 +196,8 @@ fn candidate_sets(device: &dyn Device) -> Vec<CandidateSet> {
     }
 }
 
-/// Returns the largest size, in numbers, of a partial attention result among the
-/// plan's `ready` functions.
+/// Returns the largest number of elements of a partial attention result among the plan's `ready`
+/// functions.
 fn partial(plan: &Plan, ready: &[Arc<Ready>]) -> usize {
     let of_plan = ready.iter().filter(|r| {
         plan.functions()

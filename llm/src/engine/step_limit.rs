@@ -9,8 +9,8 @@ const MIN_STEP_TOKENS: usize = 8;
 
 pub(super) struct StepLimit {
     pub limits: StepLimits,
-    /// Size, in numbers, of a partial attention result of one token and one chunk of the
-    /// context, by token bucket.
+    /// Number of elements of a partial attention result of one token and one chunk of the context,
+    /// by token bucket.
     pub partials: FxHashMap<usize, usize>,
     /// Maximum bytes of partial attention results in one step.
     pub attention_bytes: usize,

@@ -18,7 +18,7 @@ pub struct Candidates {
     pub complete: bool,
     /// Sum of the weights of all ranked ids at a temperature of 1.
     pub total: i64,
-    /// Whether all ranked logits are numbers below infinity.
+    /// Whether no ranked logit is NaN or +∞.
     pub sound: bool,
     /// The id sampled from all ranked ids, if top-k and top-p are off.
     pub drawn: Option<u32>,

@@ -45,7 +45,7 @@ pub fn mask_words(vocabulary: usize) -> usize {
 /// - the first ids by descending logit, ties by ascending id, `[n, MAX_CANDIDATES]` i32
 /// - their logits f32; −∞ for ids that are masked or outside the vocabulary
 /// - sum of the [weights](super::weight) of all ranked ids `[n]` i64
-/// - whether all ranked logits are numbers below infinity `[n]` i32
+/// - whether no ranked logit is NaN or +∞ `[n]` i32
 /// - the id sampled from all ranked ids with these parameters `[n]` i32
 pub fn candidates_function(vocabulary: usize, most: usize) -> Function {
     let c = Capture::new(format!("sample.ranks{most}"));
@@ -114,7 +114,7 @@ pub fn candidates_function(vocabulary: usize, most: usize) -> Function {
     c.finish()
 }
 
-/// Returns whether all `count` logits of each row `[n, parts, columns]` are numbers below infinity.
+/// Returns whether each row `[n, parts, columns]` has no NaN or +∞ among its `count` logits.
 fn are_below_infinity(x: Tensor<'_>, count: usize) -> Tensor<'_> {
     // Comparisons with NaN are false.
     let below = x

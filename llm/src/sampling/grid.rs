@@ -112,8 +112,8 @@ impl<'g> Grid<'g> {
     pub fn sum(&self, values: Tensor<'g>) -> Tensor<'g> {
         values.sum(&[1]).sum(&[0])
     }
-    /// Returns whether all logits are numbers below infinity and one is above −∞. Comparisons
-    /// with NaN are false.
+    /// Returns whether no logit is NaN or +∞ and at least one is above −∞. Comparisons with NaN are
+    /// false.
     pub fn sound(&self) -> Tensor<'g> {
         let below = self.x.lt(f64::from(f32::MAX)).cast(Scalar::I32);
         self.sum(below).equals((self.rows * self.columns) as i64)

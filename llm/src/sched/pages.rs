@@ -1,5 +1,5 @@
 //! The page pool: reference counts of KV pages, and the prefix tree of their tokens. It manages
-//! numbers only; the data is on a device.
+//! page numbers only; the data is on a device.
 //!
 //! A page with computed positions is identified by its tokens and by the page before it, so that
 //! sequences with a shared prefix share pages. Branches of this tree are conversations. Pages of
@@ -17,7 +17,7 @@ use super::state_pool::StatePool;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Node of a page in the prefix tree.
+/// Prefix-tree node of a page.
 #[derive(Clone, Debug)]
 pub(super) struct PrefixEntry {
     parent: NodeId,
@@ -502,8 +502,8 @@ impl PagePool {
             };
         }
     }
-    /// Inserts a page after a node and returns its own node; `None` if that node is gone or the
-    /// page has another place. If a page with the same tokens exists, it stays in the tree.
+    /// Inserts a page after a node and returns its own node; `None` if that node was removed or the
+    /// page has another parent. If a page with the same tokens exists, it stays in the tree.
     fn insert_page(
         &mut self,
         before: NodeId,

@@ -1,5 +1,5 @@
-//! The pool of sliding-window pages: reference counts, owners, and eviction order.
-//! It manages numbers only.
+//! The pool of sliding-window pages: reference counts, owners, and eviction order. It manages page
+//! numbers only; the data is on a device.
 
 use std::collections::{BTreeMap, BTreeSet};
 

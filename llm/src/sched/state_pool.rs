@@ -1,5 +1,5 @@
-//! Rows of recurrent states: reference counts, snapshots, and LRU eviction of snapshots.
-//! It manages numbers only.
+//! Rows of recurrent states: reference counts, snapshots, and LRU eviction of snapshots. It manages
+//! row numbers only; the states are on a device.
 
 use super::prefix_node::NodeId;
 use super::reuse::Reuse;

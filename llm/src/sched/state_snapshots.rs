@@ -93,7 +93,8 @@ impl PagePool {
             states.release(row);
         }
     }
-    /// Releases a row as the snapshot after `tokens`; `place` is the node of their last whole page.
+    /// Releases a state row as the snapshot after `tokens`; `place` is the prefix-tree node of
+    /// their last whole page.
     ///
     /// The row is only released if there are no tokens or the tree has lost that node.
     pub(super) fn release_as_snapshot(
@@ -119,7 +120,7 @@ impl PagePool {
     pub fn cached_states(&self) -> usize {
         self.states.as_ref().map_or(0, StatePool::cached)
     }
-    /// Returns the number of referenced rows.
+    /// Returns the number of referenced state rows.
     pub(super) fn held_states(&self) -> usize {
         self.states.as_ref().map_or(0, StatePool::held)
     }

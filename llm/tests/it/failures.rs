@@ -1,5 +1,4 @@
-//! After device failures and non-finite numbers, no state remains that
-//! affects a later conversation.
+//! After device failures and non-finite values, no state remains that affects a later conversation.
 
 use crate::common::forward;
 use crate::conversation_support::apart;
@@ -435,7 +434,7 @@ fn demo_with(tensor: &str, number: f32) -> Gguf {
     Gguf::from_bytes(bytes).expect("the demo model")
 }
 
-/// Quantised activations (int8) do not hide non-finite numbers.
+/// Quantised activations (int8) do not hide non-finite values.
 #[test]
 fn a_model_that_computes_no_numbers_is_an_error() {
     for exact in [true, false] {

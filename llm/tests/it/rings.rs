@@ -14,8 +14,8 @@ use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sched::{BLOCK, Batcher, Reuse};
 use gristmill_uop::Scalar;
 
-/// Maximum difference of logits of steps cut at other places, in standard deviations: arithmetic is
-/// exact except for the order of sums.
+/// Maximum difference of logits between runs with different chunk boundaries, in standard
+/// deviations: arithmetic is exact except for the order of sums.
 const NEAR: f64 = 1e-4;
 /// Families with windows, of 16 positions in these files.
 const FILES: [&str; 5] = [
