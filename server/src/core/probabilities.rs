@@ -3,8 +3,8 @@
 use crate::core::event::Chosen;
 use std::cmp::Ordering;
 
-/// Logits in a group. Its maximum decides at once whether it has any of the top logits; in a
-/// vocabulary of 150,000 that is so for a few hundred logits.
+/// Logits per group in the top-k search. A group whose maximum is below the current top logits is
+/// skipped.
 const GROUP: usize = 64;
 
 /// Returns the log-probability of a token, and the `top` most probable tokens.
