@@ -1,6 +1,6 @@
 //! Local store of models: one folder with a subfolder for each repository or server.
 //!
-//! Files lie at `OWNER/REPOSITORY/FILE`, or `https+/HOST+PORT/FILE` for a server that is no
+//! Files are stored at `OWNER/REPOSITORY/FILE`, or `https+/HOST+PORT/FILE` for a server that is no
 //! hub. They are plain files that any program may read, each with its checksum in a `sha256sum`
 //! file next to it.
 //!
