@@ -66,8 +66,8 @@ impl<'a> Env<'a> {
     }
     /// Dequantises packed parameters without rounding each step to f32.
     ///
-    /// Kernel languages permit such contraction, a fused multiply-add for example, and drivers
-    /// make use of it.
+    /// Some kernel languages permit such contraction, a fused multiply-add for example, and
+    /// drivers make use of it.
     pub fn decoded_exactly(mut self) -> Env<'a> {
         self.decodes_exactly = true;
         self

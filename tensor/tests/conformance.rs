@@ -315,12 +315,11 @@ mod linear {
         none.machine.folds = 1;
         linear_of(vec![("16 of 64 threads fold", some), ("64 threads that meet", none)])
     }
-    /// Scattered sums of words and halves are word updates there, some of them in a
-    /// compare-exchange loop.
+    /// Scatter-add of words and halves updates 32-bit words there, in some variants atomically.
     #[test]
     fn sums_scattered_in_words() {
         let mut ways = scatter::in_every_form(of_words());
-        // Comparisons read narrow types, whose last word extends past the buffer's end.
+        // The compared variant reads narrow types, whose last word extends past the buffer's end.
         ways.retain(|w| w.name.contains("form") && !w.name.ends_with("form 0"));
         check(scatter::cases(), ways);
     }

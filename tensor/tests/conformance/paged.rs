@@ -155,8 +155,8 @@ fn grouped(
 
 /// Attention over pools, followed by a product with a packed matrix.
 ///
-/// Where that is an f16 MMA, the final weighted sums over a data-dependent number of chunks are
-/// computed together with their rounding.
+/// Where that is an f16 MMA, the combine weights of a data-dependent number of chunks are computed
+/// in the kernel that rounds the product's operand.
 fn projected(heads: usize, kv_heads: usize, width: usize, rows: Rows, ends: &[usize]) -> Case {
     let name = format!("pages, {heads} heads of {width}, {kv_heads} shared, {} rows, times a matrix", rows.len());
     let case = Case::new(name, |c| {
@@ -295,7 +295,7 @@ pub fn halves() -> Vec<Case> {
 
 /// The cases followed by a product, for one unit of a GPU ([`super::packed::with_groups`]).
 ///
-/// The number of workgroups that write the product's operand then equals the number that read it.
+/// With one unit there are enough workgroups to write the product's operand in its read layout.
 pub fn projections() -> Vec<Case> {
     vec![projected(8, 2, 64, DECODING, &[1, 3, 5]), projected(16, 2, 32, DECODING, &[2, 5])]
 }
