@@ -510,7 +510,7 @@ fn tiles_are_multiplied() {
     check(cases, vec![Way { name: "amx simulated".into(), device, seed: None, same_as: None }]);
 }
 
-/// Every attention kernel multiplies halves by MMA, for scores and for values, with 2 and 8 warps.
+/// Every case has a kernel with f16 MMA for scores and for values, with 2 and with 8 warps.
 #[test]
 fn warps_multiply_halves() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
