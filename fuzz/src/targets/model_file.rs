@@ -218,6 +218,10 @@ fn encoding(elements: usize) -> EncodingRef {
 
 /// A small model with multi-head latent attention (MLA), a tokenizer and a template.
 fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
+    (tiny_metadata(), tiny_tensors())
+}
+
+fn tiny_metadata() -> Metadata {
     let mut m = toy::metadata(
         "glm4",
         &[(b"<|user|>".to_vec(), 3), (b"he".to_vec(), 1)],
@@ -246,6 +250,10 @@ fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
     }
     m.insert("deepseek2.attention.layer_norm_rms_epsilon", 1e-6f32)
         .insert("general.sampling.temp", 0.5f32);
+    m
+}
+
+fn tiny_tensors() -> Vec<(String, Vec<u64>, EncodingRef)> {
     let mut tensors: Vec<(String, Vec<u64>, EncodingRef)> = Vec::new();
     let mut add = |name: &str, dims: &[u64]| {
         let encoding = if dims.len() > 1 {
@@ -286,7 +294,7 @@ fn tiny() -> (Metadata, Vec<(String, Vec<u64>, EncodingRef)>) {
             .iter()
             .for_each(|n| add(n, &[32, 32]));
     }
-    (m, tensors)
+    tensors
 }
 
 /// Header of a file, without its data.
