@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::connection_registry::Registry;
 use crate::core::admission::Admission;
 use crate::core::engine_health::EngineHealth;
-use crate::core::engine_request::Task;
+use crate::core::engine_request::{EngineRequest, Task};
 use crate::core::loading::Loading;
 use crate::core::metrics::Metrics;
 use crate::core::model::{ModelFacts, ModelText};
@@ -47,6 +47,32 @@ impl ModelSource for Toy {
     }
 }
 
+/// Returns the specification of a [`Toy`] with this text side.
+fn toy_spec(text: ModelText, context: usize) -> ModelSpec {
+    let vocabulary = text.tokenizer.n_tokens();
+    let about = ModelFacts {
+        architecture: "toy".into(),
+        vocabulary,
+        width: 1,
+        weight_bytes: 0,
+    };
+    let (name, plan) = (
+        text.name.clone(),
+        ModelPlan {
+            about,
+            context,
+            bytes: 0,
+        },
+    );
+    let source = Arc::new(Toy(Mutex::new(Some(text))));
+    ModelSpec {
+        name,
+        aliases: Vec::new(),
+        plan: Ok(plan),
+        source,
+    }
+}
+
 /// A server without connections and without an engine: accepted requests are recorded and dropped.
 pub struct Door {
     runtime: Runtime,
@@ -63,6 +89,28 @@ pub struct Accepted {
     pub choices: usize,
     /// Alternatives returned with each token.
     pub logprobs: Option<usize>,
+}
+
+impl Accepted {
+    fn from_request(request: &EngineRequest) -> Accepted {
+        let prompts = request.prompts.iter().map(Vec::len);
+        let (shortest, longest) = (
+            prompts.clone().min().unwrap_or(0),
+            prompts.max().unwrap_or(0),
+        );
+        match &request.task {
+            Task::Generate(answers) => Accepted {
+                prompts: [shortest, longest],
+                choices: answers.choices,
+                logprobs: answers.logprobs,
+            },
+            Task::Embed | Task::Load => Accepted {
+                prompts: [shortest, longest],
+                choices: 1,
+                logprobs: None,
+            },
+        }
+    }
 }
 
 /// Response that a client would receive.
@@ -85,28 +133,7 @@ impl Door {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()?;
-        let vocabulary = text.tokenizer.n_tokens();
-        let about = ModelFacts {
-            architecture: "toy".into(),
-            vocabulary,
-            width: 1,
-            weight_bytes: 0,
-        };
-        let (name, plan) = (
-            text.name.clone(),
-            ModelPlan {
-                about,
-                context,
-                bytes: 0,
-            },
-        );
-        let source = Arc::new(Toy(Mutex::new(Some(text))));
-        let spec = ModelSpec {
-            name,
-            aliases: Vec::new(),
-            plan: Ok(plan),
-            source,
-        };
+        let spec = toy_spec(text, context);
         let (metrics, health, limits) =
             (Metrics::default(), EngineHealth::default(), config.limits());
         let shared = Shared {
@@ -141,25 +168,8 @@ impl Door {
             // Keeps the text side alive for the requests.
             let _served = served;
             while let Some(request) = model.queue.next(KeepAlive::UntilNeeded) {
-                let prompts = request.prompts.iter().map(Vec::len);
-                let (shortest, longest) = (
-                    prompts.clone().min().unwrap_or(0),
-                    prompts.max().unwrap_or(0),
-                );
-                let told = match &request.task {
-                    Task::Generate(answers) => Accepted {
-                        prompts: [shortest, longest],
-                        choices: answers.choices,
-                        logprobs: answers.logprobs,
-                    },
-                    Task::Embed | Task::Load => Accepted {
-                        prompts: [shortest, longest],
-                        choices: 1,
-                        logprobs: None,
-                    },
-                };
                 // The request ends when it is dropped, which must follow the report.
-                if sender.send(told).is_err() {
+                if sender.send(Accepted::from_request(&request)).is_err() {
                     return;
                 }
             }

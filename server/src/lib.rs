@@ -204,33 +204,8 @@ impl Server {
             connections,
             ..
         } = self;
-        let Offer {
-            models,
-            most_loaded,
-            available,
-        } = offer;
-        let (metrics, limits, drain) = (Metrics::default(), config.limits(), config.drain);
-        let Config {
-            keep,
-            batch_invariant,
-            queue: waiting,
-            ..
-        } = config;
-        let shared = Shared {
-            metrics,
-            health: engine_health,
-            limits,
-            waiting,
-            keep,
-            batch_invariant,
-        };
-        let models = Arc::new(Models::new(
-            models,
-            most_loaded,
-            available,
-            shared,
-            front.loading(),
-        ));
+        let drain = config.drain;
+        let models = Arc::new(models(offer, &config, engine_health, front.loading()));
         let context = models
             .single_model()
             .map(|only| models.load_now(only))
@@ -264,6 +239,31 @@ impl Server {
         let _ = result;
         Ok(())
     }
+}
+
+/// Creates the models on offer, none of them loaded.
+fn models(offer: Offer, config: &Config, health: EngineHealth, loading: Loading) -> Models {
+    let Offer {
+        models,
+        most_loaded,
+        available,
+    } = offer;
+    let (metrics, limits) = (Metrics::default(), config.limits());
+    let &Config {
+        keep,
+        batch_invariant,
+        queue: waiting,
+        ..
+    } = config;
+    let shared = Shared {
+        metrics,
+        health,
+        limits,
+        waiting,
+        keep,
+        batch_invariant,
+    };
+    Models::new(models, most_loaded, available, shared, loading)
 }
 
 /// Refuses new requests and waits until the accepted ones have been served, for at most `most`.

@@ -50,6 +50,17 @@ struct Conversation {
     several: bool,
 }
 
+impl Conversation {
+    fn new(begins: Begins, tools: &ToolSet, several: bool) -> Conversation {
+        Conversation {
+            begins,
+            schemas: tools.schemas(),
+            forced: tools.is_forced(),
+            several,
+        }
+    }
+}
+
 impl Preprocessor {
     /// Creates the preprocessor of the named model; it may have to read the model's tokenizer and
     /// template, which takes a while.
@@ -84,21 +95,11 @@ impl Preprocessor {
     ) -> Result<(EngineRequest, Outputs), RequestError> {
         let served = &self.served;
         let names = request.names;
-        let choices = whole(
-            names.choices,
-            request.choices,
-            1,
-            self.limits().choices as u64,
-        )? as usize;
+        let choices = self.choices(request.choices, names.choices)?;
         let sampling = request.sampling.resolve(&served.sampling)?;
         let bias = request.sampling.bias(served.tokenizer.n_tokens())?;
         let stop = stops(request.stop, names.stop)?;
-        for top in [request.logprobs, request.prompt_logprobs]
-            .into_iter()
-            .flatten()
-        {
-            whole("logprobs", top as u64, 0, MAX_TOP_LOGPROBS)?;
-        }
+        check_logprobs([request.logprobs, request.prompt_logprobs])?;
         let tools = ToolSet::new(
             &request.tools,
             &request.tool_choice,
@@ -114,48 +115,21 @@ impl Preprocessor {
             .limit
             .map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
         if !request.stream {
-            let prompt = prompts
-                .iter()
-                .map(|prompt| prompt.tokens.len())
-                .max()
-                .unwrap_or(0);
-            let (logprobs, prompt_logprobs) = (request.logprobs, request.prompt_logprobs);
             let wanted = ReplySize {
-                prompt,
+                prompt: longest(&prompts),
                 choices: count,
                 limit,
-                logprobs,
-                prompt_logprobs,
+                logprobs: request.logprobs,
+                prompt_logprobs: request.prompt_logprobs,
             };
             budget::check(&wanted, served, self.limits().answer, names.limit)?;
         }
-        let constraint =
-            tools
-                .constraint(request.form.as_ref(), names)
-                .map(|(constraint, field)| {
-                    let compiled = self.compile(&constraint, begins);
-                    let what = if request
-                        .form
-                        .as_ref()
-                        .is_none_or(|(_, form)| is_schema(form))
-                    {
-                        "schema"
-                    } else {
-                        "grammar"
-                    };
-                    compiled.map_err(|why| {
-                        RequestError::parameter(
-                            field,
-                            format!("this {what} is not possible: {why}"),
-                        )
-                    })
-                });
-        let conversation = is_conversation.then(|| Conversation {
-            begins,
-            schemas: tools.schemas(),
-            forced: tools.is_forced(),
-            several: request.several_calls,
-        });
+        let form = request.form.as_ref();
+        let constraint = tools
+            .constraint(form, names)
+            .map(|(constraint, field)| self.constraint(&constraint, begins, form, field));
+        let several = request.several_calls;
+        let conversation = is_conversation.then(|| Conversation::new(begins, &tools, several));
         let options = request
             .sampling
             .sequence_options(self.models.shared.batch_invariant);
@@ -173,14 +147,34 @@ impl Preprocessor {
             stream: request.stream,
             sampling,
         };
-        let (task, replies) = (
-            Task::Generate(Arc::new(params)),
-            Replies {
-                count,
-                conversation,
-            },
-        );
+        let task = Task::Generate(Arc::new(params));
+        let replies = Replies {
+            count,
+            conversation,
+        };
         Ok(self.engine_request(origin, task, prompts, options, replies))
+    }
+    /// Checks the number of choices of each prompt; `name` is its parameter.
+    fn choices(&self, choices: u64, name: &str) -> Result<usize, RequestError> {
+        Ok(whole(name, choices, 1, self.limits().choices as u64)? as usize)
+    }
+    /// Compiles the constraint of a request; `field` is the parameter that errors name.
+    fn constraint(
+        &self,
+        constraint: &OutputConstraint,
+        begins: Begins,
+        form: Option<&(&'static str, OutputFormat)>,
+        field: &str,
+    ) -> Result<Constraint, RequestError> {
+        let compiled = self.compile(constraint, begins);
+        let what = if form.is_none_or(|(_, form)| is_schema(form)) {
+            "schema"
+        } else {
+            "grammar"
+        };
+        compiled.map_err(|why| {
+            RequestError::parameter(field, format!("this {what} is not possible: {why}"))
+        })
     }
     /// Creates a tokenised request and the outputs that its events become.
     fn engine_request(
@@ -341,6 +335,22 @@ impl Preprocessor {
             Err(QueueError::Closed) => Err(RequestError::closing()),
         }
     }
+}
+
+fn check_logprobs(tops: [Option<usize>; 2]) -> Result<(), RequestError> {
+    for top in tops.into_iter().flatten() {
+        whole("logprobs", top as u64, 0, MAX_TOP_LOGPROBS)?;
+    }
+    Ok(())
+}
+
+/// Returns the number of tokens of the longest prompt.
+fn longest(prompts: &[Prompt]) -> usize {
+    prompts
+        .iter()
+        .map(|prompt| prompt.tokens.len())
+        .max()
+        .unwrap_or(0)
 }
 
 fn is_schema(form: &OutputFormat) -> bool {

@@ -60,23 +60,7 @@ pub fn chat(
             .iter_mut()
             .for_each(|message| render_calls(served, message));
     }
-    let options = RenderOptions {
-        add_generation_prompt: true,
-        // An assistant prefill has no reasoning before it, unless the request switches reasoning
-        // on.
-        enable_thinking: if begun.is_some() {
-            thinking.switch.or(Some(false))
-        } else {
-            thinking.switch
-        },
-        extra: Map::from_iter(
-            thinking
-                .effort
-                .map(|effort| ("reasoning_effort".to_owned(), effort.into())),
-        ),
-        tools: (!tools.is_empty()).then(|| tools.into()),
-        ..RenderOptions::default()
-    };
+    let options = render_options(tools, thinking, begun.is_some());
     let mut spans = served
         .template
         .render(&messages, &options)
@@ -91,7 +75,7 @@ pub fn chat(
                 false => RequestError::internal(message),
             }
         })?;
-    let [open, close] = served.markup.think;
+    let [open, _] = served.markup.think;
     let last = spans.iter().rev().find(|span| !span.text.trim().is_empty());
     let thinking = last.is_some_and(|span| span.trusted && span.text.trim_end().ends_with(open));
     let mut begins = if thinking {
@@ -100,26 +84,7 @@ pub fn chat(
         Begins::Open
     };
     if let Some(begun) = begun {
-        let markup = |text: &str| TextSpan {
-            text: text.into(),
-            trusted: true,
-        };
-        if thinking {
-            spans.extend([
-                TextSpan {
-                    text: begun.reasoning,
-                    trusted: false,
-                },
-                markup(close),
-            ]);
-        }
-        if let Frame::Messages(messages) = served.markup.frame {
-            spans.push(markup(messages.answer));
-        }
-        spans.push(TextSpan {
-            text: begun.text,
-            trusted: false,
-        });
+        push_assistant_prefill(served, &mut spans, begun, thinking);
         begins = Begins::Answer;
     }
     let tokens = served
@@ -149,6 +114,56 @@ fn take_assistant_prefill(messages: &mut Vec<Message>) -> Option<AssistantPrefil
         reasoning: message.reasoning_content.unwrap_or_default(),
         text,
     })
+}
+
+fn render_options(tools: &[Value], thinking: Thinking, has_prefill: bool) -> RenderOptions {
+    RenderOptions {
+        add_generation_prompt: true,
+        // An assistant prefill has no reasoning before it, unless the request switches reasoning
+        // on.
+        enable_thinking: if has_prefill {
+            thinking.switch.or(Some(false))
+        } else {
+            thinking.switch
+        },
+        extra: Map::from_iter(
+            thinking
+                .effort
+                .map(|effort| ("reasoning_effort".to_owned(), effort.into())),
+        ),
+        tools: (!tools.is_empty()).then(|| tools.into()),
+        ..RenderOptions::default()
+    }
+}
+
+/// Appends an assistant prefill; `thinking` if the prompt ends within reasoning.
+fn push_assistant_prefill(
+    served: &Served,
+    spans: &mut Vec<TextSpan>,
+    begun: AssistantPrefill,
+    thinking: bool,
+) {
+    let [_, close] = served.markup.think;
+    let markup = |text: &str| TextSpan {
+        text: text.into(),
+        trusted: true,
+    };
+    if thinking {
+        spans.extend([
+            TextSpan {
+                text: begun.reasoning,
+                trusted: false,
+            },
+            markup(close),
+        ]);
+    }
+    if let Frame::Messages(messages) = served.markup.frame {
+        spans.push(markup(messages.answer));
+    }
+    spans.push(TextSpan {
+        text: begun.text,
+        trusted: false,
+    });
 }
 
 /// Tokenises a text, with special tokens parsed.
