@@ -213,6 +213,12 @@ fn measure(
             }
         }
     }
+    check_samples(&row, options, peer, test)?;
+    Ok(row)
+}
+
+/// Fails if the peer gave fewer samples than were asked for in one of its settings.
+fn check_samples(row: &BenchRow, options: &Options, peer: &LlamaBench, test: Test) -> Result<()> {
     if let Some(short) = row
         .peer
         .iter()
@@ -227,7 +233,7 @@ fn measure(
             programs::PEER_HINT
         );
     }
-    Ok(row)
+    Ok(())
 }
 
 /// Returns the share of the cores that other programs used since `before`.

@@ -246,6 +246,31 @@ fn show_memory(growth: &Growth) -> String {
     )
 }
 
+/// Formats how many clients disconnected at each moment of a request.
+fn moments(answers: &Answers) -> String {
+    let moments: Vec<String> = answers
+        .hung_up
+        .iter()
+        .map(|(moment, count)| format!("{count} {moment}"))
+        .collect();
+    moments.join(", ")
+}
+
+/// Formats the longest wait, and whether it is fair.
+fn fairness(report: &SoakReport) -> String {
+    let wait = &report.wait;
+    let longest = format!(
+        "longest {:.3}, {:.1} times the median",
+        wait.longest,
+        wait.ratio()
+    );
+    match (wait.ratio() <= MAX_UNFAIRNESS, report.fair) {
+        (true, _) => format!("{longest}: fair"),
+        (false, true) => format!("{longest}: NOT fair"),
+        (false, false) => format!("{longest} (with --fair at most {MAX_UNFAIRNESS})"),
+    }
+}
+
 /// Formats the table, followed by the findings.
 pub fn table(report: &SoakReport) -> String {
     let SoakReport {
@@ -265,21 +290,8 @@ pub fn table(report: &SoakReport) -> String {
         .memory
         .as_ref()
         .map_or("not measured".to_owned(), show_memory);
-    let moments: Vec<String> = answers
-        .hung_up
-        .iter()
-        .map(|(moment, count)| format!("{count} {moment}"))
-        .collect();
-    let longest = format!(
-        "longest {:.3}, {:.1} times the median",
-        wait.longest,
-        wait.ratio()
-    );
-    let fair = match (wait.ratio() <= MAX_UNFAIRNESS, report.fair) {
-        (true, _) => format!("{longest}: fair"),
-        (false, true) => format!("{longest}: NOT fair"),
-        (false, false) => format!("{longest} (with --fair at most {MAX_UNFAIRNESS})"),
-    };
+    let moments = moments(answers);
+    let fair = fairness(report);
     let rows = [
         (
             "requests",
@@ -295,10 +307,7 @@ pub fn table(report: &SoakReport) -> String {
                 answers.finished, answers.different
             ),
         ),
-        (
-            "hung up",
-            format!("{} ({})", answers.left(), moments.join(", ")),
-        ),
+        ("hung up", format!("{} ({moments})", answers.left())),
         ("failed", answers.failures().to_string()),
         (
             "wait s",

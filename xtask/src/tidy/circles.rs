@@ -279,11 +279,7 @@ impl Modules {
                 }
                 _ => {}
             }
-            // A path does not begin after `::`, nor as a field or method.
-            let begins = i == 0
-                || ![":", "."].contains(&word(i - 1))
-                || word(i - 1) == ":" && !joined(&code, i - 2);
-            if token.kind == TokenKind::Ident && begins && joined(&code, i + 1) {
+            if token.kind == TokenKind::Ident && begins_path(&code, i) && joined(&code, i + 1) {
                 let (names, end) = path(&code, i);
                 paths.push(Path {
                     file: at,
@@ -361,6 +357,18 @@ impl Modules {
 enum Target {
     Module(Vec<String>),
     Item(usize),
+}
+
+/// Returns true if a path may begin at `at`: not after `::`, nor as a field or method.
+fn begins_path(code: &[(&Token, &str)], at: usize) -> bool {
+    let Some(before) = at.checked_sub(1) else {
+        return true;
+    };
+    match code[before].1 {
+        "." => false,
+        ":" => before == 0 || !joined(code, before - 1),
+        _ => true,
+    }
 }
 
 /// Whether the tokens at `at` are `::`.
