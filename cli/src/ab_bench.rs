@@ -7,7 +7,9 @@ use crate::progress::Bars;
 use gristmill_backend::Opened;
 use gristmill_compiler::record;
 use gristmill_llm::arch::{Logits, Plan};
-use gristmill_llm::engine::{CompiledModel, DecodeRow, Engine, Error, Step, TokenRun, TokenSource, Weights, WholePool};
+use gristmill_llm::engine::{
+    CompiledModel, DecodeRow, Engine, Error, Step, TokenRun, TokenSource, Weights, WholePool,
+};
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,13 +24,19 @@ pub struct Ids {
 impl Ids {
     /// Draws from the vocabulary of the engine's model.
     pub fn new(engine: &Engine) -> Ids {
-        Ids { state: 1, vocabulary: engine.model().vocabulary() }
+        Ids {
+            state: 1,
+            vocabulary: engine.model().vocabulary(),
+        }
     }
     /// Returns the next `n` token ids.
     pub fn some(&mut self, n: usize) -> Vec<u32> {
         // The upper half of Knuth's MMIX generator.
         let mut next = || {
-            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.state = self
+                .state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             ((self.state >> 33) % self.vocabulary as u64) as u32
         };
         (0..n).map(|_| next()).collect()
@@ -41,10 +49,17 @@ pub fn seconds(engine: &mut Engine, ids: &[u32], prompt: bool, depth: usize) -> 
     let pool = WholePool::new(engine);
     let start = Instant::now();
     match (prompt, ids.first()) {
-        (false, Some(&first)) => decode(engine, &[pool], &[first], depth..depth + ids.len(), false)?,
+        (false, Some(&first)) => {
+            decode(engine, &[pool], &[first], depth..depth + ids.len(), false)?
+        }
         _ => {
             _ = engine.logits(
-                TokenRun { tokens: ids, position: depth, pages: pool.pages(), contiguous: true },
+                TokenRun {
+                    tokens: ids,
+                    position: depth,
+                    pages: pool.pages(),
+                    contiguous: true,
+                },
                 Logits::Last,
             )?
         }
@@ -66,20 +81,43 @@ pub fn decode(
     let mut tokens = first.to_vec();
     for position in positions.clone() {
         let on_device = overlaps && position > positions.start;
-        let source = |nth| if on_device { TokenSource::Row(nth) } else { TokenSource::Token(tokens[nth]) };
-        let rows: Vec<DecodeRow> =
-            pools.iter().enumerate().map(|(nth, pool)| pool.row(source(nth), position)).collect();
-        let step = Step { chunk: None, rows: &rows, batch_invariant, contiguous };
+        let source = |nth| {
+            if on_device {
+                TokenSource::Row(nth)
+            } else {
+                TokenSource::Token(tokens[nth])
+            }
+        };
+        let rows: Vec<DecodeRow> = pools
+            .iter()
+            .enumerate()
+            .map(|(nth, pool)| pool.row(source(nth), position))
+            .collect();
+        let step = Step {
+            chunk: None,
+            rows: &rows,
+            batch_invariant,
+            contiguous,
+        };
         // A new graph is compiled only while no step is in flight.
         let begun = engine.start(&step)?;
         if on_device || !overlaps {
             let chosen = engine.wait()?.chosen;
-            tokens = chosen.into_iter().zip(&tokens).map(|(next, &same)| next.unwrap_or(same)).collect();
+            tokens = chosen
+                .into_iter()
+                .zip(&tokens)
+                .map(|(next, &same)| next.unwrap_or(same))
+                .collect();
         }
         if !begun {
-            let row = |(pool, &token): (_, &u32)| WholePool::row(pool, TokenSource::Token(token), position);
+            let row = |(pool, &token): (_, &u32)| {
+                WholePool::row(pool, TokenSource::Token(token), position)
+            };
             let rows: Vec<DecodeRow> = pools.iter().zip(&tokens).map(row).collect();
-            engine.start(&Step { rows: &rows, ..step })?;
+            engine.start(&Step {
+                rows: &rows,
+                ..step
+            })?;
         }
     }
     Ok(engine.finish()?)
@@ -109,7 +147,10 @@ impl Speed {
     /// Returns the ratio of this speed to another.
     pub fn over(&self, other: &Speed) -> Speed {
         let ratio = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a / b);
-        Speed { decode: ratio(self.decode, other.decode), prefill: ratio(self.prefill, other.prefill) }
+        Speed {
+            decode: ratio(self.decode, other.decode),
+            prefill: ratio(self.prefill, other.prefill),
+        }
     }
 }
 
@@ -139,8 +180,21 @@ const SPARE: u64 = 1 << 30;
 
 impl<'a> Variants<'a> {
     /// Prepares comparisons of a model on a device; nothing is loaded yet.
-    pub fn new(model: &'a Model, common: &'a Common, opened: Opened, context: usize, work: Work) -> Variants<'a> {
-        Variants { model, common, opened, context, work, kept: None }
+    pub fn new(
+        model: &'a Model,
+        common: &'a Common,
+        opened: Opened,
+        context: usize,
+        work: Work,
+    ) -> Variants<'a> {
+        Variants {
+            model,
+            common,
+            opened,
+            context,
+            work,
+            kept: None,
+        }
     }
     /// The device's own target.
     pub fn target(&self) -> &Target {
@@ -151,8 +205,16 @@ impl<'a> Variants<'a> {
         self.keep(target).map(drop)
     }
     /// Compiles the model for a target, reusing loaded weights.
-    fn compiled(&self, target: &Target, there: &Weights, bars: &Bars) -> Result<CompiledModel<'a>, Error> {
-        let opened = Opened { target: target.clone(), ..self.opened.clone() };
+    fn compiled(
+        &self,
+        target: &Target,
+        there: &Weights,
+        bars: &Bars,
+    ) -> Result<CompiledModel<'a>, Error> {
+        let opened = Opened {
+            target: target.clone(),
+            ..self.opened.clone()
+        };
         let settings = self.common.settings(Some(self.context));
         CompiledModel::new(&self.model.file, opened, settings, there, &|p| bars.show(p))
     }
@@ -162,7 +224,9 @@ impl<'a> Variants<'a> {
         let engine = match self.kept.take() {
             Some((kept, engine)) if kept == *target => engine,
             other => {
-                let mut there = other.map(|(_, engine)| engine.weights().clone()).unwrap_or_default();
+                let mut there = other
+                    .map(|(_, engine)| engine.weights().clone())
+                    .unwrap_or_default();
                 let bars = Bars::new();
                 let compiled = match self.compiled(target, &there, &bars) {
                     // Weights in another layout are freed first.
@@ -186,8 +250,17 @@ impl<'a> Variants<'a> {
             compiled => compiled?,
         };
         let missing = rival.missing(&there);
-        let room = missing == 0 || self.opened.device.available().is_none_or(|free| free >= missing + SPARE);
-        Ok(if room { Some(rival.load(there, &|p| bars.show(p))?) } else { None })
+        let room = missing == 0
+            || self
+                .opened
+                .device
+                .available()
+                .is_none_or(|free| free >= missing + SPARE);
+        Ok(if room {
+            Some(rival.load(there, &|p| bars.show(p))?)
+        } else {
+            None
+        })
     }
     /// Runs both targets in turns, so that other load affects both alike.
     ///
@@ -223,25 +296,37 @@ impl<'a> Variants<'a> {
     pub fn plans(&mut self, target: &Target) -> Result<Vec<Plan>> {
         let work = self.work;
         let engine = self.keep(target)?;
-        Ok(work.steps(engine).into_iter().map(|tokens| engine.step_plan(tokens, work.depth)).collect())
+        Ok(work
+            .steps(engine)
+            .into_iter()
+            .map(|tokens| engine.step_plan(tokens, work.depth))
+            .collect())
     }
     /// Measures the speeds of both targets.
     pub fn compare(&mut self, base: &Target, other: &Target) -> Result<Compared> {
         let (work, mut times) = (self.work, Times::default());
-        let turn = |which: usize, engine: &mut Engine, counts| work.turn(engine, &mut times[which], counts);
+        let turn = |which: usize, engine: &mut Engine, counts| {
+            work.turn(engine, &mut times[which], counts)
+        };
         self.in_turns([base, other], turn, |_| true)?;
         Ok(work.compared(times))
     }
     /// Measures both targets; `None` if the measured steps have the same kernels.
     pub fn compare_others(&mut self, base: &Target, other: &Target) -> Result<Option<Compared>> {
         let (work, mut times) = (self.work, Times::default());
-        let turn = |which: usize, engine: &mut Engine, counts| work.turn(engine, &mut times[which], counts);
+        let turn = |which: usize, engine: &mut Engine, counts| {
+            work.turn(engine, &mut times[which], counts)
+        };
         let differ = |[base, other]: [&Engine; 2]| work.launches(base) != work.launches(other);
         let measured = self.in_turns([base, other], turn, differ)?;
         Ok(measured.then(|| work.compared(times)))
     }
     /// Measures both targets, and the kernels of one step that differ.
-    pub fn compare_kernels(&mut self, base: &Target, other: &Target) -> Result<(Compared, Vec<KernelTimes>)> {
+    pub fn compare_kernels(
+        &mut self,
+        base: &Target,
+        other: &Target,
+    ) -> Result<(Compared, Vec<KernelTimes>)> {
         let (work, mut times) = (self.work, Times::default());
         let mut kernels: [Kernels; 2] = Default::default();
         let turn = |which: usize, engine: &mut Engine, counts| {
@@ -273,10 +358,16 @@ fn differing([base, mut other]: [Kernels; 2]) -> Vec<KernelTimes> {
     for (name, (texts, seconds)) in base {
         match other.remove(&name) {
             Some((others, _)) if others == texts => {}
-            found => all.push(KernelTimes { name, seconds: [median(seconds), found.and_then(|f| median(f.1))] }),
+            found => all.push(KernelTimes {
+                name,
+                seconds: [median(seconds), found.and_then(|f| median(f.1))],
+            }),
         }
     }
-    all.extend(other.into_iter().map(|(name, (_, seconds))| KernelTimes { name, seconds: [None, median(seconds)] }));
+    all.extend(other.into_iter().map(|(name, (_, seconds))| KernelTimes {
+        name,
+        seconds: [None, median(seconds)],
+    }));
     let most = |k: &KernelTimes| k.seconds.into_iter().flatten().fold(0.0, f64::max);
     all.sort_by(|a, b| most(b).total_cmp(&most(a)));
     all
@@ -286,13 +377,30 @@ impl Work {
     /// Tokens per measured step: 1 for decode, and the sizes of the prefill chunks.
     fn steps(&self, engine: &Engine) -> BTreeSet<usize> {
         let longest = engine.longest_step();
-        let steps = [self.tokens.min(1), self.prompt.min(longest), self.prompt % longest];
-        steps.into_iter().filter(|&n| n > 0).map(|n| engine.step_tokens(n)).collect()
+        let steps = [
+            self.tokens.min(1),
+            self.prompt.min(longest),
+            self.prompt % longest,
+        ];
+        steps
+            .into_iter()
+            .filter(|&n| n > 0)
+            .map(|n| engine.step_tokens(n))
+            .collect()
     }
     /// Records of the functions that the measured steps launch, in order; the steps must have run.
     fn launches(&self, engine: &Engine) -> Vec<Vec<u8>> {
-        let of_step = |tokens| engine.step_launches(tokens, self.depth).iter().filter(|launch| launch.1 == 0);
-        self.steps(engine).into_iter().flat_map(of_step).map(|launch| record::write(&launch.0.compiled)).collect()
+        let of_step = |tokens| {
+            engine
+                .step_launches(tokens, self.depth)
+                .iter()
+                .filter(|launch| launch.1 == 0)
+        };
+        self.steps(engine)
+            .into_iter()
+            .flat_map(of_step)
+            .map(|launch| record::write(&launch.0.compiled))
+            .collect()
     }
     fn turn(&self, engine: &mut Engine, times: &mut [Vec<f64>; 2], counts: bool) -> Result<()> {
         // The same tokens in every turn select the same experts.
@@ -311,7 +419,11 @@ impl Work {
     }
     /// Times the kernels of one decode step, or of a prefill chunk if decode is not measured.
     fn kernels(&self, engine: &mut Engine, kernels: &mut Kernels, counts: bool) -> Result {
-        let tokens = if self.tokens > 0 { 1 } else { self.prompt.min(engine.longest_step()) };
+        let tokens = if self.tokens > 0 {
+            1
+        } else {
+            self.prompt.min(engine.longest_step())
+        };
         let ids = Ids::new(engine).some(tokens);
         let pool = WholePool::new(engine);
         let seconds = engine.run_timed(&pool.step(&ids, self.depth))?;
@@ -319,10 +431,16 @@ impl Work {
             return Ok(());
         }
         let mut step: BTreeMap<String, f64> = BTreeMap::new();
-        for ((ready, place), seconds) in engine.step_launches(tokens, self.depth).iter().zip(seconds) {
+        for ((ready, place), seconds) in
+            engine.step_launches(tokens, self.depth).iter().zip(seconds)
+        {
             let program = &ready.compiled.programs[*place];
             let name = format!("{} {}", ready.function.name, program.title);
-            kernels.entry(name.clone()).or_default().0.insert(program.source.clone());
+            kernels
+                .entry(name.clone())
+                .or_default()
+                .0
+                .insert(program.source.clone());
             *step.entry(name).or_default() += seconds;
         }
         for (name, seconds) in step {
@@ -331,7 +449,10 @@ impl Work {
         Ok(())
     }
     fn compared(&self, times: Times) -> Compared {
-        Compared { error: error_of_ratios(&times), speeds: self.speeds(times) }
+        Compared {
+            error: error_of_ratios(&times),
+            speeds: self.speeds(times),
+        }
     }
     /// Returns medians in tokens per second.
     fn speeds(&self, times: Times) -> [Speed; 2] {
@@ -354,17 +475,23 @@ const OF_MEDIANS: f64 = 1.4826 * 1.2533;
 /// Relative standard error of the median; 0 without samples, infinite for one or two, which have no
 /// usable spread.
 fn error_of_median(seconds: &[f64]) -> f64 {
-    let Some(middle) = median(seconds.to_vec()) else { return 0.0 };
+    let Some(middle) = median(seconds.to_vec()) else {
+        return 0.0;
+    };
     if seconds.len() < 3 {
         return f64::INFINITY;
     }
-    let deviation = median(seconds.iter().map(|s| (s / middle - 1.0).abs()).collect()).unwrap_or(0.0);
+    let deviation =
+        median(seconds.iter().map(|s| (s / middle - 1.0).abs()).collect()).unwrap_or(0.0);
     OF_MEDIANS * deviation / (seconds.len() as f64).sqrt()
 }
 
 /// Standard error of the ratio of medians: the larger of decode and prefill.
 fn error_of_ratios([base, other]: &Times) -> f64 {
-    let errors = base.iter().zip(other).map(|(base, other)| error_of_median(base).hypot(error_of_median(other)));
+    let errors = base
+        .iter()
+        .zip(other)
+        .map(|(base, other)| error_of_median(base).hypot(error_of_median(other)));
     errors.fold(0.0, f64::max)
 }
 
@@ -381,11 +508,17 @@ mod tests {
     fn what_scatters_more_is_known_less() {
         let few = [1.00, 1.01, 0.99, 1.02, 0.98];
         let error = error_of_median(&few);
-        assert!((error - OF_MEDIANS * 0.01 / 5f64.sqrt()).abs() < 1e-12, "{error}");
+        assert!(
+            (error - OF_MEDIANS * 0.01 / 5f64.sqrt()).abs() < 1e-12,
+            "{error}"
+        );
         // The error is relative, and robust to an outlier.
         assert_eq!(error_of_median(&few.map(|s| 2.0 * s)), error);
         assert_eq!(error_of_median(&[1.00, 1.01, 0.99, 9.0, 0.98]), error);
-        assert_eq!((error_of_median(&[]), error_of_median(&[1.0; 4])), (0.0, 0.0));
+        assert_eq!(
+            (error_of_median(&[]), error_of_median(&[1.0; 4])),
+            (0.0, 0.0)
+        );
         assert_eq!(error_of_median(&few[..2]), f64::INFINITY);
         let times = |decode: &[f64]| [decode.to_vec(), vec![]];
         assert_eq!(error_of_ratios(&[times(&few), times(&[1.0; 3])]), error);

@@ -20,7 +20,11 @@ const BUFFER: u64 = 1 << 30;
 /// Passes on device memory, the fastest of which counts.
 const PASSES: usize = 4;
 /// Passes over weights in host memory, more for small models.
-const OF_WEIGHTS: Passes = Passes { least: 8, most: 256, time: Duration::from_millis(500) };
+const OF_WEIGHTS: Passes = Passes {
+    least: 8,
+    most: 256,
+    time: Duration::from_millis(500),
+};
 
 /// Bytes per second that a kernel reads from device memory.
 ///
@@ -37,10 +41,17 @@ pub fn of_device(opened: &Opened) -> Option<f64> {
 /// Bytes per second at which `threads` threads read the weights; `None` unless these are in host
 /// memory of this process.
 pub fn of_weights(engine: &Engine, threads: usize) -> Option<f64> {
-    let views = engine.weights().buffers().map(Buffer::view).collect::<Result<Vec<View>, _>>().ok()?;
+    let views = engine
+        .weights()
+        .buffers()
+        .map(Buffer::view)
+        .collect::<Result<Vec<View>, _>>()
+        .ok()?;
     let words = views.iter().map(words).collect::<Option<Vec<&[u64]>>>()?;
     let team = Team::new(threads.max(1), true).ok()?;
-    measure::bandwidth(&team, &words, OF_WEIGHTS).ok().filter(|b| *b > 0.0 && b.is_finite())
+    measure::bandwidth(&team, &words, OF_WEIGHTS)
+        .ok()
+        .filter(|b| *b > 0.0 && b.is_finite())
 }
 
 /// The whole 64-bit words of a weight, which is page-aligned.
@@ -58,10 +69,21 @@ fn by_kernel(opened: &Opened, buffer: &Buffer) -> Option<f64> {
     let x = c.input("x", dims![rows, ROW], Scalar::F32);
     c.output("sums", x.sum(&[1]));
     let mut jit = Jit::new(opened.clone());
-    let function = jit.prepare(&[Arc::new(c.finish())], &|_, _| ()).ok()?.pop()?;
+    let function = jit
+        .prepare(&[Arc::new(c.finish())], &|_, _| ())
+        .ok()?
+        .pop()?;
     let scratch = |bytes: usize| opened.device.alloc(bytes.max(64), Memory::Scratch).ok();
     let (sums, arena) = (scratch(rows * 4)?, scratch(function.compiled.arena)?);
-    let mut step = jit.capture(&[Call { function, args: vec![buffer.clone(), sums] }], &arena).ok()?;
+    let mut step = jit
+        .capture(
+            &[Call {
+                function,
+                args: vec![buffer.clone(), sums],
+            }],
+            &arena,
+        )
+        .ok()?;
     let mut best = f64::INFINITY;
     // The first pass is a warm-up.
     for _ in 0..=PASSES {
@@ -78,7 +100,14 @@ mod tests {
     #[test]
     fn a_kernel_adds_up_what_it_reads() {
         // Host memory can be measured by a kernel too.
-        let opened = open("cpu", &Options { threads: Some(1), ..Options::default() }).unwrap();
+        let opened = open(
+            "cpu",
+            &Options {
+                threads: Some(1),
+                ..Options::default()
+            },
+        )
+        .unwrap();
         let buffer = opened.device.alloc(8 << 20, Memory::Weights).unwrap();
         let found = by_kernel(&opened, &buffer).unwrap();
         assert!((1e6..1e13).contains(&found), "{found}");

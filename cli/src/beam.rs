@@ -15,13 +15,22 @@ pub trait SearchSpace {
     type Change;
 
     /// Returns the questions of a stage in order, given the leader; `None` after the last stage.
-    fn questions(&mut self, stage: usize, leader: &Self::State) -> Result<Option<Vec<Question<Self::Change>>>>;
+    fn questions(
+        &mut self,
+        stage: usize,
+        leader: &Self::State,
+    ) -> Result<Option<Vec<Question<Self::Change>>>>;
     /// Applies a change to a state.
     fn changed(&self, state: &Self::State, change: &Self::Change) -> Self::State;
     /// Returns the speedup of a rival over the leader; `None` if it cannot be measured.
     ///
     /// A speedup above [`least`](SearchSpace::least) must be confirmed by a second measurement.
-    fn measure(&mut self, leader: &Self::State, rival: &Self::State, change: &Self::Change) -> Result<Option<f64>>;
+    fn measure(
+        &mut self,
+        leader: &Self::State,
+        rival: &Self::State,
+        change: &Self::Change,
+    ) -> Result<Option<f64>>;
     /// Minimum speedup with which a rival replaces the leader.
     fn least(&self) -> f64;
     /// Whether the budget allows another measurement.
@@ -60,9 +69,19 @@ struct Member<S> {
 /// up.
 ///
 /// One change is always measured: on a busy machine, loading may have used the whole budget.
-pub fn search<C: SearchSpace>(space: &mut C, start: C::State, width: usize) -> Result<Found<C::State>> {
-    let mut beam =
-        Beam { width: width.max(1), members: vec![Member { state: start.clone(), worth: 1.0 }], seen: vec![start] };
+pub fn search<C: SearchSpace>(
+    space: &mut C,
+    start: C::State,
+    width: usize,
+) -> Result<Found<C::State>> {
+    let mut beam = Beam {
+        width: width.max(1),
+        members: vec![Member {
+            state: start.clone(),
+            worth: 1.0,
+        }],
+        seen: vec![start],
+    };
     let mut rounds = 0;
     loop {
         rounds += 1;
@@ -73,7 +92,12 @@ pub fn search<C: SearchSpace>(space: &mut C, start: C::State, width: usize) -> R
             (true, true) => Ended::Settled,
             (true, false) => continue,
         };
-        return Ok(Found { best: beam.leader().state.clone(), measured: beam.seen.len() - 1, rounds, ended });
+        return Ok(Found {
+            best: beam.leader().state.clone(),
+            measured: beam.seen.len() - 1,
+            rounds,
+            ended,
+        });
     }
 }
 
@@ -103,7 +127,11 @@ impl<S: Clone + PartialEq> Beam<S> {
         Ok(true)
     }
     /// Tries the changes of one question on all members; false if time is up before the end.
-    fn put<C: SearchSpace<State = S>>(&mut self, question: &Question<C::Change>, space: &mut C) -> Result<bool> {
+    fn put<C: SearchSpace<State = S>>(
+        &mut self,
+        question: &Question<C::Change>,
+        space: &mut C,
+    ) -> Result<bool> {
         for member in self.members.clone() {
             for change in question {
                 let rival = space.changed(&member.state, change);
@@ -126,7 +154,14 @@ impl<S: Clone + PartialEq> Beam<S> {
         let leads = ratio > least;
         let worth = self.leader().worth * if leads { ratio } else { ratio.min(1.0) };
         let slower = |m: &Member<S>| m.worth < worth;
-        let place = if leads { 0 } else { self.members.iter().position(slower).unwrap_or(self.members.len()) };
+        let place = if leads {
+            0
+        } else {
+            self.members
+                .iter()
+                .position(slower)
+                .unwrap_or(self.members.len())
+        };
         self.members.insert(place, Member { state, worth });
         self.members.truncate(self.width);
     }
@@ -144,7 +179,11 @@ pub struct Budget {
 impl Budget {
     /// A budget of `most` in total.
     pub fn new(most: Duration) -> Budget {
-        Budget { most, longest: Duration::ZERO, check: Duration::ZERO }
+        Budget {
+            most,
+            longest: Duration::ZERO,
+            check: Duration::ZERO,
+        }
     }
     /// Begins a stage with measurements of an expected duration.
     pub fn begin(&mut self, expected: Duration) {
@@ -181,7 +220,13 @@ mod tests {
         fn new(digits: usize, values: u8, worth: fn(&[u8]) -> f64) -> Digits {
             let questions = vec![(0..values).collect(); digits];
             let budget = Budget::new(Duration::from_secs(1000));
-            Digits { questions, worth, clock: Duration::ZERO, budget, order: vec![] }
+            Digits {
+                questions,
+                worth,
+                clock: Duration::ZERO,
+                budget,
+                order: vec![],
+            }
         }
         fn search(&mut self, width: usize) -> Found<Vec<u8>> {
             let start = vec![0; self.questions.len()];
@@ -193,15 +238,27 @@ mod tests {
         type State = Vec<u8>;
         type Change = (usize, u8);
 
-        fn questions(&mut self, stage: usize, _: &Vec<u8>) -> Result<Option<Vec<Question<(usize, u8)>>>> {
-            Ok(self.questions.get(stage).map(|values| vec![values.iter().map(|&v| (stage, v)).collect()]))
+        fn questions(
+            &mut self,
+            stage: usize,
+            _: &Vec<u8>,
+        ) -> Result<Option<Vec<Question<(usize, u8)>>>> {
+            Ok(self
+                .questions
+                .get(stage)
+                .map(|values| vec![values.iter().map(|&v| (stage, v)).collect()]))
         }
         fn changed(&self, state: &Vec<u8>, &(at, value): &(usize, u8)) -> Vec<u8> {
             let mut state = state.clone();
             state[at] = value;
             state
         }
-        fn measure(&mut self, leader: &Vec<u8>, rival: &Vec<u8>, _: &(usize, u8)) -> Result<Option<f64>> {
+        fn measure(
+            &mut self,
+            leader: &Vec<u8>,
+            rival: &Vec<u8>,
+            _: &(usize, u8),
+        ) -> Result<Option<f64>> {
             self.clock += Duration::from_secs(1);
             self.budget.took(Duration::from_secs(1), true);
             self.order.push(rival.iter().map(u8::to_string).collect());
@@ -227,7 +284,10 @@ mod tests {
         distinct.dedup();
         assert_eq!(distinct.len(), digits.order.len(), "{:?}", digits.order);
         assert_eq!((found.rounds, found.measured), (2, digits.order.len()));
-        assert_eq!(digits.order[..6], ["100", "200", "210", "220", "221", "222"]);
+        assert_eq!(
+            digits.order[..6],
+            ["100", "200", "210", "220", "221", "222"]
+        );
     }
 
     /// Both digits together double the speed; either alone loses a tenth.
@@ -242,12 +302,20 @@ mod tests {
     #[test]
     fn a_wider_beam_finds_what_gains_in_two_steps() {
         let narrow = Digits::new(2, 2, a_pair).search(1);
-        assert_eq!((narrow.best, narrow.measured, narrow.ended), (vec![0, 0], 2, Ended::Settled));
+        assert_eq!(
+            (narrow.best, narrow.measured, narrow.ended),
+            (vec![0, 0], 2, Ended::Settled)
+        );
         let wide = Digits::new(2, 2, a_pair).search(2);
         assert_eq!((wide.best, wide.ended), (vec![1, 1], Ended::Settled));
         // The slowest members leave a beam that exceeds its width.
-        let mut digits =
-            Digits::new(3, 2, |d| if *d == [1, 1, 1] { 2.0 } else { 1.0 - 0.1 * f64::from(d.iter().sum::<u8>()) });
+        let mut digits = Digits::new(3, 2, |d| {
+            if *d == [1, 1, 1] {
+                2.0
+            } else {
+                1.0 - 0.1 * f64::from(d.iter().sum::<u8>())
+            }
+        });
         assert_eq!(digits.search(2).best, [0, 0, 0]);
         assert_eq!(digits.search(4).best, [1, 1, 1]);
     }
@@ -257,14 +325,23 @@ mod tests {
         let found = Digits::new(1, 2, |d| 1.0 + 0.019 * f64::from(d[0])).search(3);
         assert_eq!((found.best, found.measured, found.rounds), (vec![0], 1, 1));
         // Nor do small gains accumulate: noise must not add up.
-        let mut digits = Digits::new(4, 2, |d| 1.015f64.powi(d.iter().map(|&v| i32::from(v)).sum()));
+        let mut digits = Digits::new(4, 2, |d| {
+            1.015f64.powi(d.iter().map(|&v| i32::from(v)).sum())
+        });
         let found = digits.search(1);
         assert_eq!(found.best, [0, 0, 0, 0]);
     }
 
     #[test]
     fn what_cannot_be_measured_is_passed_over() {
-        let found = Digits::new(2, 3, |d| if d[0] == 1 { f64::NAN } else { 1.0 + f64::from(d[0] + d[1]) }).search(2);
+        let found = Digits::new(2, 3, |d| {
+            if d[0] == 1 {
+                f64::NAN
+            } else {
+                1.0 + f64::from(d[0] + d[1])
+            }
+        })
+        .search(2);
         assert_eq!((found.best, found.ended), (vec![2, 2], Ended::Settled));
     }
 
@@ -275,13 +352,19 @@ mod tests {
         let found = digits.search(3);
         assert_eq!((found.ended, found.rounds), (Ended::Late, 1));
         // Eleven measurements, with one second left for the final check.
-        assert_eq!((found.measured, digits.clock), (11, Duration::from_secs(11)));
+        assert_eq!(
+            (found.measured, digits.clock),
+            (11, Duration::from_secs(11))
+        );
         assert_eq!(found.best[0], 8);
         // One change is measured even without time.
         let mut late = Digits::new(5, 9, |d| 1.0 + d.iter().map(|&v| f64::from(v)).sum::<f64>());
         late.clock = Duration::from_secs(2000);
         let found = late.search(3);
-        assert_eq!((found.ended, found.measured, &late.order[..]), (Ended::Late, 1, &["10000".to_owned()][..]));
+        assert_eq!(
+            (found.ended, found.measured, &late.order[..]),
+            (Ended::Late, 1, &["10000".to_owned()][..])
+        );
         assert!(Budget::new(Duration::ZERO).has_room(Duration::ZERO));
     }
 

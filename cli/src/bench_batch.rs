@@ -43,7 +43,11 @@ const COLUMNS: &[Column] = &[
 /// Measures the batch sizes in turns, so that other load affects all alike, and prints the medians.
 pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Result {
     let most = of.sequences.iter().copied().max().unwrap_or(1);
-    let settings = Settings { parallel: most, contexts: most, ..common.settings(Some(of.prompt + of.tokens)) };
+    let settings = Settings {
+        parallel: most,
+        contexts: most,
+        ..common.settings(Some(of.prompt + of.tokens))
+    };
     let mut engine = model.load_with(opened, settings)?;
     let each = (of.prompt + of.tokens).div_ceil(PAGE);
     let (pages, taken) = (engine.cache().pages(), engine.max_sequences());
@@ -54,7 +58,10 @@ pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Resu
             of.prompt + of.tokens,
             most * each
         );
-        return Err(Failure::new(message, format!("--batch {fits} fits; or lower -p and -n")));
+        return Err(Failure::new(
+            message,
+            format!("--batch {fits} fits; or lower -p and -n"),
+        ));
     }
     engine.fill_cache_for_bench(pages * PAGE)?;
     let mut seconds: Vec<Vec<f64>> = vec![Vec::new(); of.sequences.len()];
@@ -62,7 +69,11 @@ pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Resu
     for turn in 0..=of.times {
         for (&n, seconds) in of.sequences.iter().zip(&mut seconds) {
             // The first turn is a warm-up.
-            let steps = if turn == 0 { of.tokens.min(2) } else { of.tokens };
+            let steps = if turn == 0 {
+                of.tokens.min(2)
+            } else {
+                of.tokens
+            };
             let time = timed(&mut engine, n, of, steps)?;
             if turn > 0 {
                 seconds.push(time / steps as f64);
@@ -78,9 +89,17 @@ pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Resu
 fn timed(engine: &mut Engine, n: usize, of: &Batches, steps: usize) -> Result<f64> {
     let tokens = Ids::new(engine).some(n);
     let (blocks, shares) = ((of.prompt + steps).div_ceil(PAGE), engine.max_sequences());
-    let pools: Vec<WholePool> = (0..n).map(|nth| WholePool::share(engine, [nth, shares], blocks)).collect();
+    let pools: Vec<WholePool> = (0..n)
+        .map(|nth| WholePool::share(engine, [nth, shares], blocks))
+        .collect();
     let start = Instant::now();
-    decode(engine, &pools, &tokens, of.prompt..of.prompt + steps, of.invariant)?;
+    decode(
+        engine,
+        &pools,
+        &tokens,
+        of.prompt..of.prompt + steps,
+        of.invariant,
+    )?;
     Ok(start.elapsed().as_secs_f64().max(1e-9))
 }
 
@@ -98,9 +117,18 @@ fn print(of: &Batches, model: &Model, engine: &Engine, seconds: Vec<Vec<f64>>) -
         v.sort_by(f64::total_cmp);
         v[v.len() / 2]
     };
-    let rates: Vec<f64> = of.sequences.iter().zip(seconds).map(|(&n, s)| n as f64 / median(s)).collect();
+    let rates: Vec<f64> = of
+        .sequences
+        .iter()
+        .zip(seconds)
+        .map(|(&n, s)| n as f64 / median(s))
+        .collect();
     for (&n, &rate) in of.sequences.iter().zip(&rates) {
-        let class = if of.invariant { engine.max_sequences() } else { n };
+        let class = if of.invariant {
+            engine.max_sequences()
+        } else {
+            n
+        };
         let (times, launches) = (rate / rates[0], engine.batch_launches(class).len());
         let (each, step) = (rate / n as f64, 1e3 * n as f64 / rate);
         let record = json!({

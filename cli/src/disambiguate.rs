@@ -8,9 +8,14 @@ use std::io::{self, BufRead, IsTerminal, Write};
 /// Calls `act` with a name; if it is ambiguous, again with the file that the user chooses.
 pub fn among<T>(name: &Name, act: &dyn Fn(&Name) -> std::result::Result<T, Error>) -> Result<T> {
     match act(name) {
-        Err(Error::Several { repository, models }) if io::stdin().is_terminal() && io::stderr().is_terminal() => {
+        Err(Error::Several { repository, models })
+            if io::stdin().is_terminal() && io::stderr().is_terminal() =>
+        {
             match ask(&repository.to_string(), &models, &mut io::stdin().lock())? {
-                Some(file) => Ok(act(&Name { file: Some(file.to_owned()), ..name.clone() })?),
+                Some(file) => Ok(act(&Name {
+                    file: Some(file.to_owned()),
+                    ..name.clone()
+                })?),
                 None => Err(Error::Several { repository, models }.into()),
             }
         }
@@ -19,16 +24,31 @@ pub fn among<T>(name: &Name, act: &dyn Fn(&Name) -> std::result::Result<T, Error
 }
 
 /// Asks on standard error for one of several models; `None` if there is no answer.
-fn ask<'m>(repository: &str, models: &'m [Offer], input: &mut dyn BufRead) -> Result<Option<&'m str>> {
+fn ask<'m>(
+    repository: &str,
+    models: &'m [Offer],
+    input: &mut dyn BufRead,
+) -> Result<Option<&'m str>> {
     let mut sorted: Vec<&Offer> = models.iter().collect();
     sorted.sort_by_key(|model| model.bytes);
-    let width = sorted.iter().map(|model| printable(&model.word).chars().count()).max().unwrap_or_default();
+    let width = sorted
+        .iter()
+        .map(|model| printable(&model.word).chars().count())
+        .max()
+        .unwrap_or_default();
     say!("{} has {} models:", printable(repository), sorted.len());
     for (number, model) in (1..).zip(&sorted) {
-        say!("  {number:>3}  {:width$}  {:>9}", printable(&model.word), size(model.bytes));
+        say!(
+            "  {number:>3}  {:width$}  {:>9}",
+            printable(&model.word),
+            size(model.bytes)
+        );
     }
     loop {
-        eprint!("Which one (1 to {}, or its name; empty to cancel)? ", sorted.len());
+        eprint!(
+            "Which one (1 to {}, or its name; empty to cancel)? ",
+            sorted.len()
+        );
         io::stderr().flush()?;
         let mut line = String::new();
         let ended = input.read_line(&mut line).map_err(not_text)? == 0;
@@ -45,8 +65,15 @@ fn ask<'m>(repository: &str, models: &'m [Offer], input: &mut dyn BufRead) -> Re
 
 /// Finds the model by number or by name, ignoring case.
 fn chosen<'m>(wanted: &str, models: &[&'m Offer]) -> Option<&'m Offer> {
-    let number = wanted.parse::<usize>().ok().and_then(|number| models.get(number.checked_sub(1)?));
-    let named = || models.iter().find(|model| model.word.eq_ignore_ascii_case(wanted) || model.file == wanted);
+    let number = wanted
+        .parse::<usize>()
+        .ok()
+        .and_then(|number| models.get(number.checked_sub(1)?));
+    let named = || {
+        models
+            .iter()
+            .find(|model| model.word.eq_ignore_ascii_case(wanted) || model.file == wanted)
+    };
     number.or_else(named).copied()
 }
 

@@ -22,16 +22,24 @@ const USAGE: u8 = 2;
 /// Hint of errors without one.
 const ASK_FOR_HELP: &str = "`gristmill COMMAND --help` lists the flags of a command";
 /// Hint of errors in a model file.
-const DAMAGED: &str = "the file is damaged or was written by a faulty tool: download or convert it again";
+const DAMAGED: &str =
+    "the file is damaged or was written by a faulty tool: download or convert it again";
 
 impl Failure {
     /// A failure with exit code 1.
     pub fn new(message: impl Display, hint: impl Into<String>) -> Failure {
-        Failure { message: message.to_string(), hint: Some(hint.into()), code: 1 }
+        Failure {
+            message: message.to_string(),
+            hint: Some(hint.into()),
+            code: 1,
+        }
     }
     /// Wrong usage, on any model and machine: exit code 2.
     pub fn usage(message: impl Display, hint: impl Into<String>) -> Failure {
-        Failure { code: USAGE, ..Failure::new(message, hint) }
+        Failure {
+            code: USAGE,
+            ..Failure::new(message, hint)
+        }
     }
     /// An I/O error of a file; `what` is the verb, such as "read".
     pub fn file(what: &str, path: &std::path::Path, error: io::Error) -> Failure {
@@ -41,7 +49,10 @@ impl Failure {
             io::ErrorKind::StorageFull => "free disk space, or choose another folder",
             _ => "check the path and the disk",
         };
-        Failure::new(format_args!("cannot {what} {}: {error}", path.display()), hint)
+        Failure::new(
+            format_args!("cannot {what} {}: {error}", path.display()),
+            hint,
+        )
     }
     /// Appends to the hint.
     pub fn with_hint(mut self, more: &str) -> Failure {
@@ -61,13 +72,21 @@ impl Failure {
         // A closed pipe (`gristmill … | head`) is not an error.
         if !self.is_quiet() {
             say!("{} {}", alarming("error:"), printable(&self.message));
-            say!("{} {}", helpful("hint:"), printable(self.hint.as_deref().unwrap_or(ASK_FOR_HELP)));
+            say!(
+                "{} {}",
+                helpful("hint:"),
+                printable(self.hint.as_deref().unwrap_or(ASK_FOR_HELP))
+            );
         }
         self.code
     }
     /// Message and hint in two lines.
     pub fn text(&self) -> String {
-        printable(&format!("{}\nhint: {}", self.message, self.hint.as_deref().unwrap_or(ASK_FOR_HELP)))
+        printable(&format!(
+            "{}\nhint: {}",
+            self.message,
+            self.hint.as_deref().unwrap_or(ASK_FOR_HELP)
+        ))
     }
 }
 
@@ -76,7 +95,12 @@ const NAMES: usize = 12;
 
 /// Joins names for a message, with the number of those left out.
 pub fn some_of(names: &[String]) -> String {
-    let mut text = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let mut text = names
+        .iter()
+        .take(NAMES)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
     if names.len() > NAMES {
         text.push_str(&format!(" and {} more", names.len() - NAMES));
     }
@@ -86,8 +110,15 @@ pub fn some_of(names: &[String]) -> String {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure { message: String::new(), hint: None, code: 0 },
-            _ => Failure::new(format_args!("standard input or output: {error}"), "check what it is connected to"),
+            io::ErrorKind::BrokenPipe => Failure {
+                message: String::new(),
+                hint: None,
+                code: 0,
+            },
+            _ => Failure::new(
+                format_args!("standard input or output: {error}"),
+                "check what it is connected to",
+            ),
         }
     }
 }

@@ -21,7 +21,13 @@ fn is_lacking(name: &str) -> bool {
 
 /// Parses a device name of the registry, or of the optional device.
 fn device(name: &str) -> std::result::Result<String, String> {
-    let names = || DEVICES.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
+    let names = || {
+        DEVICES
+            .iter()
+            .map(|row| row.name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     match is_lacking(name) || gristmill_backend::find(name).is_ok() {
         true => Ok(name.into()),
         false => Err(format!(
@@ -66,10 +72,9 @@ impl GpuLayers {
         match text {
             "auto" | "-1" => Ok(GpuLayers::Auto),
             "all" => Ok(GpuLayers::All),
-            text => text
-                .parse()
-                .map(GpuLayers::Count)
-                .map_err(|_| "0 for the CPU; all, or a number of at least the model's layers, for the GPU".into()),
+            text => text.parse().map(GpuLayers::Count).map_err(|_| {
+                "0 for the CPU; all, or a number of at least the model's layers, for the GPU".into()
+            }),
         }
     }
 }
@@ -102,7 +107,13 @@ pub struct Common {
     pub isa: String,
     /// Context size in tokens; 0 for the model's full context [default: the model's, within a
     /// quarter of the free memory, at most 32768]
-    #[arg(short, long, visible_alias = "ctx-size", value_name = "N", help_heading = "Context and precision")]
+    #[arg(
+        short,
+        long,
+        visible_alias = "ctx-size",
+        value_name = "N",
+        help_heading = "Context and precision"
+    )]
     ctx: Option<u32>,
     /// KV cache type; q8_0 takes about half the memory of f16 [default: f16]
     #[arg(long, value_name = "TYPE", help_heading = "Context and precision")]
@@ -147,15 +158,31 @@ pub fn warn_of(device: &dyn Device) {
 impl Common {
     /// Refuses flags that contradict each other and notes ignored ones; call it first.
     pub fn check(&self) -> Result {
-        let types = [("--kv", self.kv), ("-ctk", self.cache_type_k), ("-ctv", self.cache_type_v)];
-        let given: Vec<_> = types.iter().filter_map(|(flag, kv)| Some((flag, (*kv)?))).collect();
+        let types = [
+            ("--kv", self.kv),
+            ("-ctk", self.cache_type_k),
+            ("-ctv", self.cache_type_v),
+        ];
+        let given: Vec<_> = types
+            .iter()
+            .filter_map(|(flag, kv)| Some((flag, (*kv)?)))
+            .collect();
         if let [first, rest @ ..] = given.as_slice()
             && let Some(other) = rest.iter().find(|other| other.1 != first.1)
         {
-            let message = format!("{} and {} differ: keys and values share one type", first.0, other.0);
-            return Err(Failure::usage(message, "give both the same type, or --kv TYPE alone"));
+            let message = format!(
+                "{} and {} differ: keys and values share one type",
+                first.0, other.0
+            );
+            return Err(Failure::usage(
+                message,
+                "give both the same type, or --kv TYPE alone",
+            ));
         }
-        let device = self.device.as_deref().map(|name| name.split(':').next().unwrap_or(name));
+        let device = self
+            .device
+            .as_deref()
+            .map(|name| name.split(':').next().unwrap_or(name));
         let is_gpu = |name: &str| matches!(name, "cuda" | "wgpu");
         let contradicts = match (self.gpu_layers, device) {
             (Some(GpuLayers::Count(0)), Some(name)) => is_gpu(name),
@@ -174,14 +201,19 @@ impl Common {
         match self.gpu_layers {
             Some(GpuLayers::Count(n @ 1..)) if (n as usize) < layers => Err(Failure::usage(
                 format_args!("--gpu-layers {n}: partial offload is not supported yet"),
-                format!("the model has {layers} layers: -ngl 0 for the CPU, -ngl {layers} or all for the GPU"),
+                format!(
+                    "the model has {layers} layers: -ngl 0 for the CPU, -ngl {layers} or all for the GPU"
+                ),
             )),
             _ => Ok(()),
         }
     }
     /// Whether --gpu-layers asks for the GPU.
     pub fn wants_gpu(&self) -> bool {
-        matches!(self.gpu_layers, Some(GpuLayers::All | GpuLayers::Count(1..)))
+        matches!(
+            self.gpu_layers,
+            Some(GpuLayers::All | GpuLayers::Count(1..))
+        )
     }
     /// Opens the named device, else the best available one.
     pub fn open(&self) -> Result<Opened> {
@@ -205,11 +237,19 @@ impl Common {
     }
     /// Refuses the null device, which computes nothing.
     pub fn check_computes(&self) -> Result {
-        if self.device.as_deref().is_none_or(|device| device.split(':').next() != Some("null")) {
+        if self
+            .device
+            .as_deref()
+            .is_none_or(|device| device.split(':').next() != Some("null"))
+        {
             return Ok(());
         }
-        let hint = "it is for `bench`, `kernels` and `tune`; --device cpu and --device interp compute";
-        Err(Failure::usage("the device null computes nothing: its output is meaningless", hint))
+        let hint =
+            "it is for `bench`, `kernels` and `tune`; --device cpu and --device interp compute";
+        Err(Failure::usage(
+            "the device null computes nothing: its output is meaningless",
+            hint,
+        ))
     }
     /// Opens the device of that name with these flags.
     pub fn open_as(&self, device: &str) -> Result<Opened> {
@@ -248,7 +288,10 @@ impl Common {
     /// These flags for a model of that context: `--ctx 0` becomes it.
     pub fn over(&self, context: usize) -> Common {
         let whole = u32::try_from(context).unwrap_or(u32::MAX);
-        Common { ctx: self.ctx.map(|n| if n == 0 { whole } else { n }), ..self.clone() }
+        Common {
+            ctx: self.ctx.map(|n| if n == 0 { whole } else { n }),
+            ..self.clone()
+        }
     }
     /// Engine settings; `context` applies without --ctx.
     pub fn settings(&self, context: Option<usize>) -> Settings {
@@ -263,7 +306,13 @@ impl Common {
             None => (usual.chunk, usual.long),
             Some(n) => (n.min(usual.chunk), Some(n)),
         };
-        Settings { context: self.ctx().or(context), cache, chunk, long, ..usual }
+        Settings {
+            context: self.ctx().or(context),
+            cache,
+            chunk,
+            long,
+            ..usual
+        }
     }
 }
 
@@ -280,7 +329,9 @@ mod tests {
 
     fn parsed(flags: &str) -> Common {
         let all = std::iter::once("x").chain(flags.split_whitespace());
-        Line::try_parse_from(all).unwrap_or_else(|error| panic!("{error}")).common
+        Line::try_parse_from(all)
+            .unwrap_or_else(|error| panic!("{error}"))
+            .common
     }
 
     #[test]
@@ -288,34 +339,58 @@ mod tests {
         for (flags, cache) in [
             ("", Scalar::F16),
             ("--exact", Scalar::F32),
-            ("--cache-type-k q8_0 --cache-type-v q8_0 --kv q8_0", Scalar::I8),
+            (
+                "--cache-type-k q8_0 --cache-type-v q8_0 --kv q8_0",
+                Scalar::I8,
+            ),
             ("--cache-type-v f32", Scalar::F32),
         ] {
             let common = parsed(flags);
             assert!(common.check().is_ok(), "{flags}");
             assert_eq!(common.settings(None).cache, cache, "{flags}");
         }
-        for flags in ["--cache-type-k q8_0 --cache-type-v f16", "--kv f16 --cache-type-v f32"] {
+        for flags in [
+            "--cache-type-k q8_0 --cache-type-v f16",
+            "--kv f16 --cache-type-v f32",
+        ] {
             assert!(parsed(flags).check().is_err(), "{flags}");
         }
     }
 
     #[test]
     fn layers_are_all_on_one_device() {
-        for (flags, fits) in
-            [("0", true), ("auto", true), ("-1", true), ("all", true), ("5", false), ("6", true), ("99", true)]
-        {
+        for (flags, fits) in [
+            ("0", true),
+            ("auto", true),
+            ("-1", true),
+            ("all", true),
+            ("5", false),
+            ("6", true),
+            ("99", true),
+        ] {
             let common = parsed(&format!("--n-gpu-layers {flags}"));
             assert_eq!(common.check_layers(6).is_ok(), fits, "{flags}");
         }
-        for flags in ["--gpu-layers 0 --device cuda", "--gpu-layers 99 --device cpu"] {
+        for flags in [
+            "--gpu-layers 0 --device cuda",
+            "--gpu-layers 99 --device cpu",
+        ] {
             assert!(parsed(flags).check().is_err(), "{flags}");
         }
     }
 
     #[test]
     fn a_context_of_zero_is_the_whole_one() {
-        assert_eq!((parsed("-c 0").ctx(), parsed("-c 0").over(2048).ctx()), (None, Some(2048)));
-        assert_eq!((parsed("-c 64").over(2048).ctx(), parsed("").over(2048).ctx()), (Some(64), None));
+        assert_eq!(
+            (parsed("-c 0").ctx(), parsed("-c 0").over(2048).ctx()),
+            (None, Some(2048))
+        );
+        assert_eq!(
+            (
+                parsed("-c 64").over(2048).ctx(),
+                parsed("").over(2048).ctx()
+            ),
+            (Some(64), None)
+        );
     }
 }

@@ -30,7 +30,13 @@ pub fn answer(
     out: &mut Screen<impl Write>,
     stop: &dyn Fn() -> bool,
 ) -> Result<Generation> {
-    let flow = || if stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let flow = || {
+        if stop() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
     let bar = progress::count("prompt", prompt.len() as u64);
     let mut progress = |done, total| {
         // Short prompts need no bar.
@@ -46,9 +52,20 @@ pub fn answer(
     let mut each = |id| {
         bar.finish_and_clear();
         written = out.text(&reader.push(id));
-        if written.is_err() { ControlFlow::Break(()) } else { flow() }
+        if written.is_err() {
+            ControlFlow::Break(())
+        } else {
+            flow()
+        }
     };
-    let generated = generate(batcher, prompt, SequenceOptions::default(), generation, &mut progress, &mut each);
+    let generated = generate(
+        batcher,
+        prompt,
+        SequenceOptions::default(),
+        generation,
+        &mut progress,
+        &mut each,
+    );
     bar.finish_and_clear();
     let generated = generated?;
     written?;
@@ -56,22 +73,41 @@ pub fn answer(
         out.text(&reader.finish(generated.finish != Finish::EndOfText))?;
     }
     let (text, thought) = (std::mem::take(&mut reader.said), reader.thought.take());
-    Ok(Generation { text, thought, generated })
+    Ok(Generation {
+        text,
+        thought,
+        generated,
+    })
 }
 
 impl Generation {
     /// The line after an answer: tokens, speeds and finish reason.
     pub fn summary(&self) -> String {
-        let rate =
-            |n: usize, time: std::time::Duration| format!("{:.1} tok/s", n as f64 / time.as_secs_f64().max(1e-9));
-        let Generated { prefill, tokens, time, steps, finish } = self.generated;
+        let rate = |n: usize, time: std::time::Duration| {
+            format!("{:.1} tok/s", n as f64 / time.as_secs_f64().max(1e-9))
+        };
+        let Generated {
+            prefill,
+            tokens,
+            time,
+            steps,
+            finish,
+        } = self.generated;
         let PrefillStats { reused, run, .. } = prefill;
-        let cached = if reused > 0 { format!(" ({reused} more in the KV cache)") } else { String::new() };
+        let cached = if reused > 0 {
+            format!(" ({reused} more in the KV cache)")
+        } else {
+            String::new()
+        };
         let prompt = format!("{run} prompt tokens{cached}, {}", rate(run, prefill.time));
         match (prefill.complete, steps) {
             (false, _) => format!("[{prompt}; {}]", finish.describe()),
             (true, 0) => format!("[{prompt}; {tokens} tokens; {}]", finish.describe()),
-            (true, _) => format!("[{prompt}; {tokens} tokens, {}; {}]", rate(steps, time), finish.describe()),
+            (true, _) => format!(
+                "[{prompt}; {tokens} tokens, {}; {}]",
+                rate(steps, time),
+                finish.describe()
+            ),
         }
     }
 }

@@ -27,8 +27,16 @@ fn is_open(text: &str) -> bool {
 /// Removes the fence or the backslashes of a message.
 fn joined(text: &str) -> String {
     match text.trim_start().strip_prefix(FENCE) {
-        Some(rest) => rest.split(FENCE).next().unwrap_or_default().trim_matches('\n').to_owned(),
-        None => text.strip_suffix('\\').unwrap_or(text).replace("\\\n", "\n"),
+        Some(rest) => rest
+            .split(FENCE)
+            .next()
+            .unwrap_or_default()
+            .trim_matches('\n')
+            .to_owned(),
+        None => text
+            .strip_suffix('\\')
+            .unwrap_or(text)
+            .replace("\\\n", "\n"),
     }
 }
 
@@ -40,13 +48,22 @@ pub struct Help {
 
 impl Validator for Help {
     fn validate(&self, context: &mut ValidationContext) -> rustyline::Result<ValidationResult> {
-        Ok(if is_open(context.input()) { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+        Ok(if is_open(context.input()) {
+            ValidationResult::Incomplete
+        } else {
+            ValidationResult::Valid(None)
+        })
     }
 }
 
 impl Completer for Help {
     type Candidate = Pair;
-    fn complete(&self, line: &str, at: usize, context: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
+    fn complete(
+        &self,
+        line: &str,
+        at: usize,
+        context: &Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<Pair>)> {
         if !line.starts_with('/') {
             return Ok((0, vec![]));
         }
@@ -58,7 +75,14 @@ impl Completer for Help {
             return Ok((from, files));
         }
         let fits = self.commands.iter().filter(|c| c.starts_with(&line[..at]));
-        Ok((0, fits.map(|c| Pair { display: (*c).into(), replacement: (*c).into() }).collect()))
+        Ok((
+            0,
+            fits.map(|c| Pair {
+                display: (*c).into(),
+                replacement: (*c).into(),
+            })
+            .collect(),
+        ))
     }
 }
 
@@ -83,7 +107,10 @@ impl Input {
             return Ok(Input::Pipe(io::stdin().lock()));
         }
         let mut editor = Box::new(Editor::new().map_err(broken)?);
-        editor.set_helper(Some(Help { commands, files: FilenameCompleter::new() }));
+        editor.set_helper(Some(Help {
+            commands,
+            files: FilenameCompleter::new(),
+        }));
         let history = history();
         if let Some(path) = &history {
             // There is none before the first use.
@@ -117,7 +144,9 @@ impl Input {
             Input::Terminal(editor, history) => loop {
                 match editor.readline(&("> ".to_owned(), prompting("> ").to_string())) {
                     Ok(line) => {
-                        if !line.trim().is_empty() && editor.add_history_entry(&line).unwrap_or(false) {
+                        if !line.trim().is_empty()
+                            && editor.add_history_entry(&line).unwrap_or(false)
+                        {
                             let saved = history.as_ref().map(|path| editor.append_history(path));
                             if let Some(Err(error)) = saved {
                                 say!("warning: the history cannot be saved: {error}");
@@ -136,16 +165,28 @@ impl Input {
 }
 
 fn broken(error: ReadlineError) -> Failure {
-    Failure::new(format_args!("terminal error: {error}"), "pipe the messages into standard input")
+    Failure::new(
+        format_args!("terminal error: {error}"),
+        "pipe the messages into standard input",
+    )
 }
 
 /// History file under `$XDG_STATE_HOME` or `~/.local/state`; creates its folder with mode 700.
 fn history() -> Option<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local").join("state")))?;
+    let variable = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    let state = variable("XDG_STATE_HOME")
+        .or_else(|| Some(variable("HOME")?.join(".local").join("state")))?;
     let folder = state.join("gristmill");
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)
+        .ok()?;
     Some(folder.join("history"))
 }
 
@@ -170,6 +211,9 @@ mod tests {
             assert_eq!(joined(text), message);
         }
         // Input that ends inside a message.
-        assert_eq!((joined("\"\"\"a\nb").as_str(), joined("a\\").as_str()), ("a\nb", "a"));
+        assert_eq!(
+            (joined("\"\"\"a\nb").as_str(), joined("a\\").as_str()),
+            ("a\nb", "a")
+        );
     }
 }

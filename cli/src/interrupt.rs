@@ -22,14 +22,18 @@ impl Interrupt {
         let seen = state.clone();
         let handler = move || {
             // The line editor handles Ctrl-C at the input prompt.
-            let asked = seen.compare_exchange(ANSWERING, ASKED, Ordering::AcqRel, Ordering::Acquire);
+            let asked =
+                seen.compare_exchange(ANSWERING, ASKED, Ordering::AcqRel, Ordering::Acquire);
             if asked.is_err() && !stays {
                 std::process::exit(INTERRUPTED);
             }
         };
         match ctrlc::set_handler(handler) {
             Ok(()) => Ok(Interrupt(state)),
-            Err(error) => Err(Failure::new(format_args!("Ctrl-C cannot be caught: {error}"), "try another terminal")),
+            Err(error) => Err(Failure::new(
+                format_args!("Ctrl-C cannot be caught: {error}"),
+                "try another terminal",
+            )),
         }
     }
     /// Marks the start of an answer.

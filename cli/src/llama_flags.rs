@@ -24,12 +24,18 @@ const SHORT: &[(&str, &str)] = &[
 const TEXT: &[&str] = &["-p", "--prompt", "--system", "--system-prompt", "-sys"];
 
 /// Flag with an optional value, and the values that it takes.
-const FLASH: (&str, &[&str]) = ("--flash-attn", &["on", "off", "auto", "1", "0", "true", "false"]);
+const FLASH: (&str, &[&str]) = (
+    "--flash-attn",
+    &["on", "off", "auto", "1", "0", "true", "false"],
+);
 
 /// Replaces llama.cpp's short flags by long ones where the subcommand has these.
 ///
 /// Only whole arguments count, not values of text flags and no arguments after `--`.
-pub fn translate(arguments: impl IntoIterator<Item = OsString>, program: &Command) -> Vec<OsString> {
+pub fn translate(
+    arguments: impl IntoIterator<Item = OsString>,
+    program: &Command,
+) -> Vec<OsString> {
     let mut arguments = arguments.into_iter().peekable();
     let mut out: Vec<OsString> = arguments.by_ref().take(2).collect();
     let name = out.get(1).and_then(|name| name.to_str());
@@ -47,7 +53,11 @@ pub fn translate(arguments: impl IntoIterator<Item = OsString>, program: &Comman
             Some(long) if long == FLASH.0 => {
                 let value = arguments.next_if(|value| is_one_of(value, FLASH.1));
                 let value = value.unwrap_or_else(|| "on".into());
-                out.push([OsStr::new(long), OsStr::new("="), &value].into_iter().collect());
+                out.push(
+                    [OsStr::new(long), OsStr::new("="), &value]
+                        .into_iter()
+                        .collect(),
+                );
             }
             Some(long) => out.push(long.into()),
             None => out.push(argument),
@@ -66,7 +76,9 @@ fn is_one_of(argument: &OsStr, list: &[&str]) -> bool {
 
 /// The long flag of an argument in the table, if the subcommand has it.
 fn long(argument: &OsStr, command: &Command) -> Option<&'static str> {
-    let row = SHORT.iter().find(|row| argument == row.0 || row.1 == FLASH.0 && argument == row.1)?;
+    let row = SHORT
+        .iter()
+        .find(|row| argument == row.0 || row.1 == FLASH.0 && argument == row.1)?;
     let has = |arg: &clap::Arg| {
         let name = row.1.trim_start_matches('-');
         let aliases = arg.get_all_aliases().unwrap_or_default();
@@ -120,7 +132,11 @@ impl IgnoredFlags {
             (off, "--flash-attn off", "attention is always fused"),
             (self.batch_size.is_some(), "--batch-size", CHUNKS),
             (self.ubatch_size.is_some(), "--ubatch-size", CHUNKS),
-            (self.threads_batch.is_some(), "--threads-batch", "prefill uses --threads too"),
+            (
+                self.threads_batch.is_some(),
+                "--threads-batch",
+                "prefill uses --threads too",
+            ),
             (self.no_mmap, "--no-mmap", LOADED),
             (self.mmap, "--mmap", LOADED),
             (self.mlock, "--mlock", LOADED),
@@ -185,18 +201,36 @@ mod tests {
     use clap::CommandFactory;
 
     fn translated(arguments: &str) -> String {
-        let all = std::iter::once("gristmill").chain(arguments.split(' ')).map(OsString::from);
+        let all = std::iter::once("gristmill")
+            .chain(arguments.split(' '))
+            .map(OsString::from);
         let out = translate(all, &crate::Arguments::command());
-        out.iter().skip(1).map(|a| a.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        out.iter()
+            .skip(1)
+            .map(|a| a.to_str().unwrap())
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     #[test]
     fn short_flags_of_several_letters_become_long() {
         for (arguments, expected) in [
-            ("run -m x -ngl 99 -ctk q8_0", "run -m x --gpu-layers 99 --cache-type-k q8_0"),
-            ("run -ctv f16 -hf a/b:q4_0", "run --cache-type-v f16 --hf-repo a/b:q4_0"),
-            ("chat -sys Hi -b 512 -ub 64", "chat --system Hi -b 512 --ubatch-size 64"),
-            ("serve x -np 4 -tb 2 -cb", "serve x --parallel 4 --threads-batch 2 --cont-batching"),
+            (
+                "run -m x -ngl 99 -ctk q8_0",
+                "run -m x --gpu-layers 99 --cache-type-k q8_0",
+            ),
+            (
+                "run -ctv f16 -hf a/b:q4_0",
+                "run --cache-type-v f16 --hf-repo a/b:q4_0",
+            ),
+            (
+                "chat -sys Hi -b 512 -ub 64",
+                "chat --system Hi -b 512 --ubatch-size 64",
+            ),
+            (
+                "serve x -np 4 -tb 2 -cb",
+                "serve x --parallel 4 --threads-batch 2 --cont-batching",
+            ),
             ("bench x -pg 8,8 -p 8", "bench x --prompt-gen 8,8 -p 8"),
         ] {
             assert_eq!(translated(arguments), expected);
@@ -233,10 +267,24 @@ mod tests {
     #[test]
     fn suggestions_are_flags_of_the_command() {
         let program = crate::Arguments::command();
-        let of = |command: &str, flag, suggested| nearest(flag, suggested, program.find_subcommand(command).unwrap());
-        assert_eq!(of("run", "--max-model-len=4096", Some("--model")), Some("--ctx"));
+        let of = |command: &str, flag, suggested| {
+            nearest(flag, suggested, program.find_subcommand(command).unwrap())
+        };
+        assert_eq!(
+            of("run", "--max-model-len=4096", Some("--model")),
+            Some("--ctx")
+        );
         assert_eq!(of("serve", "--max-num-seqs", None), Some("--parallel"));
-        assert_eq!(of("serve", "--drains", Some("--drain")), Some("--shutdown-timeout"));
-        assert_eq!((of("run", "--max-num-seqs", None), of("run", "--none-such", None)), (None, None));
+        assert_eq!(
+            of("serve", "--drains", Some("--drain")),
+            Some("--shutdown-timeout")
+        );
+        assert_eq!(
+            (
+                of("run", "--max-num-seqs", None),
+                of("run", "--none-such", None)
+            ),
+            (None, None)
+        );
     }
 }

@@ -75,17 +75,29 @@ impl Model {
         let name = name.unwrap_or(DEMO_NAME);
         // A file of that name is given as ./demo.
         if name == DEMO_NAME {
-            return Ok(Model { name: name.into(), file: ModelFile::from_bytes(DEMO)?, path: None });
+            return Ok(Model {
+                name: name.into(),
+                file: ModelFile::from_bytes(DEMO)?,
+                path: None,
+            });
         }
         if name.starts_with("synth:") {
             let (preset, quant) = synth::parse_name(name).ok_or_else(|| {
                 let presets: Vec<_> = synth::presets().collect();
                 Failure::new(
                     format_args!("{name} is not synth:PRESET:QUANT"),
-                    format!("for example synth:{}:q4_0; presets: {}", presets[0], presets.join(", ")),
+                    format!(
+                        "for example synth:{}:q4_0; presets: {}",
+                        presets[0],
+                        presets.join(", ")
+                    ),
                 )
             })?;
-            return Ok(Model { name: name.into(), file: ModelFile::synth(preset, quant)?, path: None });
+            return Ok(Model {
+                name: name.into(),
+                file: ModelFile::synth(preset, quant)?,
+                path: None,
+            });
         }
         let path = Path::new(name);
         let path = match std::fs::metadata(path) {
@@ -94,7 +106,9 @@ impl Model {
             Err(error) => match Name::parse(name)? {
                 // ORG/REPO may also be a misspelt path.
                 Some(of) if Path::new(name).components().count() > 1 && !name.contains(':') => {
-                    fetched(&of).map_err(|failure| failure.with_hint(&format!("; there is no file {name} either")))?
+                    fetched(&of).map_err(|failure| {
+                        failure.with_hint(&format!("; there is no file {name} either"))
+                    })?
                 }
                 Some(of) => fetched(&of)?,
                 None => return Err(no_file(name, error)),
@@ -104,17 +118,26 @@ impl Model {
     }
     /// Opens the file at a path.
     pub fn at(path: PathBuf) -> Result<Model> {
-        let shown = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Ok(Model { name: shown, file: ModelFile::open(&path)?, path: Some(path) })
+        let shown = path
+            .file_name()
+            .unwrap_or(path.as_os_str())
+            .to_string_lossy()
+            .into_owned();
+        Ok(Model {
+            name: shown,
+            file: ModelFile::open(&path)?,
+            path: Some(path),
+        })
     }
     /// Builds the tokenizer; prints its warnings to standard error.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let metadata = self.file.metadata();
         // The tokenizer of an unknown architecture may be unknown too: report the architecture.
-        let tokenizer = language::tokenizer(metadata).map_err(|error| match arch::find(metadata) {
-            Ok(_) => Failure::from(error),
-            Err(unknown) => unknown.into(),
-        })?;
+        let tokenizer =
+            language::tokenizer(metadata).map_err(|error| match arch::find(metadata) {
+                Ok(_) => Failure::from(error),
+                Err(unknown) => unknown.into(),
+            })?;
         warn(tokenizer.warnings());
         Ok(tokenizer)
     }
@@ -141,7 +164,9 @@ impl Model {
         let described = self.describe()?;
         common.check_layers(described.layers())?;
         let most = described.context();
-        let Some(context) = common.ctx() else { return Ok(()) };
+        let Some(context) = common.ctx() else {
+            return Ok(());
+        };
         if context > most {
             return Err(engine::Error::BadContext(context, most).into());
         }
@@ -150,7 +175,10 @@ impl Model {
         }
         Err(Failure::new(
             format_args!("--ctx {context} is too small: the prompt alone has {prompt} tokens"),
-            format!("give --ctx {} or more, or leave it out", (2 * prompt).next_power_of_two().min(most)),
+            format!(
+                "give --ctx {} or more, or leave it out",
+                (2 * prompt).next_power_of_two().min(most)
+            ),
         ))
     }
     /// Opens the device, loads and compiles the model; `context` applies without --ctx.
@@ -160,7 +188,11 @@ impl Model {
         common.check_layers(described.layers())?;
         let common = common.over(described.context());
         let opened = common.open()?;
-        Ok(self.engine(opened, common.settings(context), (Bars::named(&self.name), &|_| ()))?)
+        Ok(self.engine(
+            opened,
+            common.settings(context),
+            (Bars::named(&self.name), &|_| ()),
+        )?)
     }
     /// Loads the model on an open device.
     pub fn load_on(
@@ -172,7 +204,11 @@ impl Model {
         self.load_with(opened, common.settings(context))
     }
     /// Loads the model on an open device with given settings.
-    pub fn load_with(&self, opened: gristmill_backend::Opened, settings: Settings) -> Result<Engine> {
+    pub fn load_with(
+        &self,
+        opened: gristmill_backend::Opened,
+        settings: Settings,
+    ) -> Result<Engine> {
         self.file.architecture()?;
         Ok(self.engine(opened, settings, (Bars::new(), &|_| ()))?)
     }
@@ -195,10 +231,23 @@ impl Model {
 }
 
 /// Returns the number of tokens of the shortest conversation.
-pub fn shortest(template: &ChatTemplate, tokenizer: &Tokenizer, system: Option<&str>) -> Result<usize> {
-    let messages: Vec<Message> = system.map(Message::system).into_iter().chain([Message::user("?")]).collect();
-    let spans =
-        template.render(&messages, &RenderOptions { add_generation_prompt: true, ..RenderOptions::default() })?;
+pub fn shortest(
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+    system: Option<&str>,
+) -> Result<usize> {
+    let messages: Vec<Message> = system
+        .map(Message::system)
+        .into_iter()
+        .chain([Message::user("?")])
+        .collect();
+    let spans = template.render(
+        &messages,
+        &RenderOptions {
+            add_generation_prompt: true,
+            ..RenderOptions::default()
+        },
+    )?;
     Ok(tokenizer.encode_spans(&TextSpan::pairs(&spans), true).len())
 }
 
@@ -219,14 +268,23 @@ pub fn fetched(name: &Name) -> Result<PathBuf> {
 pub fn pull(store: &Store, name: &Name) -> Result<gristmill_hub::Pulled> {
     let client = Client::from_environment();
     let check = |file| ModelFile::check(file).map_err(|error| error.to_string());
-    let form = FileFormat { begins: ModelFile::MAGIC, check: &check };
+    let form = FileFormat {
+        begins: ModelFile::MAGIC,
+        check: &check,
+    };
     let pulled = disambiguate::among(name, &|name| {
         let fetching = Fetching::new();
         gristmill_hub::pull(&client, store, name, form, &mut |p| fetching.show(p))
     })?;
     if let Some(first) = pulled.unchecked.first() {
-        let more = if pulled.unchecked.len() > 1 { " and its other parts" } else { "" };
-        warn(&[format!("no checksum is known for {first}{more}: only the length and the GGUF header were checked")]);
+        let more = if pulled.unchecked.len() > 1 {
+            " and its other parts"
+        } else {
+            ""
+        };
+        warn(&[format!(
+            "no checksum is known for {first}{more}: only the length and the GGUF header were checked"
+        )]);
     }
     Ok(pulled)
 }

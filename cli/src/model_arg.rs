@@ -55,9 +55,10 @@ impl ModelFlags {
         match (self.name(), model, next) {
             (None, model, next) => Ok((model, next)),
             (flag, first, None) => Ok((flag, first)),
-            (Some(_), _, Some(_)) => {
-                Err(Failure::usage("MODEL is given twice", "give it with -m, with -hf or as an argument"))
-            }
+            (Some(_), _, Some(_)) => Err(Failure::usage(
+                "MODEL is given twice",
+                "give it with -m, with -hf or as an argument",
+            )),
         }
     }
 }
@@ -77,12 +78,21 @@ mod tests {
 
     #[test]
     fn a_flag_leaves_the_arguments_to_what_follows_the_model() {
-        let flags = ModelFlags { flag: Some("m".into()), hf_repo: None };
-        assert_eq!(flags.with_next(Some("text"), None).unwrap(), (Some("m"), Some("text")));
+        let flags = ModelFlags {
+            flag: Some("m".into()),
+            hf_repo: None,
+        };
+        assert_eq!(
+            flags.with_next(Some("text"), None).unwrap(),
+            (Some("m"), Some("text"))
+        );
         assert_eq!(flags.with_next(None, None).unwrap(), (Some("m"), None));
         assert!(flags.with_next(Some("a"), Some("b")).is_err());
         let none = ModelFlags::default();
-        assert_eq!(none.with_next(Some("a"), Some("b")).unwrap(), (Some("a"), Some("b")));
+        assert_eq!(
+            none.with_next(Some("a"), Some("b")).unwrap(),
+            (Some("a"), Some("b"))
+        );
         assert_eq!(hf_repo("a/b:q4_0").unwrap(), "hf:a/b:q4_0");
         assert!(hf_repo("b").is_err());
     }

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 /// Writes the header of a float32 matrix.
 pub fn header(out: &mut dyn Write, rows: usize, columns: usize) -> io::Result<()> {
-    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
+    let mut text =
+        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
     // The header is padded to a multiple of 64 bytes and ends with a line feed.
     let length = (10 + text.len() + 1).next_multiple_of(64) - 10;
     text.extend(std::iter::repeat_n(' ', length - 1 - text.len()));
@@ -28,7 +29,10 @@ mod tests {
             let mut out = Vec::new();
             super::header(&mut out, shape.0, shape.1).unwrap();
             assert_eq!(out.len() % 64, 0);
-            assert_eq!(u16::from_le_bytes([out[8], out[9]]) as usize, out.len() - 10);
+            assert_eq!(
+                u16::from_le_bytes([out[8], out[9]]) as usize,
+                out.len() - 10
+            );
             assert!(out.ends_with(b"\n"));
         }
     }

@@ -6,9 +6,14 @@ use std::path::Path;
 
 /// Refuses a path in a missing folder, before minutes of work.
 pub fn check(path: &Path) -> Result {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
     if folder.is_some_and(|folder| !folder.is_dir()) || path.is_dir() {
-        return Err(Failure::new(format_args!("cannot write {}", path.display()), "give a file in an existing folder"));
+        return Err(Failure::new(
+            format_args!("cannot write {}", path.display()),
+            "give a file in an existing folder",
+        ));
     }
     Ok(())
 }

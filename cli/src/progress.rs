@@ -10,7 +10,8 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 // At most 80 columns: a wrapped bar would be redrawn on new lines.
-const BYTES: &str = "{msg:>11} {bar:26} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+const BYTES: &str =
+    "{msg:>11} {bar:26} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
 const COUNT: &str = "{msg:>11} {bar:26} {pos}/{len}";
 
 /// A progress bar in bytes.
@@ -25,8 +26,11 @@ pub fn count(what: &'static str, total: u64) -> ProgressBar {
 
 // indicatif draws nothing unless standard error is a terminal.
 fn bar(what: &'static str, style: &str, total: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(total).with_style(style.progress_chars("=> ")).with_message(what)
+    let style =
+        ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(total)
+        .with_style(style.progress_chars("=> "))
+        .with_message(what)
 }
 
 /// Compilation that takes longer is reported in the log; stored kernels load faster.
@@ -44,7 +48,11 @@ pub struct Bars {
 impl Bars {
     /// Progress without log lines.
     pub fn new() -> Bars {
-        Bars { current: RefCell::default(), lines: Cell::new(false), compiling: Cell::new(None) }
+        Bars {
+            current: RefCell::default(),
+            lines: Cell::new(false),
+            compiling: Cell::new(None),
+        }
     }
     /// Progress of a named model; log lines if standard error is not a terminal.
     pub fn named(name: &str) -> Bars {
@@ -79,7 +87,11 @@ impl Bars {
             if let Some((_, bar)) = current.take() {
                 bar.finish_and_clear();
             }
-            let bar = if what == "loading" { bytes(what, total) } else { count(what, total) };
+            let bar = if what == "loading" {
+                bytes(what, total)
+            } else {
+                count(what, total)
+            };
             *current = Some((what, bar));
         }
         if let Some((_, bar)) = current.as_ref() {
@@ -106,7 +118,10 @@ pub struct Fetching {
 
 impl Fetching {
     pub fn new() -> Fetching {
-        Fetching { current: RefCell::default(), unrecorded: Cell::new(false) }
+        Fetching {
+            current: RefCell::default(),
+            unrecorded: Cell::new(false),
+        }
     }
     /// Advances the bar of a file, or prints an event.
     pub fn show(&self, progress: Fetch) {

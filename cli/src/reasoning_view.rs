@@ -33,17 +33,34 @@ struct Marked {
 impl<'t> Reader<'t> {
     /// Decodes without parsing markup.
     pub fn plain(tokenizer: &'t Tokenizer) -> Reader<'t> {
-        Reader { tokenizer, text: Text::Plain(Decoder::new(tokenizer)), said: String::new(), thought: None }
+        Reader {
+            tokenizer,
+            text: Text::Plain(Decoder::new(tokenizer)),
+            said: String::new(),
+            thought: None,
+        }
     }
     /// Decodes replies in this markup; the prompt has not begun the reply.
     pub fn for_markup(tokenizer: &'t Tokenizer, markup: &'static Markup) -> Reader<'t> {
         if markup.frame == Frame::Text && markup.think == THINKING {
             return Reader::plain(tokenizer);
         }
-        let markers = markup.markers().into_iter().filter_map(|marker| tokenizer.token_id(marker)).collect();
+        let markers = markup
+            .markers()
+            .into_iter()
+            .filter_map(|marker| tokenizer.token_id(marker))
+            .collect();
         let reply = Reply::new(markup, Begins::Open, None, false);
-        let marked = Marked { reply, markers, characters: Utf8Stream::default(), thinking: false };
-        Reader { text: Text::Marked(Box::new(marked)), ..Reader::plain(tokenizer) }
+        let marked = Marked {
+            reply,
+            markers,
+            characters: Utf8Stream::default(),
+            thinking: false,
+        };
+        Reader {
+            text: Text::Marked(Box::new(marked)),
+            ..Reader::plain(tokenizer)
+        }
     }
     pub fn tokenizer(&self) -> &'t Tokenizer {
         self.tokenizer
@@ -58,11 +75,17 @@ impl<'t> Reader<'t> {
             }
             Text::Marked(marked) => marked,
         };
-        let normal = matches!(self.tokenizer.token_kind(id), Some(TokenKind::Normal | TokenKind::UserDefined));
+        let normal = matches!(
+            self.tokenizer.token_kind(id),
+            Some(TokenKind::Normal | TokenKind::UserDefined)
+        );
         let shown = normal || marked.markers.contains(&id);
         let mut text = String::new();
         if shown {
-            marked.characters.push(self.tokenizer.token_bytes(id).unwrap_or_default(), &mut text);
+            marked.characters.push(
+                self.tokenizer.token_bytes(id).unwrap_or_default(),
+                &mut text,
+            );
         }
         let parts = marked.reply.push(&text);
         self.take(parts)
@@ -84,7 +107,9 @@ impl<'t> Reader<'t> {
         self.take(parts)
     }
     fn take(&mut self, parts: Vec<ReplyPart>) -> String {
-        let Text::Marked(marked) = &mut self.text else { return String::new() };
+        let Text::Marked(marked) = &mut self.text else {
+            return String::new();
+        };
         let [open, close] = THINKING;
         let mut shown = String::new();
         for part in parts {
@@ -119,11 +144,21 @@ mod tests {
 
     /// Letters, and the special tokens of harmony messages.
     fn tokenizer() -> Tokenizer {
-        let markers = TABLE.iter().find(|row| row.name == "harmony").unwrap().tokens;
+        let markers = TABLE
+            .iter()
+            .find(|row| row.name == "harmony")
+            .unwrap()
+            .tokens;
         let letters = ('a'..='z').map(String::from);
-        let tokens: Vec<Vec<u8>> =
-            letters.chain(markers.iter().map(|m| m.to_string())).map(String::into_bytes).collect();
-        let token_types = Some((0..tokens.len()).map(|i| if i < 26 { 1 } else { 3 }).collect());
+        let tokens: Vec<Vec<u8>> = letters
+            .chain(markers.iter().map(|m| m.to_string()))
+            .map(String::into_bytes)
+            .collect();
+        let token_types = Some(
+            (0..tokens.len())
+                .map(|i| if i < 26 { 1 } else { 3 })
+                .collect(),
+        );
         let spec = TokenizerSpec {
             model: "gpt2".into(),
             pre: "gpt-4o".into(),
@@ -140,17 +175,31 @@ mod tests {
         let harmony = TABLE.iter().find(|row| row.name == "harmony").unwrap();
         let mut reader = Reader::for_markup(&tokenizer, harmony);
         let text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes";
-        let mut shown: String = tokenizer.encode(text, true, false).into_iter().map(|id| reader.push(id)).collect();
+        let mut shown: String = tokenizer
+            .encode(text, true, false)
+            .into_iter()
+            .map(|id| reader.push(id))
+            .collect();
         shown += &reader.finish(false);
         assert_eq!(shown, "<think>hm</think>\n\nyes");
-        assert_eq!((reader.said.as_str(), reader.thought.as_deref()), ("yes", Some("hm")));
+        assert_eq!(
+            (reader.said.as_str(), reader.thought.as_deref()),
+            ("yes", Some("hm"))
+        );
     }
 
     #[test]
     fn other_answers_are_read_as_they_come() {
         let tokenizer = tokenizer();
         let mut reader = Reader::for_markup(&tokenizer, &gristmill_llm::chat::markup::JSON);
-        let shown: String = tokenizer.encode("yes", true, false).into_iter().map(|id| reader.push(id)).collect();
-        assert_eq!((shown.as_str(), reader.said.as_str(), reader.thought), ("yes", "yes", None));
+        let shown: String = tokenizer
+            .encode("yes", true, false)
+            .into_iter()
+            .map(|id| reader.push(id))
+            .collect();
+        assert_eq!(
+            (shown.as_str(), reader.said.as_str(), reader.thought),
+            ("yes", "yes", None)
+        );
     }
 }

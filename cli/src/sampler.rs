@@ -52,10 +52,9 @@ enum Seed {
 fn seed(text: &str) -> std::result::Result<Seed, String> {
     match text {
         "-1" => Ok(Seed::Any),
-        text => text
-            .parse()
-            .map(Seed::Number)
-            .map_err(|_| "a seed is a non-negative integer, or -1 for a different one each time".into()),
+        text => text.parse().map(Seed::Number).map_err(|_| {
+            "a seed is a non-negative integer, or -1 for a different one each time".into()
+        }),
     }
 }
 
@@ -63,12 +62,17 @@ fn seed(text: &str) -> std::result::Result<Seed, String> {
 pub fn count(text: &str) -> std::result::Result<usize, String> {
     match text {
         "-1" => Ok(usize::MAX),
-        text => text.parse().map_err(|_| "it must be a non-negative integer, or -1 for no limit".into()),
+        text => text
+            .parse()
+            .map_err(|_| "it must be a non-negative integer, or -1 for no limit".into()),
     }
 }
 
 fn temperature(text: &str) -> std::result::Result<f32, String> {
-    let valid = text.parse().ok().filter(|temperature: &f32| *temperature >= 0.0 && temperature.is_finite());
+    let valid = text
+        .parse()
+        .ok()
+        .filter(|temperature: &f32| *temperature >= 0.0 && temperature.is_finite());
     valid.ok_or_else(|| "a temperature is a non-negative number, and 0 is greedy decoding".into())
 }
 
@@ -87,7 +91,9 @@ impl Sampling {
         let params = SamplingParams {
             temperature: self.temp.unwrap_or(base.temperature),
             // The sampler disables top-k at 0.
-            top_k: self.top_k.map_or(base.top_k, |k| if k == usize::MAX { 0 } else { k }),
+            top_k: self
+                .top_k
+                .map_or(base.top_k, |k| if k == usize::MAX { 0 } else { k }),
             top_p: self.top_p.unwrap_or(base.top_p),
             min_p: self.min_p.unwrap_or(base.min_p),
             repeat_penalty: self.repeat_penalty.unwrap_or(base.repeat_penalty),

@@ -47,27 +47,27 @@ pub fn specs(
     opened: &dyn Fn() -> Result<Opened>,
     scanning: &dyn Fn(usize, usize),
 ) -> Result<Vec<ModelSpec>> {
-    let ServedModels { arguments, name, parallel } = served;
+    let ServedModels {
+        arguments,
+        name,
+        parallel,
+    } = served;
     common.check_computes()?;
     let mut candidates = candidates(arguments, scanning)?;
-    match (name, candidates.as_mut_slice()) {
-        (None, _) => {}
-        (Some(name), [only]) => only.aliases.push(std::mem::replace(&mut only.name, name)),
-        (Some(_), several) => {
-            let message = format!("--name is for a single model, and there are {}", several.len());
-            return Err(Failure::usage(
-                message,
-                "models are named after their files: leave --name out, or give one MODEL",
-            ));
-        }
-    }
+    rename(&mut candidates, name)?;
     make_unique(&mut candidates)?;
     let opened = opened()?;
     let usual = PARALLEL[usize::from(opened.target.machine.kind == MachineKind::Gpu)];
     let parallel = parallel.unwrap_or(usual);
     let only = candidates.len() == 1;
     let mut specs = Vec::new();
-    for Candidate { model, name, aliases, found } in candidates {
+    for Candidate {
+        model,
+        name,
+        aliases,
+        found,
+    } in candidates
+    {
         let file = File::new(&model, &name, common, parallel, &opened)?;
         let plan = match file.planned(&model) {
             Ok(plan) => Ok(plan),
@@ -75,27 +75,80 @@ pub fn specs(
             Err(error) if only || !found && !error.1 => return Err(error.0),
             Err((failure, too_large)) => {
                 let (message, hint) = failure.parts();
-                let then = if too_large { "cannot be loaded now" } else { "is left out" };
+                let then = if too_large {
+                    "cannot be loaded now"
+                } else {
+                    "is left out"
+                };
                 warn(&[format!("{name} {then}: {message}")]);
                 if !too_large {
                     continue;
                 }
-                Err(LoadError { message, hint, too_large, lost: false })
+                Err(LoadError {
+                    message,
+                    hint,
+                    too_large,
+                    lost: false,
+                })
             }
         };
         if only {
             file.keep(model);
         }
-        specs.push(ModelSpec { name, aliases, plan, source: Arc::new(file) });
+        specs.push(ModelSpec {
+            name,
+            aliases,
+            plan,
+            source: Arc::new(file),
+        });
     }
     if specs.is_empty() {
-        return Err(Failure::new("none of the models can be served", "the warnings above say why"));
+        return Err(Failure::new(
+            "none of the models can be served",
+            "the warnings above say why",
+        ));
     }
     Ok(specs)
 }
 
+/// Returns the aliases without `name` and without repetitions, in their order.
+fn distinct(name: &str, aliases: impl Iterator<Item = String>) -> Vec<String> {
+    let mut aliases: Vec<String> = aliases.collect();
+    let mut seen = vec![name.to_owned()];
+    aliases.retain(|alias| {
+        !seen.contains(alias) && {
+            seen.push(alias.clone());
+            true
+        }
+    });
+    aliases
+}
+
+/// Gives the only candidate the name of `--name`; its own becomes an alias.
+fn rename(candidates: &mut [Candidate], name: Option<String>) -> Result<()> {
+    match (name, candidates) {
+        (None, _) => {}
+        (Some(name), [only]) => only.aliases.push(std::mem::replace(&mut only.name, name)),
+        (Some(_), several) => {
+            let message = format!(
+                "--name is for a single model, and there are {}",
+                several.len()
+            );
+            return Err(Failure::usage(
+                message,
+                "models are named after their files: leave --name out, or give one MODEL",
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn candidates(arguments: &[String], scanning: &dyn Fn(usize, usize)) -> Result<Vec<Candidate>> {
-    let arguments = if arguments.is_empty() { &[DEMO_NAME.to_owned()] } else { arguments };
+    let arguments = if arguments.is_empty() {
+        &[DEMO_NAME.to_owned()]
+    } else {
+        arguments
+    };
     let store = Store::user()?;
     let mut out: Vec<Candidate> = Vec::new();
     let mut add = |model: Model, name: Option<String>, typed: Option<&str>, found| {
@@ -104,22 +157,31 @@ fn candidates(arguments: &[String], scanning: &dyn Fn(usize, usize)) -> Result<V
             (None, None) => other.model.name == model.name,
             _ => false,
         };
-        let stem = if model.path.is_some() { file_stem(&model.name).to_owned() } else { model.name.clone() };
+        let stem = if model.path.is_some() {
+            file_stem(&model.name).to_owned()
+        } else {
+            model.name.clone()
+        };
         let name = name.unwrap_or_else(|| stem.clone());
-        let of_store = model.path.as_deref().map(|path| store.names_of(path)).unwrap_or_default();
+        let of_store = model
+            .path
+            .as_deref()
+            .map(|path| store.names_of(path))
+            .unwrap_or_default();
         // Paths are not names in the API: clients need not know them.
-        let typed = typed.filter(|typed| !Path::new(typed).exists()).map(str::to_owned);
-        let mut aliases: Vec<String> = typed.into_iter().chain(of_store).chain([stem, model.name.clone()]).collect();
-        let mut seen = vec![name.clone()];
-        aliases.retain(|alias| {
-            !seen.contains(alias) && {
-                seen.push(alias.clone());
-                true
-            }
-        });
+        let typed = typed
+            .filter(|typed| !Path::new(typed).exists())
+            .map(str::to_owned);
+        let aliases = typed.into_iter().chain(of_store);
+        let aliases = distinct(&name, aliases.chain([stem, model.name.clone()]));
         match out.iter_mut().find(|other| same(other)) {
             Some(twice) => twice.aliases.extend(aliases),
-            None => out.push(Candidate { model, name, aliases, found }),
+            None => out.push(Candidate {
+                model,
+                name,
+                aliases,
+                found,
+            }),
         }
     };
     for argument in arguments {
@@ -132,18 +194,26 @@ fn candidates(arguments: &[String], scanning: &dyn Fn(usize, usize)) -> Result<V
         let all = models_in(folder).map_err(|error| Failure::file("read", folder, error))?;
         if all.is_empty() {
             let hint = "give a folder with .gguf files, or the files; `gristmill pull NAME` downloads a model";
-            return Err(Failure::new(format_args!("there is no model in the folder {}", folder.display()), hint));
+            return Err(Failure::new(
+                format_args!("there is no model in the folder {}", folder.display()),
+                hint,
+            ));
         }
         for (at, local) in all.iter().enumerate() {
             scanning(at, all.len());
             match Model::at(local.path.clone()) {
                 Ok(model) => add(model, Some(local.name.clone()), None, true),
-                Err(failure) => warn(&[format!("{} is left out: {}", local.name, failure.parts().0)]),
+                Err(failure) => {
+                    warn(&[format!("{} is left out: {}", local.name, failure.parts().0)])
+                }
             }
         }
     }
     if out.is_empty() {
-        return Err(Failure::new("none of the models can be read", "the warnings above say why"));
+        return Err(Failure::new(
+            "none of the models can be read",
+            "the warnings above say why",
+        ));
     }
     Ok(out)
 }
@@ -156,15 +226,22 @@ fn same_file(one: &Path, other: &Path) -> bool {
 fn make_unique(candidates: &mut [Candidate]) -> Result {
     let clashes = |candidates: &[Candidate], at: usize| {
         let name = &candidates[at].name;
-        candidates.iter().enumerate().any(|(other, it)| other != at && it.name.eq_ignore_ascii_case(name))
+        candidates
+            .iter()
+            .enumerate()
+            .any(|(other, it)| other != at && it.name.eq_ignore_ascii_case(name))
     };
-    let all: Vec<usize> = (0..candidates.len()).filter(|&at| clashes(candidates, at)).collect();
+    let all: Vec<usize> = (0..candidates.len())
+        .filter(|&at| clashes(candidates, at))
+        .collect();
     for &at in &all {
-        let folder = candidates[at]
-            .model
-            .path
-            .as_deref()
-            .and_then(|path| path.canonicalize().ok()?.parent()?.file_name().map(PathBuf::from));
+        let folder = candidates[at].model.path.as_deref().and_then(|path| {
+            path.canonicalize()
+                .ok()?
+                .parent()?
+                .file_name()
+                .map(PathBuf::from)
+        });
         if let Some(folder) = folder {
             candidates[at].name = format!("{}/{}", folder.display(), candidates[at].name);
         }
@@ -172,7 +249,10 @@ fn make_unique(candidates: &mut [Candidate]) -> Result {
     match all.iter().find(|&&at| clashes(candidates, at)) {
         None => Ok(()),
         Some(&at) => {
-            let message = format!("two models have the name {}", printable(&candidates[at].name));
+            let message = format!(
+                "two models have the name {}",
+                printable(&candidates[at].name)
+            );
             Err(Failure::usage(message, "rename one of the files"))
         }
     }
@@ -186,7 +266,10 @@ enum Location {
 
 impl Location {
     fn for_model(model: &Model) -> Location {
-        model.path.clone().map_or_else(|| Location::Name(model.name.clone()), Location::File)
+        model
+            .path
+            .clone()
+            .map_or_else(|| Location::Name(model.name.clone()), Location::File)
     }
 }
 
@@ -211,7 +294,10 @@ fn refused(error: engine::Error) -> Refusal {
 }
 
 fn is_too_large(error: &engine::Error) -> bool {
-    matches!(error, engine::Error::Weights { .. } | engine::Error::Context { .. })
+    matches!(
+        error,
+        engine::Error::Weights { .. } | engine::Error::Context { .. }
+    )
 }
 
 impl From<Failure> for Refusal {
@@ -222,11 +308,22 @@ impl From<Failure> for Refusal {
 
 fn load_error((failure, too_large): Refusal) -> LoadError {
     let (message, hint) = failure.parts();
-    LoadError { message, hint, too_large, lost: false }
+    LoadError {
+        message,
+        hint,
+        too_large,
+        lost: false,
+    }
 }
 
 impl File {
-    fn new(model: &Model, name: &str, common: &Common, parallel: usize, opened: &Opened) -> Result<File> {
+    fn new(
+        model: &Model,
+        name: &str,
+        common: &Common,
+        parallel: usize,
+        opened: &Opened,
+    ) -> Result<File> {
         let common = match model.describe() {
             Ok(described) => {
                 common.check_layers(described.layers())?;
@@ -236,13 +333,25 @@ impl File {
             Err(_) => common.clone(),
         };
         let (at, name, opened) = (Location::for_model(model), name.to_owned(), opened.clone());
-        Ok(File { at, name, common, parallel, opened, kept: Mutex::default() })
+        Ok(File {
+            at,
+            name,
+            common,
+            parallel,
+            opened,
+            kept: Mutex::default(),
+        })
     }
     fn keep(&self, model: Model) {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
     }
     fn open(&self) -> Result<Model> {
-        if let Some(model) = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(model) = self
+            .kept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             return Ok(model);
         }
         match &self.at {
@@ -254,19 +363,29 @@ impl File {
     fn settings(&self, context: Option<usize>) -> engine::Settings {
         let settings = self.common.settings(None);
         let contexts = self.parallel.max(CONTEXTS);
-        engine::Settings { context: context.or(settings.context), parallel: self.parallel, contexts, ..settings }
+        engine::Settings {
+            context: context.or(settings.context),
+            parallel: self.parallel,
+            contexts,
+            ..settings
+        }
     }
     fn planned(&self, model: &Model) -> std::result::Result<ModelPlan, Refusal> {
         let describe = model.describe()?;
         let available = self.opened.device.available().unwrap_or(u64::MAX / 2);
-        let estimate = MemoryEstimate::new(&model.file, &self.settings(None), available).map_err(refused)?;
+        let estimate =
+            MemoryEstimate::new(&model.file, &self.settings(None), available).map_err(refused)?;
         let about = ModelFacts {
             architecture: describe.architecture().to_owned(),
             vocabulary: describe.vocabulary(),
             width: describe.width(),
             weight_bytes: estimate.weights,
         };
-        Ok(ModelPlan { about, context: estimate.context, bytes: estimate.weights + estimate.beside })
+        Ok(ModelPlan {
+            about,
+            context: estimate.context,
+            bytes: estimate.weights + estimate.beside,
+        })
     }
     fn read(&self) -> Result<ModelText> {
         let model = self.open()?;
@@ -277,7 +396,12 @@ impl File {
         warn(&ignored);
         model.check_context(&self.common, shortest(&template, &tokenizer, None)?)?;
         self.keep(model);
-        Ok(ModelText { name: self.name.clone(), tokenizer, template, sampling })
+        Ok(ModelText {
+            name: self.name.clone(),
+            tokenizer,
+            template,
+            sampling,
+        })
     }
 }
 
@@ -289,10 +413,19 @@ impl ModelSource for File {
     fn text(&self) -> std::result::Result<ModelText, LoadError> {
         self.read().map_err(|failure| load_error(failure.into()))
     }
-    fn load(&self, context: usize, watch: &dyn Fn(Progress)) -> std::result::Result<Engine, LoadError> {
+    fn load(
+        &self,
+        context: usize,
+        watch: &dyn Fn(Progress),
+    ) -> std::result::Result<Engine, LoadError> {
         let model = self.open().map_err(|failure| load_error(failure.into()))?;
-        let load =
-            |context| model.engine(self.opened.clone(), self.settings(context), (Bars::named(&self.name), watch));
+        let load = |context| {
+            model.engine(
+                self.opened.clone(),
+                self.settings(context),
+                (Bars::named(&self.name), watch),
+            )
+        };
         let loaded = match load(Some(context)) {
             // The estimate was too large: without --ctx, a shorter context will do.
             Err(engine::Error::Context { .. }) if self.common.ctx().is_none() => load(None),
@@ -300,7 +433,10 @@ impl ModelSource for File {
         };
         loaded.map_err(|error| {
             let lost = error.is_lost();
-            LoadError { lost, ..load_error(refused(error)) }
+            LoadError {
+                lost,
+                ..load_error(refused(error))
+            }
         })
     }
 }

@@ -32,7 +32,11 @@ pub enum Text {
 
 /// All stages in the order of compilation.
 pub static TABLE: &[Stage] = &[
-    Stage { name: "tensor", about: "Tensor graph that the model builds", text: Text::OfFunction(|f, _, _| tensor(f)) },
+    Stage {
+        name: "tensor",
+        about: "Tensor graph that the model builds",
+        text: Text::OfFunction(|f, _, _| tensor(f)),
+    },
     Stage {
         name: "alternatives",
         about: "Equality saturation: e-classes, the alternatives with their costs, the choice",
@@ -43,9 +47,21 @@ pub static TABLE: &[Stage] = &[
         about: "Scheduling decisions with the cost of each candidate, and the rewrite rules that fired",
         text: Text::OfFunction(|_, c, _| lines(c)),
     },
-    Stage { name: "kernel", about: "Kernel graph: loops and loads", text: Text::OfKernel(|p, _| kernel(p)) },
-    Stage { name: "linear", about: "Linearised statements", text: Text::OfKernel(linear) },
-    Stage { name: SOURCE, about: "Source code that is compiled", text: Text::OfKernel(|p, _| p.source.clone()) },
+    Stage {
+        name: "kernel",
+        about: "Kernel graph: loops and loads",
+        text: Text::OfKernel(|p, _| kernel(p)),
+    },
+    Stage {
+        name: "linear",
+        about: "Linearised statements",
+        text: Text::OfKernel(linear),
+    },
+    Stage {
+        name: SOURCE,
+        about: "Source code that is compiled",
+        text: Text::OfKernel(|p, _| p.source.clone()),
+    },
 ];
 
 /// The stage that needs all candidates of each decision.
@@ -55,26 +71,52 @@ pub const SOURCE: &str = "source";
 
 /// Parser of a stage's name.
 pub fn parser() -> impl TypedValueParser<Value = &'static Stage> {
-    let names = TABLE.iter().map(|stage| PossibleValue::new(stage.name).help(stage.about));
-    PossibleValuesParser::new(names).map(|name| TABLE.iter().find(|stage| stage.name == name).unwrap_or(&TABLE[0]))
+    let names = TABLE
+        .iter()
+        .map(|stage| PossibleValue::new(stage.name).help(stage.about));
+    PossibleValuesParser::new(names).map(|name| {
+        TABLE
+            .iter()
+            .find(|stage| stage.name == name)
+            .unwrap_or(&TABLE[0])
+    })
 }
 
 /// Returns the non-empty stages of a kernel.
 pub fn of_kernel(program: &Program, target: &Target) -> Vec<Shown> {
     let shown = |stage: &Stage| match stage.text {
-        Text::OfKernel(text) => Some(Shown { name: stage.name, text: text(program, target) }),
+        Text::OfKernel(text) => Some(Shown {
+            name: stage.name,
+            text: text(program, target),
+        }),
         Text::OfFunction(_) => None,
     };
-    TABLE.iter().filter_map(shown).filter(|stage| !stage.text.is_empty()).collect()
+    TABLE
+        .iter()
+        .filter_map(shown)
+        .filter(|stage| !stage.text.is_empty())
+        .collect()
 }
 
 /// Returns the stages of a function as a whole, except those named.
-pub fn of_function(function: &Function, compiled: &Compiled, target: &Target, without: &[&str]) -> Vec<Shown> {
+pub fn of_function(
+    function: &Function,
+    compiled: &Compiled,
+    target: &Target,
+    without: &[&str],
+) -> Vec<Shown> {
     let shown = |stage: &Stage| match stage.text {
-        Text::OfFunction(text) => Some(Shown { name: stage.name, text: text(function, compiled, target) }),
+        Text::OfFunction(text) => Some(Shown {
+            name: stage.name,
+            text: text(function, compiled, target),
+        }),
         Text::OfKernel(_) => None,
     };
-    TABLE.iter().filter(|stage| !without.contains(&stage.name)).filter_map(shown).collect()
+    TABLE
+        .iter()
+        .filter(|stage| !without.contains(&stage.name))
+        .filter_map(shown)
+        .collect()
 }
 
 /// Prints the tensor graph of a function.
@@ -89,7 +131,11 @@ pub fn tensor(function: &Function) -> String {
 
 /// Prints the alternatives of a function and the choice.
 pub fn alternatives(function: &Function, target: &Target) -> String {
-    let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
+    let mut decider = Decider {
+        policy: &mut Cheapest,
+        plans: &target.plans,
+        log: vec![],
+    };
     let (_, report) = considered(function, target, &mut decider, &forms::all(), Budget::USUAL);
     printable(&report.to_string()).to_string()
 }
@@ -97,7 +143,13 @@ pub fn alternatives(function: &Function, target: &Target) -> String {
 /// Describes the slots of a function.
 pub fn slots(function: &Function) -> Vec<String> {
     let slot = |slot: &gristmill_uop::function::Slot| {
-        format!("{} {:?} {:?} {:?}", printable(&slot.name), slot.kind, slot.dims, slot.storage)
+        format!(
+            "{} {:?} {:?} {:?}",
+            printable(&slot.name),
+            slot.kind,
+            slot.dims,
+            slot.storage
+        )
     };
     function.slots.iter().map(slot).collect()
 }
@@ -106,7 +158,9 @@ pub fn slots(function: &Function) -> Vec<String> {
 pub fn decisions(compiled: &Compiled, wanted: impl Fn(&Decision) -> bool) -> Vec<String> {
     let wanted: Vec<&Decision> = compiled.decisions.iter().filter(|d| wanted(d)).collect();
     let heading = (!wanted.is_empty()).then(|| "decisions (* marks the choice):".to_owned());
-    let lines = wanted.into_iter().map(|d| format!("  {}", printable(&d.explain())));
+    let lines = wanted
+        .into_iter()
+        .map(|d| format!("  {}", printable(&d.explain())));
     heading.into_iter().chain(lines).collect()
 }
 
@@ -114,13 +168,23 @@ pub fn decisions(compiled: &Compiled, wanted: impl Fn(&Decision) -> bool) -> Vec
 pub fn rules(compiled: &Compiled) -> Vec<String> {
     let mut rules = compiled.rules.clone();
     rules.sort_by_key(|rule| std::cmp::Reverse(rule.1));
-    let heading = (!rules.is_empty()).then(|| "rules that fired, including those of rejected candidates:".to_owned());
-    heading.into_iter().chain(rules.iter().map(|(name, times)| format!("  {times:>7}  {name}"))).collect()
+    let heading = (!rules.is_empty())
+        .then(|| "rules that fired, including those of rejected candidates:".to_owned());
+    heading
+        .into_iter()
+        .chain(
+            rules
+                .iter()
+                .map(|(name, times)| format!("  {times:>7}  {name}")),
+        )
+        .collect()
 }
 
 /// Prints all decisions and rules.
 fn lines(compiled: &Compiled) -> String {
-    let lines = decisions(compiled, |_| true).into_iter().chain(rules(compiled));
+    let lines = decisions(compiled, |_| true)
+        .into_iter()
+        .chain(rules(compiled));
     lines.map(|line| line + "\n").collect()
 }
 

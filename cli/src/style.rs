@@ -49,14 +49,29 @@ impl<W: Write + IsTerminal> Screen<W> {
     /// Writes to `out` without dimming.
     pub fn new(out: W) -> Screen<W> {
         let terminal = out.is_terminal();
-        let columns = || Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
+        let columns = || {
+            Term::stdout()
+                .size_checked()
+                .map(|(_, columns)| usize::from(columns))
+        };
         let wrap = terminal.then(columns).flatten().map(Wrap::new);
-        Screen { out, terminal, shaded: false, thinking: false, sanitizer: terminal::Sanitizer::default(), wrap }
+        Screen {
+            out,
+            terminal,
+            shaded: false,
+            thinking: false,
+            sanitizer: terminal::Sanitizer::default(),
+            wrap,
+        }
     }
     /// Writes to `out` with dim reasoning; `thinking` if the prompt has opened it.
     pub fn shaded(out: W, thinking: bool) -> io::Result<Screen<W>> {
         let shaded = out.is_terminal() && console::colors_enabled();
-        Screen { shaded, ..Screen::new(out) }.begun(thinking)
+        Screen {
+            shaded,
+            ..Screen::new(out)
+        }
+        .begun(thinking)
     }
 }
 
@@ -70,7 +85,12 @@ impl<W: Write> Screen<W> {
     fn turn(&mut self, thinking: bool) -> io::Result<()> {
         self.thinking = thinking;
         self.end_word()?;
-        if self.shaded { self.out.write_all(if thinking { FAINT } else { PLAIN }.as_bytes()) } else { Ok(()) }
+        if self.shaded {
+            self.out
+                .write_all(if thinking { FAINT } else { PLAIN }.as_bytes())
+        } else {
+            Ok(())
+        }
     }
     /// Writes the text of a token. Reasoning tags are single tokens, so none is split.
     pub fn text(&mut self, mut piece: &str) -> io::Result<()> {
@@ -90,7 +110,11 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
     fn put(&mut self, text: &str) -> io::Result<()> {
-        let shown = if self.terminal { self.sanitizer.piece(text) } else { text.into() };
+        let shown = if self.terminal {
+            self.sanitizer.piece(text)
+        } else {
+            text.into()
+        };
         match &mut self.wrap {
             Some(wrap) => self.out.write_all(wrap.piece(&shown).as_bytes()),
             None => self.out.write_all(shown.as_bytes()),
@@ -143,16 +167,31 @@ mod tests {
     #[test]
     fn thoughts_are_faint_on_a_terminal_alone() {
         let pieces = ["a", "<think>", "b ", "c</think>d", "e"];
-        assert_eq!(shown(true, false, &pieces), "a\x1b[2m<think>b c</think>\x1b[0mde\n");
+        assert_eq!(
+            shown(true, false, &pieces),
+            "a\x1b[2m<think>b c</think>\x1b[0mde\n"
+        );
         assert_eq!(shown(false, false, &pieces), pieces.concat());
-        assert_eq!(shown(true, true, &["b</think>", "c"]), "\x1b[2mb</think>\x1b[0mc\n");
+        assert_eq!(
+            shown(true, true, &["b</think>", "c"]),
+            "\x1b[2mb</think>\x1b[0mc\n"
+        );
         // Stopped inside the reasoning.
         assert_eq!(shown(true, true, &["b"]), "\x1b[2mb\x1b[0m\n");
         // A line end in two pieces, and half a line end.
-        assert_eq!(shown(true, true, &["b\r", "\nc\r", "</think>d\r"]), "\x1b[2mb\nc\\r</think>\x1b[0md\\r\n");
+        assert_eq!(
+            shown(true, true, &["b\r", "\nc\r", "</think>d\r"]),
+            "\x1b[2mb\nc\\r</think>\x1b[0md\\r\n"
+        );
         // Escape sequences of the model do not reset the style.
-        assert_eq!(shown(true, true, &["a\x1b[0mb"]), "\x1b[2ma\\u{1b}[0mb\x1b[0m\n");
-        assert_eq!(shown(false, false, &["a\x1b]52;c;YQ==\x07\r"]), "a\x1b]52;c;YQ==\x07\r");
+        assert_eq!(
+            shown(true, true, &["a\x1b[0mb"]),
+            "\x1b[2ma\\u{1b}[0mb\x1b[0m\n"
+        );
+        assert_eq!(
+            shown(false, false, &["a\x1b]52;c;YQ==\x07\r"]),
+            "a\x1b]52;c;YQ==\x07\r"
+        );
         assert!(begins_thinking("<|assistant|><think>\n") && !begins_thinking("<think></think>"));
     }
 }

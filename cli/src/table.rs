@@ -28,19 +28,35 @@ pub struct Column {
 
 impl Column {
     pub const fn text(heading: &'static str, width: usize) -> Column {
-        Column { heading, width, text: true }
+        Column {
+            heading,
+            width,
+            text: true,
+        }
     }
     pub const fn number(heading: &'static str, width: usize) -> Column {
-        Column { heading, width, text: false }
+        Column {
+            heading,
+            width,
+            text: false,
+        }
     }
     fn pad(&self, cell: &str) -> String {
         let width = self.width.max(self.heading.chars().count());
-        if self.text { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        if self.text {
+            format!("{cell:<width$}")
+        } else {
+            format!("{cell:>width$}")
+        }
     }
     fn rule(&self) -> String {
         let width = self.width.max(self.heading.chars().count());
         let dashes = "-".repeat(width + 1);
-        if self.text { format!(":{dashes}") } else { format!("{dashes}:") }
+        if self.text {
+            format!(":{dashes}")
+        } else {
+            format!("{dashes}:")
+        }
     }
 }
 
@@ -54,7 +70,12 @@ pub struct Table<'o> {
 
 impl<'o> Table<'o> {
     pub fn new(out: &'o mut dyn Write, format: Format, columns: &'static [Column]) -> Table<'o> {
-        Table { out, format, columns, rows: 0 }
+        Table {
+            out,
+            format,
+            columns,
+            rows: 0,
+        }
     }
     /// Writes `about`: above a Markdown table, else to standard error.
     pub fn about(&mut self, about: &str) -> Result {
@@ -75,18 +96,38 @@ impl<'o> Table<'o> {
                 if first {
                     let headings = self.columns.iter().map(|column| column.pad(column.heading));
                     writeln!(self.out, "{}", line(headings, " "))?;
-                    writeln!(self.out, "{}", line(self.columns.iter().map(Column::rule), ""))?;
+                    writeln!(
+                        self.out,
+                        "{}",
+                        line(self.columns.iter().map(Column::rule), "")
+                    )?;
                 }
-                let cells = self.columns.iter().zip(cells).map(|(column, cell)| column.pad(cell));
+                let cells = self
+                    .columns
+                    .iter()
+                    .zip(cells)
+                    .map(|(column, cell)| column.pad(cell));
                 writeln!(self.out, "{}", line(cells, " "))?;
             }
-            Format::Json => write!(self.out, "{}{record}", if first { "[\n  " } else { ",\n  " })?,
+            Format::Json => write!(
+                self.out,
+                "{}{record}",
+                if first { "[\n  " } else { ",\n  " }
+            )?,
             Format::Jsonl => writeln!(self.out, "{record}")?,
             Format::Csv => {
                 if first {
-                    writeln!(self.out, "{}", fields.keys().cloned().collect::<Vec<_>>().join(","))?;
+                    writeln!(
+                        self.out,
+                        "{}",
+                        fields.keys().cloned().collect::<Vec<_>>().join(",")
+                    )?;
                 }
-                writeln!(self.out, "{}", fields.values().map(csv).collect::<Vec<_>>().join(","))?;
+                writeln!(
+                    self.out,
+                    "{}",
+                    fields.values().map(csv).collect::<Vec<_>>().join(",")
+                )?;
             }
         }
         Ok(self.out.flush()?)
@@ -125,15 +166,34 @@ mod tests {
     fn rows_come_in_every_format() {
         const COLUMNS: &[Column] = &[Column::text("name", 4), Column::number("n", 3)];
         for (format, expected) in [
-            (Format::Md, "| name |   n |\n|:-----|----:|\n| a\"b  |   1 |\n| c    |   2 |\n"),
-            (Format::Json, "[\n  {\"name\":\"a\\\"b\",\"n\":1},\n  {\"name\":\"c\",\"n\":null}\n]\n"),
-            (Format::Jsonl, "{\"name\":\"a\\\"b\",\"n\":1}\n{\"name\":\"c\",\"n\":null}\n"),
+            (
+                Format::Md,
+                "| name |   n |\n|:-----|----:|\n| a\"b  |   1 |\n| c    |   2 |\n",
+            ),
+            (
+                Format::Json,
+                "[\n  {\"name\":\"a\\\"b\",\"n\":1},\n  {\"name\":\"c\",\"n\":null}\n]\n",
+            ),
+            (
+                Format::Jsonl,
+                "{\"name\":\"a\\\"b\",\"n\":1}\n{\"name\":\"c\",\"n\":null}\n",
+            ),
             (Format::Csv, "name,n\n\"a\"\"b\",1\n\"c\",\n"),
         ] {
             let mut out = Vec::new();
             let mut table = Table::new(&mut out, format, COLUMNS);
-            table.row(&json!({ "name": "a\"b", "n": 1 }), &["a\"b".into(), "1".into()]).unwrap();
-            table.row(&json!({ "name": "c", "n": null }), &["c".into(), "2".into()]).unwrap();
+            table
+                .row(
+                    &json!({ "name": "a\"b", "n": 1 }),
+                    &["a\"b".into(), "1".into()],
+                )
+                .unwrap();
+            table
+                .row(
+                    &json!({ "name": "c", "n": null }),
+                    &["c".into(), "2".into()],
+                )
+                .unwrap();
             table.finish().unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), expected);
         }

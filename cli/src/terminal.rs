@@ -11,11 +11,18 @@ fn steers(c: char) -> bool {
     match c {
         c if c.is_control() => true,
         // Bidirectional marks, embeddings, overrides and isolates.
-        '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            true
+        }
         // Line and paragraph separators, line ends in some terminals.
         '\u{2028}'..='\u{2029}' => true,
         // Zero-width, except the joiners U+200C and U+200D, which scripts and emoji need.
-        '\u{ad}' | '\u{180e}' | '\u{200b}' | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}' | '\u{feff}' => true,
+        '\u{ad}'
+        | '\u{180e}'
+        | '\u{200b}'
+        | '\u{2060}'..='\u{2065}'
+        | '\u{206a}'..='\u{206f}'
+        | '\u{feff}' => true,
         '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}' => true,
         _ => false,
     }
@@ -69,7 +76,14 @@ impl Sanitizer {
     }
     /// Returns the text that is held back after the last piece.
     pub fn rest(&mut self) -> Cow<'static, str> {
-        shown(if std::mem::take(&mut self.held) { "\r" } else { "" }, &IN_ANSWERS)
+        shown(
+            if std::mem::take(&mut self.held) {
+                "\r"
+            } else {
+                ""
+            },
+            &IN_ANSWERS,
+        )
     }
 }
 
@@ -92,11 +106,20 @@ mod tests {
     #[test]
     fn lines_of_answers_may_end_as_in_dos() {
         assert_eq!(answer("a\r\nb\r\n\r\n"), "a\nb\n\n");
-        assert_eq!(pieces(&["a\r", "\nb\r\n", "\r", "", "\n\r", "\n"]), "a\nb\n\n\n");
+        assert_eq!(
+            pieces(&["a\r", "\nb\r\n", "\r", "", "\n\r", "\n"]),
+            "a\nb\n\n\n"
+        );
         // A lone carriage return would overwrite the line.
-        assert_eq!(pieces(&["safe\rrm", "x\r", "y\r\r", "\n", "z\r"]), "safe\\rrmx\\ry\\r\nz\\r");
+        assert_eq!(
+            pieces(&["safe\rrm", "x\r", "y\r\r", "\n", "z\r"]),
+            "safe\\rrmx\\ry\\r\nz\\r"
+        );
         let mut answer = Sanitizer::default();
-        assert_eq!((answer.piece("a\r").as_ref(), answer.piece("\n").as_ref()), ("a", "\n"));
+        assert_eq!(
+            (answer.piece("a\r").as_ref(), answer.piece("\n").as_ref()),
+            ("a", "\n")
+        );
     }
 
     #[test]
@@ -107,21 +130,45 @@ mod tests {
             assert!(!printable(&text).contains(mark));
         }
         for reorders in ('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}') {
-            assert!(!answer(&format!("a{reorders}b")).contains(reorders), "{reorders:?}");
+            assert!(
+                !answer(&format!("a{reorders}b")).contains(reorders),
+                "{reorders:?}"
+            );
         }
     }
 
     #[test]
     fn what_steers_a_terminal_is_shown_instead() {
-        assert_eq!(printable("a\x1b[2Jb\u{202e}\nü\t"), "a\\u{1b}[2Jb\\u{202e}\nü\\t");
-        assert_eq!(answer("a\tb\r\n\x07\u{9b}\x7f"), "a\tb\n\\u{7}\\u{9b}\\u{7f}");
-        assert_eq!(answer("\x1b]52;c;cm0gLXJmIC8=\x07"), "\\u{1b}]52;c;cm0gLXJmIC8=\\u{7}");
+        assert_eq!(
+            printable("a\x1b[2Jb\u{202e}\nü\t"),
+            "a\\u{1b}[2Jb\\u{202e}\nü\\t"
+        );
+        assert_eq!(
+            answer("a\tb\r\n\x07\u{9b}\x7f"),
+            "a\tb\n\\u{7}\\u{9b}\\u{7f}"
+        );
+        assert_eq!(
+            answer("\x1b]52;c;cm0gLXJmIC8=\x07"),
+            "\\u{1b}]52;c;cm0gLXJmIC8=\\u{7}"
+        );
         // Characters of scripts and emoji stay.
-        for text in ["नमस्ते", "می\u{200c}خواهم", "👩\u{200d}💻️", "e\u{301}", "中文", "\u{fffd}"]
-        {
-            assert!(matches!(Sanitizer::default().piece(text), Cow::Borrowed(same) if same == text), "{text}");
+        for text in [
+            "नमस्ते",
+            "می\u{200c}خواهم",
+            "👩\u{200d}💻️",
+            "e\u{301}",
+            "中文",
+            "\u{fffd}",
+        ] {
+            assert!(
+                matches!(Sanitizer::default().piece(text), Cow::Borrowed(same) if same == text),
+                "{text}"
+            );
         }
-        for c in (0..=0x10_ffff).filter_map(char::from_u32).filter(|c| c.is_control() && !matches!(c, '\n' | '\t')) {
+        for c in (0..=0x10_ffff)
+            .filter_map(char::from_u32)
+            .filter(|c| c.is_control() && !matches!(c, '\n' | '\t'))
+        {
             assert!(!answer(&format!("a{c}b")).contains(c), "{c:?}");
         }
     }

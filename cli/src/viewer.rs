@@ -4,7 +4,9 @@ use crate::failure::printable;
 use crate::stages::{self, DECISIONS, computes};
 use gristmill_backend::Opened;
 use gristmill_compiler::{Compiled, Decision, Listed, Watch, compile_watched, watch};
-use gristmill_profile::compilation::{self, AlternativeRecord, KernelRecord, NodeRecord, Pass, RuleRecord};
+use gristmill_profile::compilation::{
+    self, AlternativeRecord, KernelRecord, NodeRecord, Pass, RuleRecord,
+};
 use gristmill_uop::expression::expression;
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
@@ -18,7 +20,10 @@ const DEPTH: usize = 3;
 
 /// Lists the ops: name, class and documentation.
 pub fn ops() -> Vec<[&'static str; 3]> {
-    Op::TABLE.iter().map(|row| [row.name, row.class.name(), row.doc]).collect()
+    Op::TABLE
+        .iter()
+        .map(|row| [row.name, row.class.name(), row.doc])
+        .collect()
 }
 
 /// Lists the observed passes: name and description.
@@ -27,8 +32,18 @@ pub fn passes() -> Vec<[&'static str; 2]> {
 }
 
 /// Compiles a function as for the device and records every pass; a step calls it `calls` times.
-pub fn function(function: &Function, name: String, calls: usize, opened: &Opened) -> compilation::Function {
-    let mut seen = Seen { function, nodes: BTreeMap::new(), passes: vec![], fired: BTreeMap::new() };
+pub fn function(
+    function: &Function,
+    name: String,
+    calls: usize,
+    opened: &Opened,
+) -> compilation::Function {
+    let mut seen = Seen {
+        function,
+        nodes: BTreeMap::new(),
+        passes: vec![],
+        fired: BTreeMap::new(),
+    };
     let target = &opened.target;
     let compiled = compile_watched(function, target, opened.dialect, &mut Listed, &mut seen);
     let Seen { nodes, passes, .. } = seen;
@@ -41,7 +56,9 @@ pub fn function(function: &Function, name: String, calls: usize, opened: &Opened
         nodes: nodes.into_values().collect(),
         passes,
         decisions: compiled.decisions.iter().map(decision).collect(),
-        kernels: (0..compiled.programs.len()).map(|launch| kernel(&compiled, launch, target)).collect(),
+        kernels: (0..compiled.programs.len())
+            .map(|launch| kernel(&compiled, launch, target))
+            .collect(),
         stages: stages::of_function(function, &compiled, &opened.target, &[DECISIONS]),
     }
 }
@@ -83,7 +100,11 @@ fn kernel(compiled: &Compiled, launch: usize, target: &Target) -> KernelRecord {
         weight_bytes: program.estimate.weight_bytes,
         other_bytes: program.estimate.other_bytes,
         operations: program.estimate.operations,
-        plans: compiled.plans[launch].iter().map(ToString::to_string).chain(launched).collect(),
+        plans: compiled.plans[launch]
+            .iter()
+            .map(ToString::to_string)
+            .chain(launched)
+            .collect(),
         stages: stages::of_kernel(program, target),
     }
 }
@@ -100,13 +121,19 @@ struct Seen<'f> {
 impl Watch for Seen<'_> {
     fn pass(&mut self, name: &'static str, graph: &mut Graph, roots: &[Id]) {
         for id in graph.toposort(roots) {
-            self.nodes.entry(id).or_insert_with(|| node(graph, id, self.function));
+            self.nodes
+                .entry(id)
+                .or_insert_with(|| node(graph, id, self.function));
         }
         let mut rules = Vec::new();
         for (name, times, examples) in fired_with_examples(graph) {
             let before = self.fired.insert(name, times).unwrap_or(0);
             let example = |(left, right): &(gristmill_uop::Node, Id)| {
-                [expression(graph, left, DEPTH), expression(graph, &graph[*right], DEPTH)].map(|text| printable(&text))
+                [
+                    expression(graph, left, DEPTH),
+                    expression(graph, &graph[*right], DEPTH),
+                ]
+                .map(|text| printable(&text))
             };
             if times > before {
                 rules.push(RuleRecord {
@@ -117,10 +144,21 @@ impl Watch for Seen<'_> {
             }
         }
         rules.sort_by_key(|rule| std::cmp::Reverse(rule.times));
-        let pass = watch::PASSES.iter().position(|pass| pass.0 == name).unwrap_or(0);
+        let pass = watch::PASSES
+            .iter()
+            .position(|pass| pass.0 == name)
+            .unwrap_or(0);
         // Rules that fired while the model built the graph belong to no pass.
-        let rules = if self.passes.is_empty() { vec![] } else { rules };
-        self.passes.push(Pass { pass, roots: roots.iter().map(|root| root.0).collect(), rules });
+        let rules = if self.passes.is_empty() {
+            vec![]
+        } else {
+            rules
+        };
+        self.passes.push(Pass {
+            pass,
+            roots: roots.iter().map(|root| root.0).collect(),
+            rules,
+        });
         graph.keep_examples();
     }
 }
@@ -142,7 +180,11 @@ fn node(graph: &Graph, id: Id, function: &Function) -> NodeRecord {
         number: id.0,
         op: node.op as usize,
         dtype: node.dtype.to_string(),
-        shape: if dims.is_empty() { String::new() } else { graph.show_dims(dims) },
+        shape: if dims.is_empty() {
+            String::new()
+        } else {
+            graph.show_dims(dims)
+        },
         argument: printable(value.as_deref().unwrap_or(argument.trim_start())),
         sources: node.src.iter().map(|source| source.0).collect(),
     }

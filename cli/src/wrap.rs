@@ -19,7 +19,12 @@ pub struct Wrap {
 impl Wrap {
     /// Wraps at `columns` columns.
     pub fn new(columns: usize) -> Wrap {
-        Wrap { columns: columns.max(1), at: 0, word: String::new(), fenced: false }
+        Wrap {
+            columns: columns.max(1),
+            at: 0,
+            word: String::new(),
+            fenced: false,
+        }
     }
     /// Returns the text to write after this piece.
     pub fn piece(&mut self, piece: &str) -> String {
@@ -33,7 +38,11 @@ impl Wrap {
                 }
                 c if c.is_whitespace() => {
                     self.end_word(&mut out);
-                    let next = if c == '\t' { (self.at / TAB + 1) * TAB } else { self.at + 1 };
+                    let next = if c == '\t' {
+                        (self.at / TAB + 1) * TAB
+                    } else {
+                        self.at + 1
+                    };
                     // White space beyond the last column becomes the line end.
                     if self.fenced || next <= self.columns {
                         out.push(c);
@@ -46,7 +55,9 @@ impl Wrap {
                     self.word.push(c);
                     // A line may end after any wide character: their scripts have no spaces.
                     let width = width(&self.word);
-                    if width >= self.columns || console::measure_text_width(c.encode_utf8(&mut [0; 4])) > 1 {
+                    if width >= self.columns
+                        || console::measure_text_width(c.encode_utf8(&mut [0; 4])) > 1
+                    {
                         self.end_word(&mut out);
                     }
                 }
@@ -94,9 +105,15 @@ mod tests {
     fn lines_end_between_words_however_they_come() {
         let text = "The capital of Norway is Oslo.";
         for size in 1..text.len() {
-            let pieces: Vec<&str> =
-                (0..text.len()).step_by(size).map(|at| &text[at..text.len().min(at + size)]).collect();
-            assert_eq!(wrapped(12, &pieces), "The capital \nof Norway is\nOslo.", "pieces of {size}");
+            let pieces: Vec<&str> = (0..text.len())
+                .step_by(size)
+                .map(|at| &text[at..text.len().min(at + size)])
+                .collect();
+            assert_eq!(
+                wrapped(12, &pieces),
+                "The capital \nof Norway is\nOslo.",
+                "pieces of {size}"
+            );
         }
         assert_eq!(wrapped(80, &[text]), text);
         assert_eq!(wrapped(5, &["ab\n\n", "cd ef", " gh"]), "ab\n\ncd ef\ngh");
@@ -105,12 +122,18 @@ mod tests {
         // Wide characters take two columns and are words of their own.
         assert_eq!(wrapped(5, &["東京は", "首都"]), "東京\nは首\n都");
         let mut wrap = Wrap::new(9);
-        assert_eq!((wrap.piece("ab"), wrap.piece(" c"), wrap.rest()), ("".into(), "ab ".into(), "c".into()));
+        assert_eq!(
+            (wrap.piece("ab"), wrap.piece(" c"), wrap.rest()),
+            ("".into(), "ab ".into(), "c".into())
+        );
     }
 
     #[test]
     fn code_stays_as_it_is() {
         let code = "```\nlet x = 1 + 2 + 3;\n```\n";
-        assert_eq!(wrapped(8, &[code, "one two three"]), format!("{code}one two \nthree"));
+        assert_eq!(
+            wrapped(8, &[code, "one two three"]),
+            format!("{code}one two \nthree")
+        );
     }
 }

@@ -19,7 +19,12 @@ fn put(bytes: &mut [u8], at: usize, new: &[u8]) {
 
 /// Offset of the value of a key, after its name and type.
 fn value_of(bytes: &[u8], key: &str) -> usize {
-    bytes.windows(key.len()).position(|w| w == key.as_bytes()).unwrap() + key.len() + 4
+    bytes
+        .windows(key.len())
+        .position(|w| w == key.as_bytes())
+        .unwrap()
+        + key.len()
+        + 4
 }
 
 /// Name, change of the file, and part of the expected message.
@@ -29,9 +34,21 @@ const CASES: &[Case] = &[
     ("magic", |b| put(b, 0, b"PK\x03\x04"), "not a GGUF file"),
     ("version", |b| put(b, 4, &9u32.to_le_bytes()), "version 9"),
     ("tensors", |b| put(b, 8, &i64::MAX.to_le_bytes()), "tensors"),
-    ("negative tensors", |b| put(b, 8, &(-1i64).to_le_bytes()), "-1 tensors"),
-    ("keys", |b| put(b, 16, &(1i64 << 62).to_le_bytes()), "header declares"),
-    ("key length", |b| put(b, 24, &u64::MAX.to_le_bytes()), "bytes at offset"),
+    (
+        "negative tensors",
+        |b| put(b, 8, &(-1i64).to_le_bytes()),
+        "-1 tensors",
+    ),
+    (
+        "keys",
+        |b| put(b, 16, &(1i64 << 62).to_le_bytes()),
+        "header declares",
+    ),
+    (
+        "key length",
+        |b| put(b, 24, &u64::MAX.to_le_bytes()),
+        "bytes at offset",
+    ),
     ("empty", |b| b.clear(), "ends inside"),
     ("header cut", |b| b.truncate(30), "room for at most"),
     ("data cut", |b| b.truncate(b.len() - 4096), "of a file of"),
@@ -79,7 +96,10 @@ const CASES: &[Case] = &[
     (
         "architecture and splitter",
         |b| {
-            for (key, value) in [("general.architecture", &b"deepseek9"[..]), ("tokenizer.ggml.pre", b"none")] {
+            for (key, value) in [
+                ("general.architecture", &b"deepseek9"[..]),
+                ("tokenizer.ggml.pre", b"none"),
+            ] {
                 let at = value_of(b, key);
                 put(b, at + 8, value);
             }
@@ -97,7 +117,10 @@ fn malformed_files_are_refused_with_a_way_out() {
         assert!(error.contains(message), "{name}: {error}");
     }
     // A known but unsupported tensor type, and an unknown one.
-    for (id, message) in [(41i32, "unsupported encoding q1_0"), (-1, "-1 is not a tensor type")] {
+    for (id, message) in [
+        (41i32, "unsupported encoding q1_0"),
+        (-1, "-1 is not a tensor type"),
+    ] {
         let path = changed(folder.path(), "encoding", |b| {
             // Tensor record: name, rank, dims, type.
             let name = b"output_norm.weight";
@@ -108,9 +131,21 @@ fn malformed_files_are_refused_with_a_way_out() {
         let error = run(&["inspect", path.to_str().unwrap()]).failed();
         assert!(error.contains(message), "{error}");
     }
-    assert!(run(&["run", "none/such.gguf", "-p", "x"]).failed().contains("there is no file"));
-    assert!(run(&["run", folder.path().to_str().unwrap(), "-p", "x"]).failed().contains("not a regular file"));
-    for name in ["synth:glm-4.7-flash", "synth:none:q4_0", "synth:glm-4.7-flash:none"] {
+    assert!(
+        run(&["run", "none/such.gguf", "-p", "x"])
+            .failed()
+            .contains("there is no file")
+    );
+    assert!(
+        run(&["run", folder.path().to_str().unwrap(), "-p", "x"])
+            .failed()
+            .contains("not a regular file")
+    );
+    for name in [
+        "synth:glm-4.7-flash",
+        "synth:none:q4_0",
+        "synth:glm-4.7-flash:none",
+    ] {
         run(&["inspect", name]).failed();
     }
 }
@@ -118,8 +153,14 @@ fn malformed_files_are_refused_with_a_way_out() {
 #[test]
 fn a_model_that_computes_no_numbers_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let at = Gguf::open(DEMO).unwrap().tensor("output_norm.weight").unwrap().offset as usize;
-    let path = changed(folder.path(), "nan.gguf", |b| put(b, at, &f32::NAN.to_le_bytes()));
+    let at = Gguf::open(DEMO)
+        .unwrap()
+        .tensor("output_norm.weight")
+        .unwrap()
+        .offset as usize;
+    let path = changed(folder.path(), "nan.gguf", |b| {
+        put(b, at, &f32::NAN.to_le_bytes())
+    });
     let path = path.to_str().unwrap();
     let text = folder.path().join("text");
     std::fs::write(&text, "The capital of Japan is Tokyo.").unwrap();
@@ -130,23 +171,54 @@ fn a_model_that_computes_no_numbers_is_told() {
         &["perplexity", path, text.to_str().unwrap()],
     ] {
         let error = run(arguments).failed();
-        assert!(error.contains("the logit of token") && error.contains("may be damaged"), "{arguments:?}: {error}");
+        assert!(
+            error.contains("the logit of token") && error.contains("may be damaged"),
+            "{arguments:?}: {error}"
+        );
     }
     let table = folder.path().join("x.npy");
-    let warned = run(&["logits", path, "--tokens", "1,2", "-o", table.to_str().unwrap()]);
-    assert!(warned.stderr.contains("warning: the logit of token"), "{}", warned.stderr);
+    let warned = run(&[
+        "logits",
+        path,
+        "--tokens",
+        "1,2",
+        "-o",
+        table.to_str().unwrap(),
+    ]);
+    assert!(
+        warned.stderr.contains("warning: the logit of token"),
+        "{}",
+        warned.stderr
+    );
     assert_eq!(warned.ok(), "");
 }
 
 #[test]
 fn requests_that_cannot_be_met() {
     for (arguments, message) in [
-        (&["run", "-p", "x", "--ctx", "100000"][..], "takes 1 to 2048"),
-        (&["run", "-p", "What is this?", "--ctx", "4"], "the prompt alone has"),
+        (
+            &["run", "-p", "x", "--ctx", "100000"][..],
+            "takes 1 to 2048",
+        ),
+        (
+            &["run", "-p", "What is this?", "--ctx", "4"],
+            "the prompt alone has",
+        ),
         (&["run", "-p", "", "--raw"], "no tokens"),
-        (&["logits", DEMO, "--tokens", "1,2048", "-o", "x.npy"], "2048 is not one of"),
-        (&["logits", DEMO, "--tokens", "1,2", "-o", "none/such.npy"], "cannot write"),
-        (&["logits", DEMO, "--tokens", "1,2,3", "--ctx", "2", "-o", "x.npy"], "context of 2 tokens is full"),
+        (
+            &["logits", DEMO, "--tokens", "1,2048", "-o", "x.npy"],
+            "2048 is not one of",
+        ),
+        (
+            &["logits", DEMO, "--tokens", "1,2", "-o", "none/such.npy"],
+            "cannot write",
+        ),
+        (
+            &[
+                "logits", DEMO, "--tokens", "1,2,3", "--ctx", "2", "-o", "x.npy",
+            ],
+            "context of 2 tokens is full",
+        ),
         (&["perplexity", DEMO, "none/such.txt"], "cannot read"),
     ] {
         let error = run(arguments).failed();
@@ -160,14 +232,20 @@ fn requests_that_cannot_be_met() {
 fn a_device_that_is_not_in_the_build() {
     for device in ["wgpu", "wgpu:1", "wgpu:radeon"] {
         let error = run(&["run", "-p", "x", "--device", device]).failed();
-        assert!(error.contains("not in this build") && error.contains("--features wgpu"), "{error}");
+        assert!(
+            error.contains("not in this build") && error.contains("--features wgpu"),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn a_machine_that_lacks_something() {
     let error = outcome(gristmill(&["run", "-p", "x"]).env("CC", "/nonexistent")).failed();
-    assert!(error.contains("install gcc") && error.contains("--device interp"), "{error}");
+    assert!(
+        error.contains("install gcc") && error.contains("--device interp"),
+        "{error}"
+    );
     let empty = tempfile::tempdir().unwrap();
     // A compiler named by CC must exist; without CC, cached kernels suffice.
     let nameless = |cache: &Path| {
@@ -187,10 +265,12 @@ fn a_machine_that_lacks_something() {
     // Without a kernel cache it works, with a warning.
     let devices = outcome(gristmill(&["devices"]).env("GRISTMILL_CACHE", "/dev/null/cache")).ok();
     assert!(
-        devices.contains("warning: compiled kernels are not kept") && devices.contains("GRISTMILL_CACHE"),
+        devices.contains("warning: compiled kernels are not kept")
+            && devices.contains("GRISTMILL_CACHE"),
         "{devices}"
     );
-    let error = outcome(gristmill(&["tune", "--reset"]).env("GRISTMILL_CACHE", "/dev/null/cache")).failed();
+    let error =
+        outcome(gristmill(&["tune", "--reset"]).env("GRISTMILL_CACHE", "/dev/null/cache")).failed();
     assert!(error.contains("GRISTMILL_CACHE"), "{error}");
 }
 

@@ -22,7 +22,9 @@ const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/demo-glm-Q4_0
 
 /// Path of a test data file.
 fn data(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name)
 }
 
 /// A command with a kernel cache of the tests, kept between runs.
@@ -30,7 +32,9 @@ fn gristmill(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gristmill"));
     command.args(arguments).stdin(Stdio::null());
     let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    command.env("GRISTMILL_CACHE", home.join("gristmill-cache")).env("XDG_DATA_HOME", home.join("data"));
+    command
+        .env("GRISTMILL_CACHE", home.join("gristmill-cache"))
+        .env("XDG_DATA_HOME", home.join("data"));
     command.env("XDG_STATE_HOME", home.join("state"));
     // Compiles kernels three times as fast as `-O2`.
     command.env("CC", "cc -Og");
@@ -70,7 +74,11 @@ impl Outcome {
     #[track_caller]
     fn failed(self) -> String {
         assert_eq!(self.code, 1, "{}{}", self.stdout, self.stderr);
-        assert!(self.stderr.contains("error: ") && self.stderr.contains("\nhint: "), "{}", self.stderr);
+        assert!(
+            self.stderr.contains("error: ") && self.stderr.contains("\nhint: "),
+            "{}",
+            self.stderr
+        );
         self.stderr
     }
 }
@@ -91,7 +99,10 @@ fn run(arguments: &[&str]) -> Outcome {
 /// Runs the program with `input` on standard input.
 fn piped(arguments: &[&str], input: &[u8]) -> Outcome {
     let mut command = gristmill(arguments);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("it runs");
     // The program may have failed before reading.
     let _ = child.stdin.take().expect("piped").write_all(input);

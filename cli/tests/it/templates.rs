@@ -3,7 +3,8 @@
 use super::serve::{get, serve};
 use super::{DEMO, Outcome, gristmill};
 use gristmill_llm::chat::{
-    ChatTemplate, Helper, Isolation, Message, RenderOptions, SpecialTexts, builtin_names, builtin_source,
+    ChatTemplate, Helper, Isolation, Message, RenderOptions, SpecialTexts, builtin_names,
+    builtin_source,
 };
 use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
 use serde_json::{Value, json};
@@ -31,9 +32,19 @@ fn with_template(folder: &Path, source: &str, part: Part) -> PathBuf {
     let demo = Gguf::open(DEMO).unwrap();
     let mut metadata = demo.metadata().clone();
     metadata.insert("tokenizer.chat_template", source);
-    let tensors = if part == Part::Whole { demo.tensors() } else { &[] };
-    let declared: Vec<TensorDecl<'_>> =
-        tensors.iter().map(|t| TensorDecl { name: &t.name, dims: &t.dims, encoding: t.encoding }).collect();
+    let tensors = if part == Part::Whole {
+        demo.tensors()
+    } else {
+        &[]
+    };
+    let declared: Vec<TensorDecl<'_>> = tensors
+        .iter()
+        .map(|t| TensorDecl {
+            name: &t.name,
+            dims: &t.dims,
+            encoding: t.encoding,
+        })
+        .collect();
     let mut writer = Writer::new(Vec::new(), &metadata, &declared).unwrap();
     for tensor in tensors {
         let mut bytes = vec![0; usize::try_from(tensor.bytes).unwrap()];
@@ -53,14 +64,26 @@ struct Measured {
 }
 
 /// Runs a command with little output.
-#[expect(clippy::zombie_processes, reason = "wait4 waits for it, and says what it took")]
+#[expect(
+    clippy::zombie_processes,
+    reason = "wait4 waits for it, and says what it took"
+)]
 fn measured(command: &mut Command) -> Measured {
     let begun = Instant::now();
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
     let id = libc::pid_t::try_from(child.id()).expect("an id");
     // SAFETY: both pointers are valid for writes, and no other code waits for this child.
-    let (ended, usage) = unsafe { (libc::wait4(id, &raw mut status, 0, usage.as_mut_ptr()), usage.assume_init()) };
+    let (ended, usage) = unsafe {
+        (
+            libc::wait4(id, &raw mut status, 0, usage.as_mut_ptr()),
+            usage.assume_init(),
+        )
+    };
     assert_eq!(ended, id);
     let time = begun.elapsed();
     let read = |from: &mut dyn Read| {
@@ -70,11 +93,19 @@ fn measured(command: &mut Command) -> Measured {
     };
     let outcome = Outcome {
         // -1 for a signal.
-        code: if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 },
+        code: if libc::WIFEXITED(status) {
+            libc::WEXITSTATUS(status)
+        } else {
+            -1
+        },
         stdout: read(child.stdout.as_mut().expect("piped")),
         stderr: read(child.stderr.as_mut().expect("piped")),
     };
-    Measured { outcome, time, memory: usage.ru_maxrss }
+    Measured {
+        outcome,
+        time,
+        memory: usage.ru_maxrss,
+    }
 }
 
 /// Asserts the memory limit. The kernel counts for a child at least the peak of this process, which
@@ -84,7 +115,10 @@ fn assert_modest(what: &str, time: Duration, memory: i64) {
     const UNCOUNTED: i64 = 4 << 10;
     let inherited = || measured(&mut Command::new("true")).memory;
     assert!(time < LONGEST, "{what}: {time:?}");
-    assert!(memory < MOST || memory <= inherited() + UNCOUNTED, "{what}: {memory} KiB");
+    assert!(
+        memory < MOST || memory <= inherited() + UNCOUNTED,
+        "{what}: {memory} KiB"
+    );
 }
 
 /// Hostile templates, and part of the expected message.
@@ -92,15 +126,42 @@ type Case = (&'static str, &'static str);
 
 const RENDERED: &[Case] = &[
     // Values that contain themselves.
-    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", "stack"),
-    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns|tojson }}", "stack"),
-    ("{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns|tojson(indent=2) }}", "stack"),
-    ("{% set ns = namespace() %}{% set ns.a = {'x': [ns]} %}{{ ns|pprint }}", "ran out of "),
-    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns ~ 'x' }}", "stack"),
-    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ 'x' ~ [ns]|string }}", "stack"),
-    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ [ns, ns]|join(', ') }}", "stack"),
-    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ '%s'|format(ns) }}", "stack"),
-    ("{% set a = namespace() %}{% set a.a = a %}{% set b = namespace() %}{% set b.a = b %}{{ a == b }}", "stack"),
+    (
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}",
+        "stack",
+    ),
+    (
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns|tojson }}",
+        "stack",
+    ),
+    (
+        "{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns|tojson(indent=2) }}",
+        "stack",
+    ),
+    (
+        "{% set ns = namespace() %}{% set ns.a = {'x': [ns]} %}{{ ns|pprint }}",
+        "ran out of ",
+    ),
+    (
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns ~ 'x' }}",
+        "stack",
+    ),
+    (
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ 'x' ~ [ns]|string }}",
+        "stack",
+    ),
+    (
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ [ns, ns]|join(', ') }}",
+        "stack",
+    ),
+    (
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ '%s'|format(ns) }}",
+        "stack",
+    ),
+    (
+        "{% set a = namespace() %}{% set a.a = a %}{% set b = namespace() %}{% set b.a = b %}{{ a == b }}",
+        "stack",
+    ),
     (
         "{% set a = namespace() %}{% set a.a = a %}{% set b = namespace() %}{% set b.a = b %}{{ [a, b]|sort|length }}",
         "stack",
@@ -109,14 +170,35 @@ const RENDERED: &[Case] = &[
         "{% set a = namespace() %}{% set a.a = a %}{% set b = namespace() %}{% set b.a = b %}{{ [a, b]|unique|list|length }}",
         "stack",
     ),
-    ("{% set a = namespace() %}{% set a.a = a %}{% set b = namespace() %}{% set b.a = b %}{{ a in [b] }}", "stack"),
-    ("{% set a = namespace() %}{% set a.a = a %}{{ {a: 1} }}", "stack"),
-    ("{% set ns = namespace() %}{% for x in [1] %}{% set ns.a = [loop, ns] %}{{ ns }}{% endfor %}", "stack"),
-    ("{% set ns = namespace() %}{% macro m() %}{{ ns }}{% endmacro %}{% set ns.a = [m, ns] %}{{ m() }}", "stack"),
-    ("{% set ns = namespace() %}{% set ns.a = ns %}{{ raise_exception(ns|string) }}", "stack"),
+    (
+        "{% set a = namespace() %}{% set a.a = a %}{% set b = namespace() %}{% set b.a = b %}{{ a in [b] }}",
+        "stack",
+    ),
+    (
+        "{% set a = namespace() %}{% set a.a = a %}{{ {a: 1} }}",
+        "stack",
+    ),
+    (
+        "{% set ns = namespace() %}{% for x in [1] %}{% set ns.a = [loop, ns] %}{{ ns }}{% endfor %}",
+        "stack",
+    ),
+    (
+        "{% set ns = namespace() %}{% macro m() %}{{ ns }}{% endmacro %}{% set ns.a = [m, ns] %}{{ m() }}",
+        "stack",
+    ),
+    (
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ raise_exception(ns|string) }}",
+        "stack",
+    ),
     // Deeply nested values.
-    ("{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}", "stack"),
-    ("{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}", "stack"),
+    (
+        "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}",
+        "stack",
+    ),
+    (
+        "{% set ns = namespace(x=[]) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}",
+        "stack",
+    ),
     (
         "{% set ns = namespace(x={}) %}{% for i in range(99999) %}{% set ns.x = {'a': ns.x} %}{% endfor %}{{ ns.x|tojson }}",
         "stack",
@@ -130,19 +212,37 @@ const RENDERED: &[Case] = &[
         "ran out of ",
     ),
     // Recursive macros.
-    ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
+    (
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "recursion",
+    ),
     (
         "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{% call m() %}x{% endcall %}",
         "unknown keyword",
     ),
-    ("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "recursion limit"),
+    (
+        "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+        "recursion limit",
+    ),
     ("{% include 'chat' %}", "include"),
     ("{% extends 'chat' %}", "cycle"),
-    ("{% block a %}{{ self.a() }}{% endblock %}", "recursion limit"),
+    (
+        "{% block a %}{{ self.a() }}{% endblock %}",
+        "recursion limit",
+    ),
     // Growing strings.
-    ("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", "memory"),
-    ("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "memory"),
-    ("{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s]|join %}{% endfor %}", "memory"),
+    (
+        "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+        "memory",
+    ),
+    (
+        "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+        "memory",
+    ),
+    (
+        "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = [ns.s, ns.s]|join %}{% endfor %}",
+        "memory",
+    ),
     (
         "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}{% endfor %}",
         "memory",
@@ -151,29 +251,53 @@ const RENDERED: &[Case] = &[
         "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = '%s%s'|format(ns.s, ns.s) %}{% endfor %}",
         "memory",
     ),
-    ("{{ ('x' * 99999)|replace('x', 'x' * 99999)|length }}", "memory"),
-    ("{{ ('x' * 99999).replace('x', 'x' * 99999)|length }}", "memory"),
+    (
+        "{{ ('x' * 99999)|replace('x', 'x' * 99999)|length }}",
+        "memory",
+    ),
+    (
+        "{{ ('x' * 99999).replace('x', 'x' * 99999)|length }}",
+        "memory",
+    ),
     ("{{ range(99999)|join('x' * 99999)|length }}", "memory"),
     ("{{ ('x' * 99999).join(['a'] * 99999)|length }}", "memory"),
     ("{{ '%99999999999d'|format(1) }}", "memory"),
     ("{{ '%2000000000d'|format(1)|length }}", "memory"),
     ("{{ '%.999999999f'|format(1)|length }}", "gave up"),
     ("{{ '{:>2000000000}'.format('x')|length }}", "memory"),
-    ("{{ ('x' * 99999999)|upper|title|capitalize|trim|e|length }}", "memory"),
-    ("{% set x = 'x' * 90000000 %}{% set y = x|upper %}{% set z = y|list %}", "memory"),
+    (
+        "{{ ('x' * 99999999)|upper|title|capitalize|trim|e|length }}",
+        "memory",
+    ),
+    (
+        "{% set x = 'x' * 90000000 %}{% set y = x|upper %}{% set z = y|list %}",
+        "memory",
+    ),
     ("{{ [['x' * 9999] * 9999] * 99 }}", "longer than"),
     ("{{ ([['x' * 9999] * 9999] * 99)|tojson|length }}", "memory"),
     ("{{ ([['x' * 9999] * 9999] * 99)|pprint|length }}", "memory"),
-    ("{% macro m() %}{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}{% endmacro %}{{ m()|length }}", "memory"),
+    (
+        "{% macro m() %}{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}{% endmacro %}{{ m()|length }}",
+        "memory",
+    ),
     // Growing lists.
     ("{{ [1]|batch(9999999999, 'x')|list|length }}", "memory"),
     ("{{ [1]|slice(9999999999)|list|length }}", "memory"),
     ("{{ (range(99999)|list * 999)|list|length }}", "memory"),
     ("{{ ([1] * 99999999)|sort|length }}", "memory"),
-    ("{{ ([{'a': 1}] * 99999999)|groupby('a')|length }}", "ran out of "),
-    ("{{ ([1] * 99999999)|map('string')|list|length }}", "ran out of "),
+    (
+        "{{ ([{'a': 1}] * 99999999)|groupby('a')|length }}",
+        "ran out of ",
+    ),
+    (
+        "{{ ([1] * 99999999)|map('string')|list|length }}",
+        "ran out of ",
+    ),
     ("{{ ([1] * 99999999)|unique|list|length }}", "ran out of "),
-    ("{{ range(0, 99999999999)|list|length }}", "too many elements"),
+    (
+        "{{ range(0, 99999999999)|list|length }}",
+        "too many elements",
+    ),
     (
         "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x|list|length }}",
         "ran out of ",
@@ -200,9 +324,18 @@ const RENDERED: &[Case] = &[
     ("{{ ('x' * 99999999)|list|length }}", "memory"),
     // Many steps, and long steps.
     // The step limit is reached in a second, or the time limit on a busy machine.
-    ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "chat template"),
-    ("{% set s = 'x' * 9999999 %}{% for i in range(99999) %}{% set t = s|replace('y', 'z') %}{% endfor %}", "time"),
-    ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "longer than"),
+    (
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "chat template",
+    ),
+    (
+        "{% set s = 'x' * 9999999 %}{% for i in range(99999) %}{% set t = s|replace('y', 'z') %}{% endfor %}",
+        "time",
+    ),
+    (
+        "{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}",
+        "longer than",
+    ),
     ("{{ 2 ** 99999999 }}{{ 10 ** 999 }}", "unable to calculate"),
 ];
 
@@ -211,8 +344,18 @@ fn templates_that_do_harm_are_stopped() {
     let folder = tempfile::tempdir().unwrap();
     for (source, said) in RENDERED {
         let path = with_template(folder.path(), source, Part::Text);
-        let Measured { outcome, time, memory } =
-            measured(&mut gristmill(&["run", path.to_str().unwrap(), "-p", "hi", "-n", "1"]));
+        let Measured {
+            outcome,
+            time,
+            memory,
+        } = measured(&mut gristmill(&[
+            "run",
+            path.to_str().unwrap(),
+            "-p",
+            "hi",
+            "-n",
+            "1",
+        ]));
         let error = outcome.failed();
         assert!(error.contains(said), "{source}: {error}");
         assert_modest(source, time, memory);
@@ -250,42 +393,100 @@ const COMPILED: &[Long] = &[
 fn templates_that_do_not_compile_are_replaced() {
     let folder = tempfile::tempdir().unwrap();
     for (begin, repeated, times, end) in COMPILED {
-        let path = with_template(folder.path(), &format!("{begin}{}{end}", repeated.repeat(*times)), Part::Text);
-        let Measured { outcome, time, memory } =
-            measured(gristmill(&["inspect", "--brief", path.to_str().unwrap()]).stdin(Stdio::null()));
+        let path = with_template(
+            folder.path(),
+            &format!("{begin}{}{end}", repeated.repeat(*times)),
+            Part::Text,
+        );
+        let Measured {
+            outcome,
+            time,
+            memory,
+        } = measured(
+            gristmill(&["inspect", "--brief", path.to_str().unwrap()]).stdin(Stdio::null()),
+        );
         let out = outcome.ok();
-        let line = out.lines().find(|line| line.contains("chat template  ")).unwrap_or_default();
-        assert!(line.contains("using the built-in template"), "{begin}{repeated}: {line}");
+        let line = out
+            .lines()
+            .find(|line| line.contains("chat template  "))
+            .unwrap_or_default();
+        assert!(
+            line.contains("using the built-in template"),
+            "{begin}{repeated}: {line}"
+        );
         assert_modest(&format!("{begin}{repeated}"), time, memory);
     }
 }
 
 /// Isolation of templates in the program under test.
 fn apart() -> Isolation {
-    Isolation::Helper(Helper::new(env!("CARGO_BIN_EXE_gristmill"), ["render-template"]))
+    Isolation::Helper(Helper::new(
+        env!("CARGO_BIN_EXE_gristmill"),
+        ["render-template"],
+    ))
 }
 
 #[test]
 fn apart_or_not_a_conversation_is_the_same() {
-    let texts =
-        ["<|user|>", "<think>", "</think>", "<tool_response>", "\u{1}\"\\\n", "é😀", "<|us", "er|>", "\u{fdd0}"];
-    let control: Vec<String> =
-        ["<|user|>", "<|assistant|>", "<think>", "</think>", "<tool_response>"].map(String::from).into();
-    let specials = SpecialTexts { bos: "<B>".into(), eos: "<E>".into(), control };
+    let texts = [
+        "<|user|>",
+        "<think>",
+        "</think>",
+        "<tool_response>",
+        "\u{1}\"\\\n",
+        "é😀",
+        "<|us",
+        "er|>",
+        "\u{fdd0}",
+    ];
+    let control: Vec<String> = [
+        "<|user|>",
+        "<|assistant|>",
+        "<think>",
+        "</think>",
+        "<tool_response>",
+    ]
+    .map(String::from)
+    .into();
+    let specials = SpecialTexts {
+        bos: "<B>".into(),
+        eos: "<E>".into(),
+        control,
+    };
     let echo = "{% for m in messages %}<|user|>{{ m.content|tojson(ensure_ascii=true) }}{{ m|tojson(indent=2) }}\
                 {% endfor %}{{ tools|tojson }}{{ number }} {{ strftime_now('%Y-%m-%d %H:%M:%S') }}";
-    let sources = builtin_names().into_iter().filter_map(builtin_source).chain([echo]);
+    let sources = builtin_names()
+        .into_iter()
+        .filter_map(builtin_source)
+        .chain([echo]);
     for source in sources {
-        let [here, there] =
-            [Isolation::InProcess, apart()].map(|isolation| ChatTemplate::new(source, &specials, &isolation).unwrap());
+        let [here, there] = [Isolation::InProcess, apart()]
+            .map(|isolation| ChatTemplate::new(source, &specials, &isolation).unwrap());
         for shift in 0..texts.len() {
-            let text = |i: usize| [texts[(i + shift) % texts.len()], texts[(3 * i + 1) % texts.len()]].join(" x ");
-            let numbers = json!([0.1, 1e300, -7, u64::MAX, 0.30000000000000004, 5e-324, 123_456_789.123_456_78]);
+            let text = |i: usize| {
+                [
+                    texts[(i + shift) % texts.len()],
+                    texts[(3 * i + 1) % texts.len()],
+                ]
+                .join(" x ")
+            };
+            let numbers = json!([
+                0.1,
+                1e300,
+                -7,
+                u64::MAX,
+                0.30000000000000004,
+                5e-324,
+                123_456_789.123_456_78
+            ]);
             let call = json!([{"function": {"name": text(5), "arguments": {"a": numbers, text(6): null}}}]);
             let messages = [
                 Message::system(text(0)),
                 Message::user(text(1)),
-                Message { tool_calls: Some(call), ..Message::assistant(text(2)) },
+                Message {
+                    tool_calls: Some(call),
+                    ..Message::assistant(text(2))
+                },
                 Message::tool(text(3)),
                 Message::user(text(4)),
             ];
@@ -295,8 +496,14 @@ fn apart_or_not_a_conversation_is_the_same() {
                 now: Some(std::time::UNIX_EPOCH + Duration::from_secs(1_709_210_096)),
                 ..RenderOptions::default()
             };
-            options.extra.insert("number".into(), json!(2.225_073_858_507_201e-308));
-            assert_eq!(here.render(&messages, &options), there.render(&messages, &options), "{source}");
+            options
+                .extra
+                .insert("number".into(), json!(2.225_073_858_507_201e-308));
+            assert_eq!(
+                here.render(&messages, &options),
+                there.render(&messages, &options),
+                "{source}"
+            );
         }
     }
 }
@@ -306,7 +513,10 @@ fn a_helper_that_is_none_is_an_error_with_a_hint() {
     for program in ["/nonexistent", "/bin/false", "/bin/cat"] {
         let isolation = Isolation::Helper(Helper::new(program, ["-"; 0]));
         let error = ChatTemplate::new("x", &SpecialTexts::default(), &isolation).unwrap_err();
-        assert!(error.to_string().contains("the process that renders"), "{error}");
+        assert!(
+            error.to_string().contains("the process that renders"),
+            "{error}"
+        );
         assert!(error.hint().is_some());
         ChatTemplate::select(Some("x"), "glm4", &SpecialTexts::default(), &isolation).unwrap_err();
     }
@@ -349,7 +559,10 @@ fn a_server_lives_on() {
         let (answered, body) = post(&server.address, said);
         assert_eq!(answered, status, "{said}: {body}");
         assert!(
-            status == "200" || body["error"]["message"].as_str().is_some_and(|m| m.contains(part)),
+            status == "200"
+                || body["error"]["message"]
+                    .as_str()
+                    .is_some_and(|m| m.contains(part)),
             "{said}: {body}"
         );
         healthy();

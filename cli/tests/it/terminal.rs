@@ -22,13 +22,21 @@ fn at_terminal(command: &mut Command, typed: Option<&str>) -> (bool, String) {
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();
     let name = ptsname(&ours, Vec::new()).unwrap();
-    let theirs = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let theirs = File::options()
+        .read(true)
+        .write(true)
+        .open(name.to_str().unwrap())
+        .unwrap();
     if let Some(typed) = typed {
         command.stdin(theirs.try_clone().unwrap());
         // The terminal buffers it.
         rustix::io::write(&ours, typed.as_bytes()).unwrap();
     }
-    command.stdout(theirs.try_clone().unwrap()).stderr(theirs).env("TERM", "xterm").env_remove("NO_COLOR");
+    command
+        .stdout(theirs.try_clone().unwrap())
+        .stderr(theirs)
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR");
     let mut child = command.spawn().unwrap();
     // The command holds the other end too; reading ends when both are closed.
     let nothing = std::process::Stdio::null;
@@ -47,7 +55,10 @@ fn model_that_says(folder: &Path, from: &str, to: &str) -> PathBuf {
     let entry = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
     let (old, new) = (entry(from), entry(to));
     assert_eq!(old.len(), new.len());
-    let at = bytes.windows(old.len()).position(|w| w == old).expect("the token");
+    let at = bytes
+        .windows(old.len())
+        .position(|w| w == old)
+        .expect("the token");
     bytes[at..at + new.len()].copy_from_slice(&new);
     let path = folder.join("steering.gguf");
     std::fs::write(&path, bytes).unwrap();
@@ -64,19 +75,41 @@ fn an_answer_does_not_steer_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let path = model_that_says(folder.path(), SAYS, STEERS);
     let path = path.to_str().unwrap();
-    let question = ["run", path, "--temp", "0", "-p", "What is the capital of Japan?"];
+    let question = [
+        "run",
+        path,
+        "--temp",
+        "0",
+        "-p",
+        "What is the capital of Japan?",
+    ];
     // A pipe gets the bytes unchanged.
     assert_eq!(run(&question).ok(), "The capital of Japan is\x1bc\x1b[m.");
     let (well, text) = on_terminal(&mut gristmill(&question));
-    assert!(well && text.contains("Japan is\\u{1b}c\\u{1b}[m."), "{text:?}");
-    assert!(!text.contains("\x1bc") && !text.contains("\x1b[m"), "{text:?}");
+    assert!(
+        well && text.contains("Japan is\\u{1b}c\\u{1b}[m."),
+        "{text:?}"
+    );
+    assert!(
+        !text.contains("\x1bc") && !text.contains("\x1b[m"),
+        "{text:?}"
+    );
     let talk = folder.path().join("talk");
-    std::fs::write(&talk, "/system \u{9b}2J\x1b]52;c;YQ==\x07\n/system\n/system -\nWhat is the capital of Japan?\n")
-        .unwrap();
+    std::fs::write(
+        &talk,
+        "/system \u{9b}2J\x1b]52;c;YQ==\x07\n/system\n/system -\nWhat is the capital of Japan?\n",
+    )
+    .unwrap();
     let mut chat = gristmill(&["chat", path, "--temp", "0"]);
     let (well, text) = on_terminal(chat.stdin(File::open(&talk).unwrap()));
-    assert!(well && text.contains("Japan is\\u{1b}c\\u{1b}[m."), "{text:?}");
-    assert!(text.contains("\\u{9b}2J\\u{1b}]52;c;YQ==\\u{7}"), "{text:?}");
+    assert!(
+        well && text.contains("Japan is\\u{1b}c\\u{1b}[m."),
+        "{text:?}"
+    );
+    assert!(
+        text.contains("\\u{9b}2J\\u{1b}]52;c;YQ==\\u{7}"),
+        "{text:?}"
+    );
     for steering in ["\x1bc", "\x1b[m", "\x1b]", "\x07", "\u{9b}"] {
         assert!(!text.contains(steering), "{steering:?} in {text:?}");
     }
@@ -94,7 +127,13 @@ fn a_file_of_many_keys_is_cut() {
     let keys: Vec<u8> = (0..more)
         .flat_map(|i| {
             let key = format!("{i:016}");
-            [&16u64.to_le_bytes()[..], key.as_bytes(), &4u32.to_le_bytes(), &7u32.to_le_bytes()].concat()
+            [
+                &16u64.to_le_bytes()[..],
+                key.as_bytes(),
+                &4u32.to_le_bytes(),
+                &7u32.to_le_bytes(),
+            ]
+            .concat()
         })
         .collect();
     assert_eq!(keys.len() % 32, 0);
@@ -103,7 +142,11 @@ fn a_file_of_many_keys_is_cut() {
     let path = file.to_str().unwrap();
     let out = run(&["inspect", path]).ok();
     let left = count + more - 256;
-    assert!(out.contains(&format!("… {left} more keys; --all shows them")) && out.lines().count() < 1000, "{out}");
+    assert!(
+        out.contains(&format!("… {left} more keys; --all shows them"))
+            && out.lines().count() < 1000,
+        "{out}"
+    );
     assert!(run(&["inspect", path, "--all"]).ok().lines().count() > 50_000);
     let long = outcome(&mut gristmill(&["inspect", DEMO]));
     assert!(!long.ok().contains("--all"));
