@@ -30,7 +30,10 @@ fn encoded(numbers: &[f32]) -> Vec<u8> {
 
 /// On the device that is named, or the best there is.
 pub fn main() -> Result<(), Error> {
-    if let Some(device) = std::env::args().nth(1).filter(|name| !name.starts_with('-')) {
+    if let Some(device) = std::env::args()
+        .nth(1)
+        .filter(|name| !name.starts_with('-'))
+    {
         eager::use_device(&device)?;
     }
     run(64, 256)
@@ -38,7 +41,9 @@ pub fn main() -> Result<(), Error> {
 
 /// A matrix of that format by a vector.
 pub fn run(rows: usize, columns: usize) -> Result<(), Error> {
-    let numbers: Vec<f32> = (0..rows * columns).map(|i| (i as f32 * 0.71).sin()).collect();
+    let numbers: Vec<f32> = (0..rows * columns)
+        .map(|i| (i as f32 * 0.71).sin())
+        .collect();
     let bytes: Vec<u8> = numbers.chunks(NIBBLES.elements).flat_map(encoded).collect();
     let x: Vec<f32> = (0..columns).map(|i| (i as f32 * 0.13).cos()).collect();
     let w = Tensor::packed(&NIBBLES, &[rows, columns], bytes.clone());

@@ -18,7 +18,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// How weights are packed: blocks of 32 numbers, a scale in f16, then a byte for each.
-static BYTES: Encoding = Encoding { name: "bytes", elements: 32, bytes: 34, value: |b| b.i8(b.k() + 2) * b.f16(0) };
+static BYTES: Encoding = Encoding {
+    name: "bytes",
+    elements: 32,
+    bytes: 34,
+    value: |b| b.i8(b.k() + 2) * b.f16(0),
+};
 
 /// `gate · sigmoid(gate) · up`, a piece of 64 elements in each workgroup. In C e^-x is 2^n of the nearest whole n, in the bits of a float, times a polynomial of the rest.
 static SWIGLU: CustomKernel = CustomKernel {
@@ -69,25 +74,41 @@ pub struct Sizes {
 /// A layer for one token, as a model's description would have it.
 fn layer(name: &str, s: Sizes, own: bool) -> Function {
     let c = Capture::new(name);
-    let (pos, norm) = (c.var("pos", 0, s.positions - 1), |name: &str| c.input(name, dims![s.width], Scalar::F32));
+    let (pos, norm) = (c.var("pos", 0, s.positions - 1), |name: &str| {
+        c.input(name, dims![s.width], Scalar::F32)
+    });
     let weight = |name: &str, rows: usize, columns: usize| c.weight(name, &[rows, columns], &BYTES);
     let x = c.input("x", dims![1, s.width], Scalar::F32);
-    let angles = c.input("angles", dims![s.positions, s.head / 2, 2], Scalar::F32).slice(0, pos, 1);
+    let angles = c
+        .input("angles", dims![s.positions, s.head / 2, 2], Scalar::F32)
+        .slice(0, pos, 1);
     let all = s.heads * s.head;
     let normed = nn::rms_norm(x, norm("attn_norm"), 1e-5);
-    let heads = |name: &str| normed.linear(weight(name, all, s.width)).reshape(dims![1, s.heads, s.head]);
+    let heads = |name: &str| {
+        normed
+            .linear(weight(name, all, s.width))
+            .reshape(dims![1, s.heads, s.head])
+    };
     let turned = |name: &str| nn::rope(heads(name), angles, nn::Pairing::Halves);
     let cache = |name: &str| c.state(name, dims![s.positions, s.heads, s.head], Scalar::F32);
     let (q, k, v) = (turned("attn_q"), turned("attn_k"), heads("attn_v"));
     let (keys, values) = (cache("keys").assign(k, pos), cache("values").assign(v, pos));
     let attended = q.attention(keys, values, pos, pos + 1, (s.head as f64).sqrt().recip());
-    let x = x + attended.reshape(dims![1, all]).linear(weight("attn_output", s.width, all));
+    let x = x + attended
+        .reshape(dims![1, all])
+        .linear(weight("attn_output", s.width, all));
     let normed = nn::rms_norm(x, norm("ffn_norm"), 1e-5);
-    let (gate, up) =
-        (normed.linear(weight("ffn_gate", s.inner, s.width)), normed.linear(weight("ffn_up", s.inner, s.width)));
+    let (gate, up) = (
+        normed.linear(weight("ffn_gate", s.inner, s.width)),
+        normed.linear(weight("ffn_up", s.inner, s.width)),
+    );
     // What it means, in tensors: devices without a text of it compute that, and the kernel is judged by it.
     let middle = nn::Glu::Swiglu.apply(gate, up);
-    let middle = if own { middle.computed_by(&SWIGLU, c.int(s.inner / PIECE), &[gate, up]) } else { middle };
+    let middle = if own {
+        middle.computed_by(&SWIGLU, c.int(s.inner / PIECE), &[gate, up])
+    } else {
+        middle
+    };
     c.output("y", x + middle.linear(weight("ffn_down", s.width, s.inner)));
     c.output_state(keys);
     c.output_state(values);
@@ -96,11 +117,24 @@ fn layer(name: &str, s: Sizes, own: bool) -> Function {
 
 /// On the device that is named, or the best there is.
 pub fn main() -> Result<(), Error> {
-    let opened = match std::env::args().nth(1).filter(|name| !name.starts_with('-')) {
+    let opened = match std::env::args()
+        .nth(1)
+        .filter(|name| !name.starts_with('-'))
+    {
         Some(device) => gristmill_backend::open(&device, &Options::default())?,
         None => gristmill_backend::best(&Options::default())?.0,
     };
-    run(&opened, Sizes { layers: 4, width: 256, heads: 4, head: 64, inner: 768, positions: 64 })
+    run(
+        &opened,
+        Sizes {
+            layers: 4,
+            width: 256,
+            heads: 4,
+            head: 64,
+            inner: 768,
+            positions: 64,
+        },
+    )
 }
 
 /// Both ways: held to the truth in float arithmetic, to one another as models run, and timed in turns.
@@ -109,7 +143,11 @@ pub fn run(opened: &Opened, s: Sizes) -> Result<(), Error> {
     let largest = wanted.iter().fold(0f64, |m, v| m.max(v.abs()));
     for mut way in both(&opened.clone().exact(), s)? {
         let off = off(&way.token(0)?.0, wanted.iter().copied());
-        assert!(off < 1e-4 * largest, "{}: off by {off} beside {largest}", way.name);
+        assert!(
+            off < 1e-4 * largest,
+            "{}: off by {off} beside {largest}",
+            way.name
+        );
     }
     let mut ways = both(opened, s)?;
     let mut least = [f64::INFINITY; 2];
@@ -122,31 +160,52 @@ pub fn run(opened: &Opened, s: Sizes) -> Result<(), Error> {
         }
         // Activations are encoded in eight bits where they meet packed weights: what differs in a last place may have another code.
         let off = off(&results[1], results[0].iter().map(|&v| f64::from(v)));
-        assert!(off < 1e-2 * largest, "off by {off} beside {largest} at {pos}");
+        assert!(
+            off < 1e-2 * largest,
+            "off by {off} beside {largest} at {pos}"
+        );
     }
     for (way, seconds) in ways.iter_mut().zip(least) {
-        println!("{:10} {:8.1} us a token, {} launches", way.name, 1e6 * seconds, way.kernels.len());
+        println!(
+            "{:10} {:8.1} us a token, {} launches",
+            way.name,
+            1e6 * seconds,
+            way.kernels.len()
+        );
         for (kernel, seconds) in way.profile(s.positions - 1)? {
             println!("{:10} {:8.1} us  {kernel}", "", 1e6 * seconds);
         }
     }
-    println!("by hand it takes {:.2} times the time on {}", least[1] / least[0], opened.device.name());
+    println!(
+        "by hand it takes {:.2} times the time on {}",
+        least[1] / least[0],
+        opened.device.name()
+    );
     Ok(())
 }
 
 /// The decoder as it is generated, and with the kernel by hand.
 fn both(opened: &Opened, s: Sizes) -> Result<Vec<Decoder>, Error> {
-    [false, true].map(|own| Decoder::new(opened, s, own)).into_iter().collect()
+    [false, true]
+        .map(|own| Decoder::new(opened, s, own))
+        .into_iter()
+        .collect()
 }
 
 /// The largest difference.
 fn off(result: &[f32], wanted: impl Iterator<Item = f64>) -> f64 {
-    result.iter().zip(wanted).fold(0f64, |most, (&a, b)| most.max((f64::from(a) - b).abs()))
+    result
+        .iter()
+        .zip(wanted)
+        .fold(0f64, |most, (&a, b)| most.max((f64::from(a) - b).abs()))
 }
 
 /// A number of a slot of a layer: of norms about 1, of others about 0.
 fn number(layer: usize, slot: &Slot, i: usize) -> f32 {
-    let seed = slot.name.bytes().fold(layer * 131, |h, b| h * 31 % 65_521 + usize::from(b));
+    let seed = slot
+        .name
+        .bytes()
+        .fold(layer * 131, |h, b| h * 31 % 65_521 + usize::from(b));
     let wave = ((i * 7 + seed) as f32 * 0.37).sin();
     match slot.name.as_str() {
         name if name.ends_with("norm") => 1.0 + wave / 4.0,
@@ -171,9 +230,14 @@ fn bytes(layer: usize, slot: &Slot) -> Vec<u8> {
             let columns = *slot.dims.last().expect("columns") as f32;
             let scale = half::f16::from_f32(1.0 / 127.0 / columns.sqrt()).to_le_bytes();
             let codes: Vec<u8> = numbers.map(|v| (v * 127.0) as i8 as u8).collect();
-            codes.chunks(of.elements).flat_map(|codes| scale.into_iter().chain(codes.iter().copied())).collect()
+            codes
+                .chunks(of.elements)
+                .flat_map(|codes| scale.into_iter().chain(codes.iter().copied()))
+                .collect()
         }
-        Storage::Plain(_) if slot.kind == SlotKind::Input => numbers.flat_map(f32::to_le_bytes).collect(),
+        Storage::Plain(_) if slot.kind == SlotKind::Input => {
+            numbers.flat_map(f32::to_le_bytes).collect()
+        }
         Storage::Plain(_) => vec![0; 4 * count],
     }
 }
@@ -196,7 +260,9 @@ impl Decoder {
         let function = Arc::new(layer(name, s, own));
         let mut jit = Jit::new(opened.clone());
         // Layers are one function: it is compiled once, and called with the weights and the cache of each.
-        let ready = jit.prepare(std::slice::from_ref(&function), &|_, _| ())?.swap_remove(0);
+        let ready = jit
+            .prepare(std::slice::from_ref(&function), &|_, _| ())?
+            .swap_remove(0);
         let device = jit.device().clone();
         // What a layer reads is what the one before has written, in one of two buffers: it waits for that, and for who still reads the other, whoever has written these kernels.
         let row = || device.alloc(4 * s.width, Memory::State);
@@ -208,8 +274,16 @@ impl Decoder {
                 "y" => Ok(hidden[(layer + 1) % 2].clone()),
                 _ => filled(&mut jit, &ready, slot, &bytes(layer, of)),
             };
-            let args = function.slots.iter().enumerate().map(buffer).collect::<Result<Vec<Buffer>, Error>>()?;
-            calls.push(Call { function: ready.clone(), args });
+            let args = function
+                .slots
+                .iter()
+                .enumerate()
+                .map(buffer)
+                .collect::<Result<Vec<Buffer>, Error>>()?;
+            calls.push(Call {
+                function: ready.clone(),
+                args,
+            });
         }
         let arena = device.alloc(ready.compiled.arena.max(64), Memory::Scratch)?;
         let step = jit.capture(&calls, &arena)?;
@@ -217,7 +291,14 @@ impl Decoder {
         let kernels = (0..s.layers).flat_map(|_| titles.clone()).collect();
         let input = bytes(0, &function.slots[slot_of(&function, "x")]);
         let ends = [hidden[0].clone(), hidden[s.layers % 2].clone()];
-        Ok(Decoder { name, jit, step, ends, input, kernels })
+        Ok(Decoder {
+            name,
+            jit,
+            step,
+            ends,
+            input,
+            kernels,
+        })
     }
     /// What is behind the last layer for the token at that position, and the seconds it took.
     fn token(&mut self, pos: usize) -> Result<(Vec<f32>, f64), Error> {
@@ -228,15 +309,30 @@ impl Decoder {
         let seconds = start.elapsed().as_secs_f64();
         let mut bytes = vec![0; self.input.len()];
         device.read(&self.ends[1], 0, &mut bytes)?;
-        Ok((bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(), seconds))
+        Ok((
+            bytes
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|b| f32::from_le_bytes(*b))
+                .collect(),
+            seconds,
+        ))
     }
     /// Seconds of a token by what kernels compute, the most first.
     fn profile(&mut self, pos: usize) -> Result<Vec<(String, f64)>, Error> {
         let mut all: BTreeMap<&str, f64> = BTreeMap::new();
-        for (kernel, seconds) in self.kernels.iter().zip(self.step.replay_timed(&[("pos", pos as i64)])?) {
+        for (kernel, seconds) in self
+            .kernels
+            .iter()
+            .zip(self.step.replay_timed(&[("pos", pos as i64)])?)
+        {
             *all.entry(kernel).or_default() += seconds;
         }
-        let mut all: Vec<_> = all.into_iter().map(|(kernel, seconds)| (kernel.to_string(), seconds)).collect();
+        let mut all: Vec<_> = all
+            .into_iter()
+            .map(|(kernel, seconds)| (kernel.to_string(), seconds))
+            .collect();
         all.sort_by(|a, b| b.1.total_cmp(&a.1));
         Ok(all)
     }
@@ -244,7 +340,11 @@ impl Decoder {
 
 /// The number of the slot of that name.
 fn slot_of(function: &Function, name: &str) -> usize {
-    function.slots.iter().position(|slot| slot.name == name).expect("a slot of that name")
+    function
+        .slots
+        .iter()
+        .position(|slot| slot.name == name)
+        .expect("a slot of that name")
 }
 
 /// A buffer of these bytes, a weight as the kernels of a function read it.
@@ -253,25 +353,47 @@ fn filled(jit: &mut Jit, ready: &Ready, slot: usize, bytes: &[u8]) -> Result<Buf
     let file = device.alloc(bytes.len(), Memory::State)?;
     device.write(&file, 0, bytes)?;
     let of = &ready.function.slots[slot];
-    let layout = ready.compiled.layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1);
-    let Storage::Packed(encoding) = of.storage else { return Ok(file) };
+    let layout = ready
+        .compiled
+        .layouts
+        .iter()
+        .find(|l| l.0 as usize == slot)
+        .map_or(Layout::File, |l| l.1);
+    let Storage::Packed(encoding) = of.storage else {
+        return Ok(file);
+    };
     if layout == Layout::File {
         return Ok(file);
     }
     let kind = (encoding, layout, of.dims[1] as usize);
     jit.prepare_packers(&[kind])?;
-    let packed = device.alloc(layout.bytes(encoding, &of.dims).expect("a size"), Memory::State)?;
-    jit.packer(kind)?.pack(&file, &packed, of.dims[0] as usize)?;
+    let packed = device.alloc(
+        layout.bytes(encoding, &of.dims).expect("a size"),
+        Memory::State,
+    )?;
+    jit.packer(kind)?
+        .pack(&file, &packed, of.dims[0] as usize)?;
     Ok(packed)
 }
 
 /// What is behind the last layer for the first token, by the definition of the ops.
 fn truth(s: Sizes) -> Vec<f64> {
     let function = layer("truth", s, false);
-    let floats = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect();
+    let floats = |bytes: &[u8]| {
+        bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| f64::from(f32::from_le_bytes(*b)))
+            .collect()
+    };
     let mut x: Vec<f64> = floats(&bytes(0, &function.slots[slot_of(&function, "x")]));
     for layer in 0..s.layers {
-        let all: Vec<Vec<u8>> = function.slots.iter().map(|slot| bytes(layer, slot)).collect();
+        let all: Vec<Vec<u8>> = function
+            .slots
+            .iter()
+            .map(|slot| bytes(layer, slot))
+            .collect();
         let values: Vec<Vec<f64>> = function
             .slots
             .iter()
@@ -289,8 +411,15 @@ fn truth(s: Sizes) -> Vec<f64> {
                 Storage::Plain(_) => env.values(number as u32, &values[number]),
             };
         }
-        let y = function.outputs.iter().find(|o| o.0 as usize == slot_of(&function, "y")).expect("an output").1;
-        x = evaluate_all(&function.graph, &[y], &env).swap_remove(0).data;
+        let y = function
+            .outputs
+            .iter()
+            .find(|o| o.0 as usize == slot_of(&function, "y"))
+            .expect("an output")
+            .1;
+        x = evaluate_all(&function.graph, &[y], &env)
+            .swap_remove(0)
+            .data;
     }
     x
 }

@@ -76,8 +76,8 @@ static BY_FUNCTIONS: CustomKernel = CustomKernel {
 /// A sum of two tensors by a third, through the gate, and what is added to that.
 fn unit(name: &str, [rows, columns]: [usize; 2], own: Option<CustomRef>) -> Function {
     let c = Capture::new(name);
-    let [x, moved, up, residual] =
-        ["x", "moved", "up", "residual"].map(|name| c.input(name, dims![rows, columns], Scalar::F32));
+    let [x, moved, up, residual] = ["x", "moved", "up", "residual"]
+        .map(|name| c.input(name, dims![rows, columns], Scalar::F32));
     let (gate, up) = (x * 2.0 + moved, up * 0.5);
     let middle = gate / (gate.maximum(-gate) + 1.0) * up;
     let middle = match own {
@@ -99,35 +99,71 @@ struct Way {
 }
 
 impl Way {
-    fn new(opened: &Opened, size: [usize; 2], name: &'static str, own: Option<CustomRef>) -> Result<Way, Error> {
+    fn new(
+        opened: &Opened,
+        size: [usize; 2],
+        name: &'static str,
+        own: Option<CustomRef>,
+    ) -> Result<Way, Error> {
         let function = Arc::new(unit(name, size, own));
         let mut jit = Jit::new(opened.clone());
-        let ready = jit.prepare(std::slice::from_ref(&function), &|_, _| ())?.swap_remove(0);
+        let ready = jit
+            .prepare(std::slice::from_ref(&function), &|_, _| ())?
+            .swap_remove(0);
         let device = jit.device().clone();
         let mut buffers = Vec::new();
         for (slot, numbers) in inputs(&function).into_iter().enumerate() {
-            let bytes: Vec<u8> = numbers.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect();
-            let buffer = device.alloc(4 * function.slots[slot].dims.iter().product::<i64>() as usize, Memory::State)?;
+            let bytes: Vec<u8> = numbers
+                .iter()
+                .flat_map(|&v| (v as f32).to_le_bytes())
+                .collect();
+            let buffer = device.alloc(
+                4 * function.slots[slot].dims.iter().product::<i64>() as usize,
+                Memory::State,
+            )?;
             device.write(&buffer, 0, &bytes)?;
             buffers.push(buffer);
         }
         let arena = device.alloc(ready.compiled.arena.max(64), Memory::Scratch)?;
         let launches = ready.compiled.programs.len();
-        let step = jit.capture(&[Call { function: ready, args: buffers.clone() }], &arena)?;
-        Ok(Way { name, launches, step, buffers, least: f64::INFINITY })
+        let step = jit.capture(
+            &[Call {
+                function: ready,
+                args: buffers.clone(),
+            }],
+            &arena,
+        )?;
+        Ok(Way {
+            name,
+            launches,
+            step,
+            buffers,
+            least: f64::INFINITY,
+        })
     }
 }
 
 /// Numbers for every slot.
 fn inputs(function: &Function) -> Vec<Vec<f64>> {
-    let of =
-        |slot: usize, count: i64| (0..count).map(|i| f64::from(((i * 7 + slot as i64) as f32 * 0.37).sin())).collect();
-    function.slots.iter().enumerate().map(|(slot, of_slot)| of(slot, of_slot.dims.iter().product())).collect()
+    let of = |slot: usize, count: i64| {
+        (0..count)
+            .map(|i| f64::from(((i * 7 + slot as i64) as f32 * 0.37).sin()))
+            .collect()
+    };
+    function
+        .slots
+        .iter()
+        .enumerate()
+        .map(|(slot, of_slot)| of(slot, of_slot.dims.iter().product()))
+        .collect()
 }
 
 /// On the device that is named, or the best there is.
 pub fn main() -> Result<(), Error> {
-    let opened = match std::env::args().nth(1).filter(|name| !name.starts_with('-')) {
+    let opened = match std::env::args()
+        .nth(1)
+        .filter(|name| !name.starts_with('-'))
+    {
         Some(device) => gristmill_backend::open(&device, &Options::default())?,
         None => gristmill_backend::best(&Options::default())?.0,
     };
@@ -138,12 +174,25 @@ pub fn main() -> Result<(), Error> {
 pub fn run(opened: &Opened, size: [usize; 2], times: usize) -> Result<(), Error> {
     let function = unit("truth", size, None);
     let all = inputs(&function);
-    let env = all.iter().enumerate().fold(Env::new(), |env, (slot, values)| env.values(slot as u32, values));
+    let env = all
+        .iter()
+        .enumerate()
+        .fold(Env::new(), |env, (slot, values)| {
+            env.values(slot as u32, values)
+        });
     let (slot, root) = (function.outputs[0].0 as usize, function.outputs[0].1);
-    let wanted = evaluate_all(&function.graph, &[root], &env).swap_remove(0).data;
-    let ways = [("generated", None), ("by pointers", Some(&BY_POINTERS)), ("by functions", Some(&BY_FUNCTIONS))];
-    let mut ways: Vec<Way> =
-        ways.into_iter().map(|(name, own)| Way::new(opened, size, name, own)).collect::<Result<_, Error>>()?;
+    let wanted = evaluate_all(&function.graph, &[root], &env)
+        .swap_remove(0)
+        .data;
+    let ways = [
+        ("generated", None),
+        ("by pointers", Some(&BY_POINTERS)),
+        ("by functions", Some(&BY_FUNCTIONS)),
+    ];
+    let mut ways: Vec<Way> = ways
+        .into_iter()
+        .map(|(name, own)| Way::new(opened, size, name, own))
+        .collect::<Result<_, Error>>()?;
     for _ in 0..times {
         for way in &mut ways {
             let start = Instant::now();
@@ -154,11 +203,26 @@ pub fn run(opened: &Opened, size: [usize; 2], times: usize) -> Result<(), Error>
     for way in &ways {
         let mut bytes = vec![0; 4 * wanted.len()];
         opened.device.read(&way.buffers[slot], 0, &mut bytes)?;
-        let got = bytes.as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b)));
-        let off = got.zip(&wanted).fold(0f64, |most, (a, b)| most.max((a - b).abs()));
+        let got = bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| f64::from(f32::from_le_bytes(*b)));
+        let off = got
+            .zip(&wanted)
+            .fold(0f64, |most, (a, b)| most.max((a - b).abs()));
         assert!(off < 1e-5, "{}: off by {off}", way.name);
-        let Way { name, launches, least, .. } = way;
-        println!("{name:12} {:8.1} us in {launches} launches on {}", 1e6 * least, opened.device.name());
+        let Way {
+            name,
+            launches,
+            least,
+            ..
+        } = way;
+        println!(
+            "{name:12} {:8.1} us in {launches} launches on {}",
+            1e6 * least,
+            opened.device.name()
+        );
     }
     Ok(())
 }

@@ -7,7 +7,10 @@ use gristmill_tensor::eager::{self, Tensor};
 
 /// On the device that is named, or the best there is.
 pub fn main() -> Result<(), Error> {
-    if let Some(device) = std::env::args().nth(1).filter(|name| !name.starts_with('-')) {
+    if let Some(device) = std::env::args()
+        .nth(1)
+        .filter(|name| !name.starts_with('-'))
+    {
         eager::use_device(&device)?;
     }
     run(32, 200)
@@ -15,7 +18,9 @@ pub fn main() -> Result<(), Error> {
 
 /// Of `rows` rows of `columns` numbers: with the method, and by hand.
 pub fn run(rows: usize, columns: usize) -> Result<(), Error> {
-    let x: Vec<f32> = (0..rows * columns).map(|i| (i as f32 * 0.37).sin() * 4.0).collect();
+    let x: Vec<f32> = (0..rows * columns)
+        .map(|i| (i as f32 * 0.37).sin() * 4.0)
+        .collect();
     let tensor = Tensor::from(x.clone()).reshape(&[rows, columns]);
     let e = (&tensor - tensor.max(&[1]).unsqueeze(1)).exp();
     let written = &e / e.sum(&[1]).unsqueeze(1);
@@ -33,7 +38,10 @@ pub fn run(rows: usize, columns: usize) -> Result<(), Error> {
             most = off.into_iter().fold(most, f64::max);
         }
     }
-    println!("{rows} rows of {columns} on {}: off by {most:.1e} at most", eager::device()?.name());
+    println!(
+        "{rows} rows of {columns} on {}: off by {most:.1e} at most",
+        eager::device()?.name()
+    );
     assert!(most < 1e-6, "{most}");
     Ok(())
 }

@@ -7,7 +7,12 @@ use std::path::{Path, PathBuf};
 
 /// Source folders that determine the kernels of a function, relative to this crate: the IR, the
 /// formats, the compiler, the dialects.
-pub const FOLDERS: [&str; 4] = ["../uop/src", "../encodings/src", "../compiler/src", "../backend/src"];
+pub const FOLDERS: [&str; 4] = [
+    "../uop/src",
+    "../encodings/src",
+    "../compiler/src",
+    "../backend/src",
+];
 
 /// Hashes the names and contents of all files in these folders.
 ///
@@ -20,8 +25,12 @@ pub fn hash_folders(folders: &[&Path]) -> u64 {
         list(folder, &mut files);
         files.sort();
         for file in files {
-            file.strip_prefix(folder).expect("listed there").hash(&mut hasher);
-            std::fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display())).hash(&mut hasher);
+            file.strip_prefix(folder)
+                .expect("listed there")
+                .hash(&mut hasher);
+            std::fs::read(&file)
+                .unwrap_or_else(|e| panic!("{}: {e}", file.display()))
+                .hash(&mut hasher);
         }
     }
     hasher.finish()
@@ -30,6 +39,10 @@ pub fn hash_folders(folders: &[&Path]) -> u64 {
 fn list(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
         let path = entry.expect("an entry of a folder").path();
-        if path.is_dir() { list(&path, files) } else { files.push(path) }
+        if path.is_dir() {
+            list(&path, files)
+        } else {
+            files.push(path)
+        }
     }
 }

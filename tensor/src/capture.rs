@@ -40,7 +40,12 @@ impl Capture {
     /// Starts a function without slots.
     pub fn new(name: impl Into<String>) -> Capture {
         let (graph, slots, outputs) = Default::default();
-        Capture { name: name.into(), graph, slots, outputs }
+        Capture {
+            name: name.into(),
+            graph,
+            slots,
+            outputs,
+        }
     }
     pub(crate) fn id_of(&self, dim: Dim) -> Id {
         match dim {
@@ -57,9 +62,17 @@ impl Capture {
     }
     /// Adds a slot and returns its number.
     pub(crate) fn slot(&self, name: &str, kind: SlotKind, dims: &[Id], storage: Storage) -> u32 {
-        let dims = dims.iter().map(|&d| self.graph.borrow().max_of(d)).collect();
+        let dims = dims
+            .iter()
+            .map(|&d| self.graph.borrow().max_of(d))
+            .collect();
         let mut slots = self.slots.borrow_mut();
-        slots.push(Slot { name: name.into(), kind, dims, storage });
+        slots.push(Slot {
+            name: name.into(),
+            kind,
+            dims,
+            storage,
+        });
         slots.len() as u32 - 1
     }
     /// Ends the capture and returns the function.

@@ -95,7 +95,14 @@ pub fn evaluate_all(g: &Graph, roots: &[Id], env: &Env) -> Vec<HostArray> {
     for id in order {
         let node = &g[id];
         let src: Vec<Rc<Tensor>> = node.src.iter().map(|s| known[s].clone()).collect();
-        let value = Step { g, id, node, src: &src, env }.value();
+        let value = Step {
+            g,
+            id,
+            node,
+            src: &src,
+            env,
+        }
+        .value();
         known.insert(id, Rc::new(value));
         for s in &node.src {
             if let Some(n) = uses.get_mut(s) {
@@ -148,7 +155,10 @@ impl Tensor {
         Tensor { dims, data }
     }
     fn array(&self) -> HostArray {
-        HostArray { dims: self.dims.clone(), data: (0..self.len()).map(|i| self.get(i).float()).collect() }
+        HostArray {
+            dims: self.dims.clone(),
+            data: (0..self.len()).map(|i| self.get(i).float()).collect(),
+        }
     }
 }
 
@@ -161,7 +171,11 @@ fn strides(dims: &[usize]) -> Vec<usize> {
 }
 
 /// Flat positions `base + Σ index·stride` for every index of `dims`, row-major.
-fn walk<'a>(dims: &'a [usize], stride: &'a [usize], base: usize) -> impl Iterator<Item = usize> + 'a {
+fn walk<'a>(
+    dims: &'a [usize],
+    stride: &'a [usize],
+    base: usize,
+) -> impl Iterator<Item = usize> + 'a {
     let mut index = vec![0; dims.len()];
     let mut at = base;
     (0..dims.iter().product()).map(move |_| {
@@ -191,7 +205,10 @@ struct Step<'s> {
 impl Step<'_> {
     fn fail(&self, what: &str) -> ! {
         let dims: Vec<&[usize]> = self.src.iter().map(|s| s.dims.as_slice()).collect();
-        panic!("{what}: {} (operands of dims {dims:?})", text::print_node(self.g, self.id))
+        panic!(
+            "{what}: {} (operands of dims {dims:?})",
+            text::print_node(self.g, self.id)
+        )
     }
     fn ensure(&self, holds: bool, what: &str) {
         if !holds {
@@ -255,20 +272,39 @@ impl Step<'_> {
 
     fn param(&self, slot: u32) -> Tensor {
         let dims = self.sizes(0);
-        let Some(Input::Values(data)) = self.env.params.get(&slot) else { self.fail("no values for this slot") };
+        let Some(Input::Values(data)) = self.env.params.get(&slot) else {
+            self.fail("no values for this slot")
+        };
         let n: usize = dims.iter().product();
-        self.ensure(n == data.len(), &format!("{} values for {dims:?}", data.len()));
-        Tensor::new(dims, self.node.dtype.scalar, data.iter().map(|&v| Value::Float(v)))
+        self.ensure(
+            n == data.len(),
+            &format!("{} values for {dims:?}", data.len()),
+        );
+        Tensor::new(
+            dims,
+            self.node.dtype.scalar,
+            data.iter().map(|&v| Value::Float(v)),
+        )
     }
 
     fn packed(&self, slot: u32, encoding: EncodingRef) -> Tensor {
         let dims = self.sizes(0);
-        let Some(Input::Packed(bytes)) = self.env.params.get(&slot) else { self.fail("no bytes for this slot") };
-        let Some((&row, front)) = dims.split_last() else { self.fail("a packed tensor has a last axis") };
+        let Some(Input::Packed(bytes)) = self.env.params.get(&slot) else {
+            self.fail("no bytes for this slot")
+        };
+        let Some((&row, front)) = dims.split_last() else {
+            self.fail("a packed tensor has a last axis")
+        };
         let rows: usize = front.iter().product();
         let expected = encoding.row_bytes(row).and_then(|b| b.checked_mul(rows));
-        self.ensure(expected == Some(bytes.len()), &format!("{} bytes for {dims:?}, not {expected:?}", bytes.len()));
-        Tensor { dims, data: Data::Float(decoded(encoding, bytes, self.env.decodes_exactly)) }
+        self.ensure(
+            expected == Some(bytes.len()),
+            &format!("{} bytes for {dims:?}, not {expected:?}", bytes.len()),
+        );
+        Tensor {
+            dims,
+            data: Data::Float(decoded(encoding, bytes, self.env.decodes_exactly)),
+        }
     }
 
     fn movement(&self) -> Tensor {
@@ -277,7 +313,10 @@ impl Step<'_> {
         match (self.node.op, &self.node.arg) {
             (Op::Reshape, _) => {
                 let dims = self.sizes(1);
-                self.ensure(dims.iter().product::<usize>() == x.len(), "the number of elements changes");
+                self.ensure(
+                    dims.iter().product::<usize>() == x.len(),
+                    "the number of elements changes",
+                );
                 x.choose(dims, 0..x.len())
             }
             (Op::Permute, Arg::Axes(order)) => {
@@ -299,11 +338,18 @@ impl Step<'_> {
             }
             (Op::Shrink, _) => {
                 let window = self.sizes(1);
-                self.ensure(window.len() == 2 * x.dims.len(), "a begin and a length for each axis");
+                self.ensure(
+                    window.len() == 2 * x.dims.len(),
+                    "a begin and a length for each axis",
+                );
                 let dims: Vec<usize> = window.iter().skip(1).step_by(2).copied().collect();
                 let fits = (0..dims.len()).all(|a| window[2 * a] + dims[a] <= x.dims[a]);
                 self.ensure(fits, &format!("window {window:?} leaves the tensor"));
-                let base = stride.iter().enumerate().map(|(a, s)| s * window[2 * a]).sum();
+                let base = stride
+                    .iter()
+                    .enumerate()
+                    .map(|(a, s)| s * window[2 * a])
+                    .sum();
                 x.choose(dims.clone(), walk(&dims, &stride, base))
             }
             _ => self.cat(),
@@ -312,13 +358,23 @@ impl Step<'_> {
 
     fn cat(&self) -> Tensor {
         let axis = self.axis();
-        let (parts, total) = (&self.src[..self.src.len() - 1], self.size(self.src.len() - 1));
-        self.ensure(!parts.is_empty() && axis < parts[0].dims.len(), "no such axis");
+        let (parts, total) = (
+            &self.src[..self.src.len() - 1],
+            self.size(self.src.len() - 1),
+        );
+        self.ensure(
+            !parts.is_empty() && axis < parts[0].dims.len(),
+            "no such axis",
+        );
         let mut dims = parts[0].dims.clone();
-        let alike =
-            |p: &Tensor| p.dims.len() == dims.len() && (0..dims.len()).all(|a| a == axis || p.dims[a] == dims[a]);
+        let alike = |p: &Tensor| {
+            p.dims.len() == dims.len() && (0..dims.len()).all(|a| a == axis || p.dims[a] == dims[a])
+        };
         self.ensure(parts.iter().all(|p| alike(p)), "parts of different dims");
-        self.ensure(parts.iter().map(|p| p.dims[axis]).sum::<usize>() == total, "the joined dim is not the sum");
+        self.ensure(
+            parts.iter().map(|p| p.dims[axis]).sum::<usize>() == total,
+            "the joined dim is not the sum",
+        );
         dims[axis] = total;
         let outer: usize = dims[..axis].iter().product();
         let inner: usize = dims[axis + 1..].iter().product();
@@ -333,11 +389,15 @@ impl Step<'_> {
 
     fn reduce(&self, op: ReduceOp, axes: &[u8]) -> Tensor {
         let x = &self.src[0];
-        self.ensure(self.src.len() == 1 && axes.iter().all(|&a| (a as usize) < x.dims.len()), "no such axis");
+        self.ensure(
+            self.src.len() == 1 && axes.iter().all(|&a| (a as usize) < x.dims.len()),
+            "no such axis",
+        );
         let gone = |a: &usize| axes.contains(&(*a as u8));
         let stride = strides(&x.dims);
         let (inner, outer): (Vec<usize>, Vec<usize>) = (0..x.dims.len()).partition(gone);
-        let of = |axes: &[usize], from: &[usize]| axes.iter().map(|&a| from[a]).collect::<Vec<usize>>();
+        let of =
+            |axes: &[usize], from: &[usize]| axes.iter().map(|&a| from[a]).collect::<Vec<usize>>();
         let (dims, outer_stride) = (of(&outer, &x.dims), of(&outer, &stride));
         let (reduced, inner_stride) = (of(&inner, &x.dims), of(&inner, &stride));
         let scalar = self.node.dtype.scalar;
@@ -347,26 +407,45 @@ impl Step<'_> {
             (ReduceOp::Max, None) => Value::Float(f64::NEG_INFINITY),
             (ReduceOp::Max, Some((lo, _))) => Value::Int(lo),
         };
-        let held = if scalar.is_float() { Scalar::F64 } else { scalar };
-        if let (Data::Float(all), true) = (&x.data, inner.len() == 1 && inner[0] + 1 == x.dims.len()) {
+        let held = if scalar.is_float() {
+            Scalar::F64
+        } else {
+            scalar
+        };
+        if let (Data::Float(all), true) =
+            (&x.data, inner.len() == 1 && inner[0] + 1 == x.dims.len())
+        {
             // Fast path of the common case, rows of floats: as below, without a type check per
             // element.
             let row = reduced[0].max(1);
-            let combine = if op == ReduceOp::Add { |a: f64, b: f64| a + b } else { f64::max };
+            let combine = if op == ReduceOp::Add {
+                |a: f64, b: f64| a + b
+            } else {
+                f64::max
+            };
             let data = match reduced[0] {
                 0 => vec![first.float(); dims.iter().product()],
-                _ => all.chunks(row).map(|r| r.iter().copied().fold(first.float(), combine)).collect(),
+                _ => all
+                    .chunks(row)
+                    .map(|r| r.iter().copied().fold(first.float(), combine))
+                    .collect(),
             };
-            return Tensor { dims, data: Data::Float(data) };
+            return Tensor {
+                dims,
+                data: Data::Float(data),
+            };
         }
         let combine = |a: Value, b: Value| fold::apply(op.combine(), &[a, b], held).unwrap_or(a);
-        let sum = |base| walk(&reduced, &inner_stride, base).fold(first, |acc, i| combine(acc, x.get(i)));
+        let sum =
+            |base| walk(&reduced, &inner_stride, base).fold(first, |acc, i| combine(acc, x.get(i)));
         Tensor::new(dims.clone(), scalar, walk(&dims, &outer_stride, 0).map(sum))
     }
 
     fn gather(&self) -> Tensor {
         let (x, index) = (&self.src[0], &self.src[1]);
-        let Some((&rows, rest)) = x.dims.split_first() else { self.fail("a scalar has no rows") };
+        let Some((&rows, rest)) = x.dims.split_first() else {
+            self.fail("a scalar has no rows")
+        };
         let row: usize = rest.iter().product();
         let dims: Vec<usize> = index.dims.iter().chain(rest).copied().collect();
         let starts: Vec<usize> = (0..index.len())
@@ -384,12 +463,27 @@ impl Step<'_> {
             return self.scatter(numbers);
         }
         let start = if self.src.len() > 2 { self.size(2) } else { 0 };
-        let fits = !state.dims.is_empty() && value.dims.len() == state.dims.len() && value.dims[1..] == state.dims[1..];
-        self.ensure(fits && start + value.dims[0] <= state.dims[0], &format!("rows from {start} do not fit"));
+        let fits = !state.dims.is_empty()
+            && value.dims.len() == state.dims.len()
+            && value.dims[1..] == state.dims[1..];
+        self.ensure(
+            fits && start + value.dims[0] <= state.dims[0],
+            &format!("rows from {start} do not fit"),
+        );
         let row: usize = state.dims[1..].iter().product();
         let (from, to) = (start * row, start * row + value.len());
-        let element = |i| if (from..to).contains(&i) { value.get(i - from) } else { state.get(i) };
-        Tensor::new(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
+        let element = |i| {
+            if (from..to).contains(&i) {
+                value.get(i - from)
+            } else {
+                state.get(i)
+            }
+        };
+        Tensor::new(
+            state.dims.clone(),
+            self.node.dtype.scalar,
+            (0..state.len()).map(element),
+        )
     }
 
     /// The state with row `numbers[i]` replaced by row `i` of the value.
@@ -402,7 +496,10 @@ impl Step<'_> {
         for i in 0..numbers.len() {
             let number = numbers.get(i).int();
             match usize::try_from(number).ok().and_then(|n| from.get_mut(n)) {
-                Some(from) => self.ensure(from.replace(i).is_none(), &format!("row {number} is written twice")),
+                Some(from) => self.ensure(
+                    from.replace(i).is_none(),
+                    &format!("row {number} is written twice"),
+                ),
                 None => self.fail(&format!("there is no row {number}")),
             }
         }
@@ -410,17 +507,32 @@ impl Step<'_> {
             Some(of) => value.get(of * row + i % row),
             None => state.get(i),
         };
-        Tensor::new(state.dims.clone(), self.node.dtype.scalar, (0..state.len()).map(element))
+        Tensor::new(
+            state.dims.clone(),
+            self.node.dtype.scalar,
+            (0..state.len()).map(element),
+        )
     }
 
     /// The first source with row `i` of the second added to its row `index[i]`, in order of `i`.
     fn scatter_add(&self) -> Tensor {
-        let [x, value, index] = self.src else { self.fail("needs a tensor, rows and their numbers") };
-        let fits = !x.dims.is_empty() && value.dims[..1] == index.dims[..] && value.dims[1..] == x.dims[1..];
+        let [x, value, index] = self.src else {
+            self.fail("needs a tensor, rows and their numbers")
+        };
+        let fits = !x.dims.is_empty()
+            && value.dims[..1] == index.dims[..]
+            && value.dims[1..] == x.dims[1..];
         self.ensure(fits, "a number for each row, and rows that fit");
-        let (row, scalar) = (x.dims[1..].iter().product::<usize>(), self.node.dtype.scalar);
+        let (row, scalar) = (
+            x.dims[1..].iter().product::<usize>(),
+            self.node.dtype.scalar,
+        );
         // Floats are accumulated in f64 and not rounded; integers wrap to their type.
-        let held = if scalar.is_float() { Scalar::F64 } else { scalar };
+        let held = if scalar.is_float() {
+            Scalar::F64
+        } else {
+            scalar
+        };
         let mut all: Vec<Value> = (0..x.len()).map(|i| x.get(i)).collect();
         for i in 0..index.len() {
             let number = index.get(i).int();
@@ -442,17 +554,27 @@ impl Step<'_> {
 
     /// `softmax(scores) v` over positions `0..=first + t` in use, or those of them in the window.
     fn attention(&self, of: Scoring) -> Tensor {
-        let [q, k, v, ..] = self.src else { self.fail("needs q, k, v") };
+        let [q, k, v, ..] = self.src else {
+            self.fail("needs q, k, v")
+        };
         let three = q.dims.len() == 3 && k.dims.len() == 3 && v.dims.len() == 3;
         self.ensure(three, "q, k and v have three axes");
         let positions = k.dims[0];
         let first = self.size(3);
-        let length = if self.src.len() > 4 { self.size(4) } else { positions };
+        let length = if self.src.len() > 4 {
+            self.size(4)
+        } else {
+            positions
+        };
         self.ensure(length <= positions, "more positions in use than there are");
         let window = if self.src.len() > 5 { self.size(5) } else { 0 };
         let seen = |t: usize| {
             let seen = length.min(first + t + 1);
-            let begin = if window > 0 { seen.min((first + t + 1).saturating_sub(window)) } else { 0 };
+            let begin = if window > 0 {
+                seen.min((first + t + 1).saturating_sub(window))
+            } else {
+                0
+            };
             (begin..seen).collect()
         };
         self.attend(of, self.src.get(6), &seen)
@@ -464,14 +586,24 @@ impl Step<'_> {
             self.fail("needs q, k, v, positions, length and table")
         };
         let axes = [q.dims.len(), k.dims.len(), v.dims.len(), table.dims.len()] == [3, 4, 4, 2];
-        self.ensure(axes && positions.dims == q.dims[..1] && table.dims[0] == q.dims[0], "rows do not fit");
+        self.ensure(
+            axes && positions.dims == q.dims[..1] && table.dims[0] == q.dims[0],
+            "rows do not fit",
+        );
         let (pages, page, blocks) = (k.dims[0], k.dims[1], table.dims[1]);
         let length = self.size(4);
         let window = if self.src.len() > 6 { self.size(6) } else { 0 };
         let seen = |t: usize| {
             let own = usize::try_from(positions.get(t).int()).unwrap_or(usize::MAX);
-            self.ensure(own < length && own < blocks * page, "a position outside the length");
-            let begin = if window > 0 { (own + 1).saturating_sub(window) } else { 0 };
+            self.ensure(
+                own < length && own < blocks * page,
+                "a position outside the length",
+            );
+            let begin = if window > 0 {
+                (own + 1).saturating_sub(window)
+            } else {
+                0
+            };
             let row = |p: usize| {
                 let number = table.get(t * blocks + p / page).int();
                 let number = usize::try_from(number).ok().filter(|&n| n < pages);
@@ -485,15 +617,29 @@ impl Step<'_> {
     /// Computes `softmax(scores) v` per token over the KV rows in `seen`, in order of positions.
     ///
     /// The largest score is subtracted. A head's sink is a score without a value.
-    fn attend(&self, of: Scoring, sinks: Option<&Rc<Tensor>>, seen: &dyn Fn(usize) -> Vec<usize>) -> Tensor {
-        let [q, k, v, ..] = self.src else { self.fail("needs q, k, v") };
+    fn attend(
+        &self,
+        of: Scoring,
+        sinks: Option<&Rc<Tensor>>,
+        seen: &dyn Fn(usize) -> Vec<usize>,
+    ) -> Tensor {
+        let [q, k, v, ..] = self.src else {
+            self.fail("needs q, k, v")
+        };
         let (tokens, heads, d) = (q.dims[0], q.dims[1], q.dims[2]);
-        let [.., groups, of_key] = k.dims[..] else { self.fail("keys have heads") };
-        let [.., of_value, dv] = v.dims[..] else { self.fail("values have heads") };
+        let [.., groups, of_key] = k.dims[..] else {
+            self.fail("keys have heads")
+        };
+        let [.., of_value, dv] = v.dims[..] else {
+            self.fail("values have heads")
+        };
         let rows = k.dims[..k.dims.len() - 2] == v.dims[..v.dims.len() - 2];
         let agree = rows && of_key == d && of_value == groups && groups > 0 && heads % groups == 0;
         self.ensure(agree, "q, k and v do not fit");
-        self.ensure(sinks.is_none_or(|s| s.dims == [heads]), "a sink for every head");
+        self.ensure(
+            sinks.is_none_or(|s| s.dims == [heads]),
+            "a sink for every head",
+        );
         let mut out = Vec::with_capacity(tokens * heads * dv);
         for t in 0..tokens {
             let seen = seen(t);
@@ -501,7 +647,8 @@ impl Step<'_> {
                 let group = h / (heads / groups);
                 let score = |&row: &usize| {
                     let products = (0..d).map(|i| {
-                        q.get((t * heads + h) * d + i).float() * k.get((row * groups + group) * d + i).float()
+                        q.get((t * heads + h) * d + i).float()
+                            * k.get((row * groups + group) * d + i).float()
                     });
                     let score = of.scale * products.sum::<f64>();
                     of.cap.map_or(score, |cap| cap * (score / cap).tanh())
@@ -513,45 +660,81 @@ impl Step<'_> {
                 let total: f64 = weights.iter().sum::<f64>() + (sink - largest).exp();
                 for i in 0..dv {
                     let value = |row: usize| v.get((row * groups + group) * dv + i).float();
-                    out.push(seen.iter().zip(&weights).map(|(&row, w)| w * value(row)).sum::<f64>() / total);
+                    out.push(
+                        seen.iter()
+                            .zip(&weights)
+                            .map(|(&row, w)| w * value(row))
+                            .sum::<f64>()
+                            / total,
+                    );
                 }
             }
         }
-        Tensor { dims: vec![tokens, heads, dv], data: Data::Float(out) }
+        Tensor {
+            dims: vec![tokens, heads, dv],
+            data: Data::Float(out),
+        }
     }
 
     /// Runs the recurrence per token and head: decay the matrix, add `u kᵀ`, multiply by the query.
     ///
     /// Returns the last state if `left`, else the outputs.
     fn scan(&self, left: bool) -> Tensor {
-        let [state, q, k, v, gates, rates @ ..] = self.src else { self.fail("needs a state, q, k, v and gates") };
-        let (&[heads, depth, width], &[tokens, ..]) = (&state.dims[..], &q.dims[..]) else { self.fail("three axes") };
-        let fits = q.dims == [tokens, heads, width] && k.dims == q.dims && v.dims == [tokens, heads, depth];
-        self.ensure(fits && gates.dims == [tokens, heads], "state, queries, keys, values and gates do not fit");
+        let [state, q, k, v, gates, rates @ ..] = self.src else {
+            self.fail("needs a state, q, k, v and gates")
+        };
+        let (&[heads, depth, width], &[tokens, ..]) = (&state.dims[..], &q.dims[..]) else {
+            self.fail("three axes")
+        };
+        let fits = q.dims == [tokens, heads, width]
+            && k.dims == q.dims
+            && v.dims == [tokens, heads, depth];
+        self.ensure(
+            fits && gates.dims == [tokens, heads],
+            "state, queries, keys, values and gates do not fit",
+        );
         let mut s: Vec<f64> = (0..state.len()).map(|i| state.get(i).float()).collect();
         let mut read = Vec::with_capacity(v.len());
         for at in 0..tokens * heads {
-            let row = |x: &Tensor, n: usize| (0..n).map(|i| x.get(at * n + i).float()).collect::<Vec<f64>>();
+            let row = |x: &Tensor, n: usize| {
+                (0..n)
+                    .map(|i| x.get(at * n + i).float())
+                    .collect::<Vec<f64>>()
+            };
             let (query, key, value) = (row(q, width), row(k, width), row(v, depth));
             let decay = gates.get(at).float().exp();
             let matrix = &mut s[at % heads * depth * width..][..depth * width];
             for (line, value) in matrix.chunks_mut(width).zip(value) {
                 line.iter_mut().for_each(|x| *x *= decay);
                 let found: f64 = line.iter().zip(&key).map(|(x, k)| x * k).sum();
-                let u = rates.first().map_or(value, |rate| rate.get(at).float() * (value - found));
+                let u = rates
+                    .first()
+                    .map_or(value, |rate| rate.get(at).float() * (value - found));
                 line.iter_mut().zip(&key).for_each(|(x, k)| *x += u * k);
                 read.push(line.iter().zip(&query).map(|(x, q)| x * q).sum());
             }
         }
         if left {
-            Tensor { dims: state.dims.clone(), data: Data::Float(s) }
+            Tensor {
+                dims: state.dims.clone(),
+                data: Data::Float(s),
+            }
         } else {
-            Tensor { dims: v.dims.clone(), data: Data::Float(read) }
+            Tensor {
+                dims: v.dims.clone(),
+                data: Data::Float(read),
+            }
         }
     }
 
     fn elementwise(&self) -> Tensor {
-        let dims = self.src.iter().map(|s| &s.dims).find(|d| !d.is_empty()).cloned().unwrap_or_default();
+        let dims = self
+            .src
+            .iter()
+            .map(|s| &s.dims)
+            .find(|d| !d.is_empty())
+            .cloned()
+            .unwrap_or_default();
         let alike = self.src.iter().all(|s| s.dims.is_empty() || s.dims == dims);
         self.ensure(alike, "operands of different dims");
         let (op, scalar) = (self.node.op, self.node.dtype.scalar);
@@ -571,11 +754,16 @@ impl Step<'_> {
             }
         {
             // Fast path of the most frequent ops: as below, without a type check per element.
-            let all = |v: &[f64], one: &Tensor, i: usize| if one.dims.is_empty() { v[0] } else { v[i] };
+            let all =
+                |v: &[f64], one: &Tensor, i: usize| if one.dims.is_empty() { v[0] } else { v[i] };
             let n = dims.iter().product();
-            return Tensor { dims, data: Data::Float((0..n).map(|i| f(all(x, a, i), all(y, b, i))).collect()) };
+            return Tensor {
+                dims,
+                data: Data::Float((0..n).map(|i| f(all(x, a, i), all(y, b, i))).collect()),
+            };
         }
-        let rounds = matches!(held, Scalar::F16 | Scalar::BF16) && from.is_float() && self.env.nudge != 0.0;
+        let rounds =
+            matches!(held, Scalar::F16 | Scalar::BF16) && from.is_float() && self.env.nudge != 0.0;
         let count = self.src.len().min(3);
         let operands = |i: usize| {
             let mut x = [Value::Int(0); 3];
@@ -611,9 +799,10 @@ impl Step<'_> {
         let (from, scalar) = (self.g.scalar(self.node.src[0]), self.node.dtype.scalar);
         match (self.node.op, &self.node.arg) {
             (Op::Bitcast, _) => Some(x[0].bitcast(from, scalar)),
-            (Op::Table, Arg::Ints(t)) => {
-                usize::try_from(x[0].int()).ok().and_then(|i| t.get(i)).map(|&v| Value::Int(v as i64))
-            }
+            (Op::Table, Arg::Ints(t)) => usize::try_from(x[0].int())
+                .ok()
+                .and_then(|i| t.get(i))
+                .map(|&v| Value::Int(v as i64)),
             (op, _) => fold::apply(op, x, held),
         }
     }
@@ -634,12 +823,16 @@ fn decoded(encoding: EncodingRef, bytes: &[u8], exactly: bool) -> Vec<f64> {
     let root = encoding.decode(&mut g, block, base, k);
     let order = g.toposort(&[root]);
     let place: FxHashMap<Id, usize> = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-    let sources: Vec<Vec<usize>> = order.iter().map(|&id| g[id].src.iter().map(|s| place[s]).collect()).collect();
+    let sources: Vec<Vec<usize>> = order
+        .iter()
+        .map(|&id| g[id].src.iter().map(|s| place[s]).collect())
+        .collect();
     let mut reads = vec![false; order.len()];
     for (at, &id) in order.iter().enumerate() {
         reads[at] = g[id].op == Op::Load || sources[at].iter().any(|&s| reads[s]);
     }
-    let (of_element, of_block): (Vec<usize>, Vec<usize>) = (0..order.len()).partition(|&at| !reads[at]);
+    let (of_element, of_block): (Vec<usize>, Vec<usize>) =
+        (0..order.len()).partition(|&at| !reads[at]);
     let mut values = vec![Value::Int(0); order.len()];
     let mut out = vec![0.0; bytes.len() / encoding.bytes * encoding.elements];
     for element in 0..encoding.elements {
@@ -658,9 +851,14 @@ fn decoded(encoding: EncodingRef, bytes: &[u8], exactly: bool) -> Vec<f64> {
                     let count = n.src.len().min(3);
                     let mut operands = [Value::Int(0); 3];
                     (0..count).for_each(|i| operands[i] = x(i));
-                    let scalar = if exactly && n.dtype.scalar == Scalar::F32 { Scalar::F64 } else { n.dtype.scalar };
-                    fold::apply(n.op, &operands[..count], scalar)
-                        .unwrap_or_else(|| panic!("{}: {}", encoding.name, text::print_node(&g, order[at])))
+                    let scalar = if exactly && n.dtype.scalar == Scalar::F32 {
+                        Scalar::F64
+                    } else {
+                        n.dtype.scalar
+                    };
+                    fold::apply(n.op, &operands[..count], scalar).unwrap_or_else(|| {
+                        panic!("{}: {}", encoding.name, text::print_node(&g, order[at]))
+                    })
                 }
             };
         };
@@ -677,7 +875,10 @@ fn decoded(encoding: EncodingRef, bytes: &[u8], exactly: bool) -> Vec<f64> {
 /// Loads a little-endian number from the bytes of a block.
 fn load(block: &[u8], offset: i64, scalar: Scalar) -> Value {
     let field = &block[offset as usize..offset as usize + scalar.bytes()];
-    let bits = field.iter().rev().fold(0u64, |bits, &b| bits << 8 | b as u64);
+    let bits = field
+        .iter()
+        .rev()
+        .fold(0u64, |bits, &b| bits << 8 | b as u64);
     let unsigned = match scalar.bytes() {
         1 => Scalar::U8,
         2 => Scalar::U16,

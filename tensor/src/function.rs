@@ -47,7 +47,10 @@ impl Capture {
     pub fn weight(&self, name: &str, dims: &[usize], encoding: EncodingRef) -> Tensor<'_> {
         let sizes: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
         let storage = Storage::Packed(encoding);
-        assert!(storage.bytes(&sizes).is_some(), "{name}: rows of {dims:?} are not whole blocks of {encoding:?}");
+        assert!(
+            storage.bytes(&sizes).is_some(),
+            "{name}: rows of {dims:?} are not whole blocks of {encoding:?}"
+        );
         let ids: Vec<Id> = dims.iter().map(|&d| self.id_of(Dim::Size(d))).collect();
         let slot = self.slot(name, SlotKind::Weight, &ids, storage);
         let mut g = self.graph.borrow_mut();
@@ -68,7 +71,11 @@ impl Capture {
     }
     /// A scalar constant of the given type; an f32 constant is rounded to f32.
     pub fn constant(&self, v: f64, scalar: Scalar) -> Tensor<'_> {
-        let v = if scalar == Scalar::F32 { f64::from(v as f32) } else { v };
+        let v = if scalar == Scalar::F32 {
+            f64::from(v as f32)
+        } else {
+            v
+        };
         let id = self.graph.borrow_mut().constant(scalar, v);
         self.tensor(id)
     }
@@ -83,7 +90,12 @@ impl Capture {
     }
     /// Adds an output slot for a value and returns the slot.
     pub fn output(&self, name: &str, value: Tensor<'_>) -> u32 {
-        let slot = self.slot(name, SlotKind::Output, &value.dims(), Storage::Plain(value.scalar()));
+        let slot = self.slot(
+            name,
+            SlotKind::Output,
+            &value.dims(),
+            Storage::Plain(value.scalar()),
+        );
         self.outputs.borrow_mut().push((slot, value.id));
         slot
     }
@@ -99,8 +111,14 @@ impl Capture {
         while g[base].op.is_version() {
             base = g[base].src[0];
         }
-        let Arg::Param(slot) = g[base].arg else { panic!("{assigned:?} is no version of a state") };
-        assert_eq!(self.slots.borrow()[slot as usize].kind, SlotKind::State, "slot {slot} is no state");
+        let Arg::Param(slot) = g[base].arg else {
+            panic!("{assigned:?} is no version of a state")
+        };
+        assert_eq!(
+            self.slots.borrow()[slot as usize].kind,
+            SlotKind::State,
+            "slot {slot} is no state"
+        );
         self.outputs.borrow_mut().push((slot, assigned.id));
         slot
     }
@@ -135,14 +153,23 @@ impl ContentKey for Function {
     fn key(&self) -> Key {
         let roots: Vec<Id> = self.outputs.iter().map(|o| o.1).collect();
         let order = self.graph.toposort(&roots);
-        let number: FxHashMap<Id, usize> = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        let number: FxHashMap<Id, usize> =
+            order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
         let mut text = String::new();
         use fmt::Write;
-        let mut line = |args: fmt::Arguments<'_>| text.write_fmt(args).expect("writing to a string");
+        let mut line =
+            |args: fmt::Arguments<'_>| text.write_fmt(args).expect("writing to a string");
         for id in order {
             let node = &self.graph[id];
-            line(format_args!("{} {} {:?}", node.op.name(), node.dtype, node.arg));
-            node.src.iter().for_each(|s| line(format_args!(" {}", number[s])));
+            line(format_args!(
+                "{} {} {:?}",
+                node.op.name(),
+                node.dtype,
+                node.arg
+            ));
+            node.src
+                .iter()
+                .for_each(|s| line(format_args!(" {}", number[s])));
             line(format_args!("\n"));
         }
         let mut formats: Vec<EncodingRef> = Vec::new();
@@ -154,7 +181,9 @@ impl ContentKey for Function {
                 formats.push(e);
             }
         }
-        formats.into_iter().for_each(|e| line(format_args!("{}\n", described(e))));
+        formats
+            .into_iter()
+            .for_each(|e| line(format_args!("{}\n", described(e))));
         for (slot, id) in &self.outputs {
             line(format_args!("{slot} = {}\n", number[id]));
         }
@@ -169,5 +198,11 @@ fn described(e: EncodingRef) -> String {
     let zero = g.int(0);
     let k = g.var("k", 0, e.elements as i64 - 1);
     let value = e.decode(&mut g, buffer, zero, k);
-    format!("{} {} {}\n{}", e.name, e.elements, e.bytes, text::print(&g, &[value]))
+    format!(
+        "{} {} {}\n{}",
+        e.name,
+        e.elements,
+        e.bytes,
+        text::print(&g, &[value])
+    )
 }

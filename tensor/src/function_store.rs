@@ -28,8 +28,20 @@ impl FunctionStore<'_> {
         // round-trips.
         let name = function.full_name();
         let is_own = |plan: &(&String, &String)| Decision::is_of(plan.0, &name);
-        let plans = self.target.plans.iter().filter(is_own).map(|(key, plan)| (key.clone(), plan.clone())).collect();
-        let target = format!("{:?}", Target { plans, ..self.target.clone() });
+        let plans = self
+            .target
+            .plans
+            .iter()
+            .filter(is_own)
+            .map(|(key, plan)| (key.clone(), plan.clone()))
+            .collect();
+        let target = format!(
+            "{:?}",
+            Target {
+                plans,
+                ..self.target.clone()
+            }
+        );
         let names = function.slots.iter().map(|slot| slot.name.as_bytes());
         let parts: [&[u8]; 6] = [
             b"plan",
@@ -53,7 +65,10 @@ impl FunctionStore<'_> {
     }
     /// Stores a compiled function.
     pub fn put(&self, function: &Function, content: Content, compiled: &Compiled) {
-        self.store.put_or_warn(&self.key(BUILD, function, content), &record::write(compiled));
+        self.store.put_or_warn(
+            &self.key(BUILD, function, content),
+            &record::write(compiled),
+        );
     }
 }
 

@@ -47,7 +47,11 @@ pub struct Jit {
 impl Jit {
     /// Creates a jit with an empty cache for an opened device.
     pub fn new(opened: Opened) -> Jit {
-        Jit { opened, ready: FxHashMap::default(), packers: FxHashMap::default() }
+        Jit {
+            opened,
+            ready: FxHashMap::default(),
+            packers: FxHashMap::default(),
+        }
     }
     /// The machine description that kernels are compiled for.
     pub fn target(&self) -> &Target {
@@ -70,8 +74,16 @@ impl Jit {
         functions: &[Arc<Function>],
         progress: &dyn Fn(usize, usize),
     ) -> Result<Vec<Arc<Ready>>, Error> {
-        let Opened { device, dialect, target } = self.opened.clone();
-        let kept = device.store().map(|store| FunctionStore { store, device: device.name(), target: &target });
+        let Opened {
+            device,
+            dialect,
+            target,
+        } = self.opened.clone();
+        let kept = device.store().map(|store| FunctionStore {
+            store,
+            device: device.name(),
+            target: &target,
+        });
         let compiled = |(key, function): &(Key, Arc<Function>)| {
             if let Some(found) = kept.as_ref().and_then(|kept| kept.get(function, *key)) {
                 return found;
@@ -96,10 +108,15 @@ impl Jit {
         policy: &mut dyn Policy,
         progress: &dyn Fn(usize, usize),
     ) -> Result<Vec<Arc<Ready>>, Error> {
-        let Opened { dialect, target, .. } = self.opened.clone();
+        let Opened {
+            dialect, target, ..
+        } = self.opened.clone();
         let keys: Vec<Key> = functions.iter().map(|f| f.as_ref().key()).collect();
         let new = self.new_among(functions, &keys);
-        let compiled: Vec<Compiled> = new.iter().map(|(_, f)| compile(f, &target, dialect, policy)).collect();
+        let compiled: Vec<Compiled> = new
+            .iter()
+            .map(|(_, f)| compile(f, &target, dialect, policy))
+            .collect();
         self.load(&keys, new.into_iter().zip(compiled), progress)
     }
     /// The functions that are not in the cache, without duplicates.
@@ -120,18 +137,31 @@ impl Jit {
         progress: &dyn Fn(usize, usize),
     ) -> Result<Vec<Arc<Ready>>, Error> {
         let new: Vec<((Key, Arc<Function>), Compiled)> = new.collect();
-        let programs: Vec<Program> = new.iter().flat_map(|n| n.1.programs.iter().map(|p| p.as_ref().clone())).collect();
+        let programs: Vec<Program> = new
+            .iter()
+            .flat_map(|n| n.1.programs.iter().map(|p| p.as_ref().clone()))
+            .collect();
         let mut kernels = self.opened.device.load(&programs, progress)?.into_iter();
         for ((key, function), compiled) in new {
             let kernels = kernels.by_ref().take(compiled.programs.len()).collect();
-            self.ready.insert(key, Arc::new(Ready { function, compiled, kernels }));
+            self.ready.insert(
+                key,
+                Arc::new(Ready {
+                    function,
+                    compiled,
+                    kernels,
+                }),
+            );
         }
         Ok(keys.iter().map(|k| self.ready[k].clone()).collect())
     }
     /// Loads the kernels that repack rows from their file layout into another, in one batch.
     ///
     /// Each request is an encoding, the layout to produce, and the elements per row (columns).
-    pub fn prepare_packers(&mut self, wanted: &[(EncodingRef, Layout, usize)]) -> Result<(), Error> {
+    pub fn prepare_packers(
+        &mut self,
+        wanted: &[(EncodingRef, Layout, usize)],
+    ) -> Result<(), Error> {
         let mut new: Vec<(EncodingRef, Layout, usize)> = Vec::new();
         let mut programs = Vec::new();
         for &(e, layout, columns) in wanted {
@@ -142,7 +172,16 @@ impl Jit {
             let packing = Packing::for_encoding(e)
                 .ok_or_else(|| Error::invalid(e.name, "has no other layout than its file's"))?;
             let (target, dialect) = (&self.opened.target, self.opened.dialect);
-            programs.push(prepack(&PackedRows { encoding: e, packing: &packing, layout, columns }, target, dialect));
+            programs.push(prepack(
+                &PackedRows {
+                    encoding: e,
+                    packing: &packing,
+                    layout,
+                    columns,
+                },
+                target,
+                dialect,
+            ));
             new.push(key);
         }
         let kernels = self.opened.device.load(&programs, &|_, _| ())?;
@@ -150,14 +189,27 @@ impl Jit {
         Ok(())
     }
     /// Returns the packer for one kind, which [`Jit::prepare_packers`] must have prepared.
-    pub fn packer(&self, (e, layout, columns): (EncodingRef, Layout, usize)) -> Result<Packer, Error> {
-        let kernel =
-            self.packers.get(&(e, layout, columns)).ok_or_else(|| Error::invalid(e.name, "was not prepared"))?;
-        Ok(Packer { device: self.device().clone(), kernel: kernel.clone(), lanes: layout.lanes() })
+    pub fn packer(
+        &self,
+        (e, layout, columns): (EncodingRef, Layout, usize),
+    ) -> Result<Packer, Error> {
+        let kernel = self
+            .packers
+            .get(&(e, layout, columns))
+            .ok_or_else(|| Error::invalid(e.name, "was not prepared"))?;
+        Ok(Packer {
+            device: self.device().clone(),
+            kernel: kernel.clone(),
+            lanes: layout.lanes(),
+        })
     }
     /// Bytes of arena needed for the intermediates of any one of these functions.
     pub fn arena(functions: &[Arc<Ready>]) -> usize {
-        functions.iter().map(|f| f.compiled.arena).max().unwrap_or(0)
+        functions
+            .iter()
+            .map(|f| f.compiled.arena)
+            .max()
+            .unwrap_or(0)
     }
     /// Binds calls, in order, into a step; `arena` holds the intermediates of one call at a time.
     pub fn capture(&self, calls: &[Call], arena: &Buffer) -> Result<Box<dyn Replay>, Error> {
@@ -165,7 +217,11 @@ impl Jit {
     }
     /// Allocates an arena, captures the calls and replays them once, for tests and one-off work.
     pub fn run(&self, calls: &[Call], vars: &[(&str, i64)]) -> Result<(), Error> {
-        let most = calls.iter().map(|c| c.function.compiled.arena).max().unwrap_or(0);
+        let most = calls
+            .iter()
+            .map(|c| c.function.compiled.arena)
+            .max()
+            .unwrap_or(0);
         let arena = self.opened.device.alloc(most.max(64), Memory::Scratch)?;
         self.capture(calls, &arena)?.replay(vars)
     }
@@ -184,19 +240,42 @@ impl Packer {
         self.start(file, packed, rows)?.wait()
     }
     /// Starts packing and returns a step to wait for; `file` must not change until it ends.
-    pub fn start(&self, file: &Buffer, packed: &Buffer, rows: usize) -> Result<Box<dyn Replay>, Error> {
+    pub fn start(
+        &self,
+        file: &Buffer,
+        packed: &Buffer,
+        rows: usize,
+    ) -> Result<Box<dyn Replay>, Error> {
         let mut step = self.device.capture(self.launch(file, packed))?;
         step.start(&self.groups(rows))?;
         Ok(step)
     }
     /// Packs the rows on the calling thread; other threads may do the same concurrently.
     pub fn pack_alone(&self, file: &Buffer, packed: &Buffer, rows: usize) -> Result<(), Error> {
-        self.device.capture_alone(self.launch(file, packed))?.replay(&self.groups(rows))
+        self.device
+            .capture_alone(self.launch(file, packed))?
+            .replay(&self.groups(rows))
     }
     fn launch(&self, file: &Buffer, packed: &Buffer) -> Vec<Launch> {
-        let buffer = |slot: u32| if slot == 0 { file.clone() } else { packed.clone() };
-        let buffers = self.kernel.program().params.iter().map(|p| buffer(p.slot)).collect();
-        vec![Launch { kernel: self.kernel.clone(), buffers, level: 0 }]
+        let buffer = |slot: u32| {
+            if slot == 0 {
+                file.clone()
+            } else {
+                packed.clone()
+            }
+        };
+        let buffers = self
+            .kernel
+            .program()
+            .params
+            .iter()
+            .map(|p| buffer(p.slot))
+            .collect();
+        vec![Launch {
+            kernel: self.kernel.clone(),
+            buffers,
+            level: 0,
+        }]
     }
     fn groups(&self, rows: usize) -> [(&'static str, i64); 1] {
         [("groups", rows as i64 / self.lanes)]
@@ -218,7 +297,11 @@ fn launches(calls: &[Call], arena: &Buffer) -> Result<Vec<Launch>, Error> {
                     None => call.args[param.slot as usize].clone(),
                 });
             }
-            out.push(Launch { kernel: kernel.clone(), buffers, level: base + level });
+            out.push(Launch {
+                kernel: kernel.clone(),
+                buffers,
+                level: base + level,
+            });
             levels = levels.max(level + 1);
         }
         base += levels;
@@ -237,11 +320,17 @@ fn on_all_cores<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> V
             done.push((i, each(of)));
         }
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(all.len());
+    let cores = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(all.len());
     let mut done = std::thread::scope(|scope| {
         let others: Vec<_> = (1..cores).map(|_| scope.spawn(work)).collect();
         let mut done = work();
-        done.extend(others.into_iter().flat_map(|t| t.join().expect("a function that is compiled")));
+        done.extend(
+            others
+                .into_iter()
+                .flat_map(|t| t.join().expect("a function that is compiled")),
+        );
         done
     });
     done.sort_unstable_by_key(|d| d.0);

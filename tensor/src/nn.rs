@@ -24,7 +24,11 @@ pub fn rms_norm<'g>(x: Tensor<'g>, w: Tensor<'g>, eps: f64) -> Tensor<'g> {
 pub fn rms(x: Tensor<'_>, eps: f64) -> Tensor<'_> {
     let last = x.rank() - 1;
     let (dims, c) = (x.dims(), x.capture());
-    let d = c.graph.borrow().int_value(dims[last]).expect("a norm over an axis of known length");
+    let d = c
+        .graph
+        .borrow()
+        .int_value(dims[last])
+        .expect("a norm over an axis of known length");
     let mean = (x * x).sum(&[last]) * (1.0 / d as f64);
     x * (mean + eps).sqrt().recip().unsqueeze(last)
 }
@@ -58,8 +62,14 @@ pub enum Pairing {
 pub fn rope<'g>(x: Tensor<'g>, rows: Tensor<'g>, pairing: Pairing) -> Tensor<'g> {
     let (tokens, heads, pairs) = (x.dim(0), x.dim(1), rows.dim(1));
     let angle = |i: usize| match pairing {
-        Pairing::Interleaved => rows.slice(2, i, 1).reshape(&[tokens, Dim::Size(1), pairs, Dim::Size(1)]),
-        Pairing::Halves => rows.slice(2, i, 1).reshape(&[tokens, Dim::Size(1), Dim::Size(1), pairs]),
+        Pairing::Interleaved => {
+            rows.slice(2, i, 1)
+                .reshape(&[tokens, Dim::Size(1), pairs, Dim::Size(1)])
+        }
+        Pairing::Halves => {
+            rows.slice(2, i, 1)
+                .reshape(&[tokens, Dim::Size(1), Dim::Size(1), pairs])
+        }
     };
     let (cos, sin) = (angle(0), angle(1));
     let (dims, axis): (&[Dim], usize) = match pairing {

@@ -22,7 +22,10 @@ pub struct Tensor<'g> {
 
 impl From<Tensor<'_>> for Dim {
     fn from(t: Tensor<'_>) -> Dim {
-        assert!(t.dims().is_empty() && t.scalar() == Scalar::I64, "a dim is a scalar i64, not {t:?}");
+        assert!(
+            t.dims().is_empty() && t.scalar() == Scalar::I64,
+            "a dim is a scalar i64, not {t:?}"
+        );
         Dim::Of(t.id)
     }
 }
@@ -86,7 +89,10 @@ impl<'g> Tensor<'g> {
         self.capture.graph.borrow().scalar(self.id)
     }
     fn with(self, id: Id) -> Tensor<'g> {
-        Tensor { capture: self.capture, id }
+        Tensor {
+            capture: self.capture,
+            id,
+        }
     }
     fn show(self) -> String {
         self.capture.graph.borrow().show_dims(&self.dims())
@@ -102,7 +108,9 @@ impl<'g> Tensor<'g> {
     fn repeated(self, dims: &[Id]) -> Tensor<'g> {
         let mut g = self.capture.graph.borrow_mut();
         let one = g.int(1);
-        let mut padded: Dims = (0..dims.len() - g.shape(self.id).len()).map(|_| one).collect();
+        let mut padded: Dims = (0..dims.len() - g.shape(self.id).len())
+            .map(|_| one)
+            .collect();
         padded.extend(g.shape(self.id));
         let id = g.reshape(self.id, &padded);
         let id = g.expand(id, dims);
@@ -117,11 +125,17 @@ impl<'g> Tensor<'g> {
             let mut length = one;
             for t in tensors {
                 let dims = t.dims();
-                let Some(&d) = dims.len().checked_sub(back).and_then(|i| dims.get(i)) else { continue };
+                let Some(&d) = dims.len().checked_sub(back).and_then(|i| dims.get(i)) else {
+                    continue;
+                };
                 assert!(
                     length == one || d == one || d == length,
                     "dims do not fit: {}",
-                    tensors.iter().map(|t| t.show()).collect::<Vec<_>>().join(" beside ")
+                    tensors
+                        .iter()
+                        .map(|t| t.show())
+                        .collect::<Vec<_>>()
+                        .join(" beside ")
                 );
                 if d != one {
                     length = d;
@@ -132,15 +146,27 @@ impl<'g> Tensor<'g> {
         (1..=rank).rev().map(axis).collect()
     }
     fn beside(self, dims: &[Id]) -> Tensor<'g> {
-        if self.dims().is_empty() { self } else { self.repeated(dims) }
+        if self.dims().is_empty() {
+            self
+        } else {
+            self.repeated(dims)
+        }
     }
     fn binary(self, op: Op, other: impl Operand<'g>) -> Tensor<'g> {
         let other = other.beside(self);
-        assert_eq!(self.scalar(), other.scalar(), "{op:?} of {self:?} and {other:?}");
+        assert_eq!(
+            self.scalar(),
+            other.scalar(),
+            "{op:?} of {self:?} and {other:?}"
+        );
         let dims = Self::common_dims(&[self, other]);
         let (a, b) = (self.beside(&dims), other.beside(&dims));
         let mut g = self.capture.graph.borrow_mut();
-        let id = if op == Op::Sub { g.sub(a.id, b.id) } else { g.binary(op, a.id, b.id) };
+        let id = if op == Op::Sub {
+            g.sub(a.id, b.id)
+        } else {
+            g.binary(op, a.id, b.id)
+        };
         drop(g);
         self.with(id).shaped(&dims)
     }
@@ -171,7 +197,10 @@ impl<'g> Tensor<'g> {
     /// Elementwise `self ? a : b`, for a bool tensor.
     pub fn select(self, a: Tensor<'g>, b: impl Operand<'g>) -> Tensor<'g> {
         let b = b.beside(a);
-        assert!(self.scalar() == Scalar::Bool && a.scalar() == b.scalar(), "select of {self:?}, {a:?} and {b:?}");
+        assert!(
+            self.scalar() == Scalar::Bool && a.scalar() == b.scalar(),
+            "select of {self:?}, {a:?} and {b:?}"
+        );
         let dims = Self::common_dims(&[self, a, b]);
         let (c, a, b) = (self.beside(&dims), a.beside(&dims), b.beside(&dims));
         let id = self.capture.graph.borrow_mut().select(c.id, a.id, b.id);
@@ -228,7 +257,9 @@ impl<'g> Tensor<'g> {
     pub fn permute(self, order: &[usize]) -> Tensor<'g> {
         let mut g = self.capture.graph.borrow_mut();
         let before = match (g[self.id].op, &g[self.id].arg) {
-            (Op::Permute, Arg::Axes(inner)) => Some(order.iter().map(|&a| inner[a] as usize).collect::<Vec<_>>()),
+            (Op::Permute, Arg::Axes(inner)) => {
+                Some(order.iter().map(|&a| inner[a] as usize).collect::<Vec<_>>())
+            }
             _ => None,
         };
         // A permute of a permute is one permute in the combined order, or none if that is the
@@ -250,7 +281,10 @@ impl<'g> Tensor<'g> {
     }
     /// Takes elements `begin..begin + length` of one axis.
     pub fn slice(self, axis: usize, begin: impl Into<Dim>, length: impl Into<Dim>) -> Tensor<'g> {
-        let (begin, length) = (self.capture.id_of(begin.into()), self.capture.id_of(length.into()));
+        let (begin, length) = (
+            self.capture.id_of(begin.into()),
+            self.capture.id_of(length.into()),
+        );
         let mut g = self.capture.graph.borrow_mut();
         let zero = g.int(0);
         let mut window: Vec<(Id, Id)> = g.shape(self.id).into_iter().map(|d| (zero, d)).collect();
@@ -263,8 +297,16 @@ impl<'g> Tensor<'g> {
     pub fn cat(parts: &[Tensor<'g>], axis: usize) -> Tensor<'g> {
         let (first, ids) = (parts[0], parts.iter().map(|p| p.id).collect::<Vec<_>>());
         for p in parts {
-            let same = p.dims().iter().zip(&first.dims()).enumerate().all(|(i, (a, b))| i == axis || a == b);
-            assert!(same && p.rank() == first.rank() && p.scalar() == first.scalar(), "cat of {parts:?} at {axis}");
+            let same = p
+                .dims()
+                .iter()
+                .zip(&first.dims())
+                .enumerate()
+                .all(|(i, (a, b))| i == axis || a == b);
+            assert!(
+                same && p.rank() == first.rank() && p.scalar() == first.scalar(),
+                "cat of {parts:?} at {axis}"
+            );
         }
         let id = first.capture.graph.borrow_mut().cat(&ids, axis);
         first.with(id)
@@ -278,7 +320,10 @@ impl<'g> Tensor<'g> {
         self.reduce(axes, ReduceOp::Max)
     }
     fn reduce(self, axes: &[usize], op: ReduceOp) -> Tensor<'g> {
-        assert!(axes.iter().all(|&a| a < self.rank()), "reduce of {self:?} over {axes:?}");
+        assert!(
+            axes.iter().all(|&a| a < self.rank()),
+            "reduce of {self:?} over {axes:?}"
+        );
         let id = self.capture.graph.borrow_mut().reduce(self.id, axes, op);
         self.with(id)
     }
@@ -304,8 +349,10 @@ impl<'g> Tensor<'g> {
     pub fn scatter_add(self, value: Tensor<'g>, index: Tensor<'g>) -> Tensor<'g> {
         let (own, new, numbers) = (self.dims(), value.dims(), index.dims());
         let (front, rest) = new.split_at(numbers.len().min(new.len()));
-        let fit =
-            front == &numbers[..] && rest == &own[1..] && value.scalar() == self.scalar() && index.scalar().is_int();
+        let fit = front == &numbers[..]
+            && rest == &own[1..]
+            && value.scalar() == self.scalar()
+            && index.scalar().is_int();
         assert!(fit, "{value:?} added to {self:?} at {index:?}");
         let mut g = self.capture.graph.borrow_mut();
         let one = g.int(1);
@@ -331,7 +378,11 @@ impl<'g> Tensor<'g> {
     /// the same way. Bf16 has only 8 significant bits against 11 of f16, so activations are not
     /// rounded for a bf16 weight.
     pub fn contract(self, w: Tensor<'g>) -> Tensor<'g> {
-        let x = if w.is_stored_f16() { self.cast(Scalar::F16).cast(Scalar::F32) } else { self };
+        let x = if w.is_stored_f16() {
+            self.cast(Scalar::F16).cast(Scalar::F32)
+        } else {
+            self
+        };
         let product = w * x.unsqueeze(self.rank() - 1);
         product.sum(&[product.rank() - 1])
     }
@@ -339,7 +390,10 @@ impl<'g> Tensor<'g> {
     ///
     /// The shapes are `x [b.., m, k]` and `w [b.., k, n]`, of any types.
     pub fn matmul(self, w: Tensor<'g>) -> Tensor<'g> {
-        assert!(self.rank() >= 2 && w.rank() >= 2, "a product of matrices {self:?} and {w:?}");
+        assert!(
+            self.rank() >= 2 && w.rank() >= 2,
+            "a product of matrices {self:?} and {w:?}"
+        );
         let [x, w] = [self, w].map(|side| side.cast(Scalar::F32));
         let (front, last) = (w.rank() - 2, w.rank() - 1);
         let order: Vec<usize> = (0..front).chain([last, front]).collect();
@@ -352,14 +406,22 @@ impl<'g> Tensor<'g> {
         while g[at].op.is_movement() || matches!(g[at].op, Op::Gather | Op::Decode) {
             at = g[at].src[0];
         }
-        let Arg::Packed(_, encoding) = g[at].arg else { return false };
+        let Arg::Packed(_, encoding) = g[at].arg else {
+            return false;
+        };
         let zero = g.int(0);
         let value = encoding.decode(&mut g, at, zero, zero);
-        g[value].op == Op::Cast && g[g[value].src[0]].op == Op::Load && g.scalar(g[value].src[0]) == Scalar::F16
+        g[value].op == Op::Cast
+            && g[g[value].src[0]].op == Op::Load
+            && g.scalar(g[value].src[0]) == Scalar::F16
     }
     /// Makes a new version of this state with rows of `value` written from row `start` on.
     pub fn assign(self, value: Tensor<'g>, start: Tensor<'g>) -> Tensor<'g> {
-        let id = self.capture.graph.borrow_mut().assign(self.id, value.id, start.id);
+        let id = self
+            .capture
+            .graph
+            .borrow_mut()
+            .assign(self.id, value.id, start.id);
         self.with(id)
     }
     /// Makes a new version of this state with rows `numbers [n]` replaced by `value [n, ..]`.
@@ -367,7 +429,8 @@ impl<'g> Tensor<'g> {
     /// Row numbers index the first axis and must be distinct.
     pub fn scatter(self, value: Tensor<'g>, numbers: Tensor<'g>) -> Tensor<'g> {
         let (own, new) = (self.dims(), value.dims());
-        let fit = own[1..] == new[1..] && numbers.dims()[..] == new[..1] && numbers.scalar().is_int();
+        let fit =
+            own[1..] == new[1..] && numbers.dims()[..] == new[..1] && numbers.scalar().is_int();
         assert!(fit, "{value:?} into {self:?} at {numbers:?}");
         self.assign(value, numbers)
     }
@@ -386,12 +449,20 @@ impl<'g> Tensor<'g> {
     ///
     /// Returns the bytes and the scales. See [`gristmill_uop::rows`].
     pub fn encode_rows(self, group: usize) -> (Tensor<'g>, Tensor<'g>) {
-        let (q, d) = self.capture.graph.borrow_mut().encode_rows(self.id, group as i64);
+        let (q, d) = self
+            .capture
+            .graph
+            .borrow_mut()
+            .encode_rows(self.id, group as i64);
         (self.with(q), self.with(d))
     }
     /// Dequantises bytes of [`Tensor::encode_rows`] with their scales to f32.
     pub fn decode_rows(self, scales: Tensor<'g>, group: usize) -> Tensor<'g> {
-        let id = self.capture.graph.borrow_mut().decode_rows(self.id, scales.id, group as i64);
+        let id = self
+            .capture
+            .graph
+            .borrow_mut()
+            .decode_rows(self.id, scales.id, group as i64);
         self.with(id)
     }
     /// Replaces this expression by a custom kernel with `groups` workgroups (i64, a scalar).
@@ -402,10 +473,25 @@ impl<'g> Tensor<'g> {
     /// writes by a function (`accessors`), may be fused into its launch if that costs less. Devices
     /// without a text for the kernel compute this expression itself. It is also the reference that
     /// texts are tested against.
-    pub fn computed_by(self, kernel: CustomRef, groups: Tensor<'g>, arguments: &[Tensor<'g>]) -> Tensor<'g> {
-        assert_eq!(kernel.arguments.len(), arguments.len(), "{} takes {:?}", kernel.name, kernel.arguments);
+    pub fn computed_by(
+        self,
+        kernel: CustomRef,
+        groups: Tensor<'g>,
+        arguments: &[Tensor<'g>],
+    ) -> Tensor<'g> {
+        assert_eq!(
+            kernel.arguments.len(),
+            arguments.len(),
+            "{} takes {:?}",
+            kernel.name,
+            kernel.arguments
+        );
         let arguments: Vec<Id> = arguments.iter().map(|t| t.id).collect();
-        let id = self.capture.graph.borrow_mut().call(kernel, self.id, groups.id, &arguments);
+        let id = self
+            .capture
+            .graph
+            .borrow_mut()
+            .call(kernel, self.id, groups.id, &arguments);
         self.with(id)
     }
     /// Causal attention of queries `[tokens, heads, d]`.
@@ -441,7 +527,13 @@ impl<'g> Tensor<'g> {
         }
         let window = window.map_or(0, |w| w as i64);
         let mut g = self.capture.graph.borrow_mut();
-        let id = g.attention_within([self.id, k.id, v.id], [first.id, length.id], scores, window, sinks.map(|s| s.id));
+        let id = g.attention_within(
+            [self.id, k.id, v.id],
+            [first.id, length.id],
+            scores,
+            window,
+            sinks.map(|s| s.id),
+        );
         drop(g);
         self.with(id)
     }
@@ -510,7 +602,12 @@ impl<'g> PagedRows<'g> {
         let mut g = self.table.capture.graph.borrow_mut();
         let rows = g.shape(positions.id);
         let row = g.iota(&rows, 0);
-        let id = g.slots(row, positions.id, self.table.id, [pages as i64, self.page as i64]);
+        let id = g.slots(
+            row,
+            positions.id,
+            self.table.id,
+            [pages as i64, self.page as i64],
+        );
         drop(g);
         self.table.with(id)
     }
@@ -540,8 +637,16 @@ impl<'g> Recurrence<'g> {
     ///
     /// See [`gristmill_uop::graph::Graph::scan`].
     pub fn scan(&self, state: Tensor<'g>) -> (Tensor<'g>, Tensor<'g>) {
-        let [queries, keys, values, gates] = [self.queries, self.keys, self.values, self.gates].map(|t| t.id);
-        let of = ScanSources { state: state.id, queries, keys, values, gates, rates: self.rates.map(|t| t.id) };
+        let [queries, keys, values, gates] =
+            [self.queries, self.keys, self.values, self.gates].map(|t| t.id);
+        let of = ScanSources {
+            state: state.id,
+            queries,
+            keys,
+            values,
+            gates,
+            rates: self.rates.map(|t| t.id),
+        };
         let (read, left) = state.capture.graph.borrow_mut().scan(&of);
         (state.with(read), state.with(left))
     }
@@ -559,7 +664,14 @@ impl<'g, O: Operand<'g>> std::ops::Div<O> for Tensor<'g> {
     type Output = Tensor<'g>;
     /// Quotient of floats; floor of the quotient of integers.
     fn div(self, other: O) -> Tensor<'g> {
-        self.binary(if self.scalar().is_float() { Op::Div } else { Op::IDiv }, other)
+        self.binary(
+            if self.scalar().is_float() {
+                Op::Div
+            } else {
+                Op::IDiv
+            },
+            other,
+        )
     }
 }
 

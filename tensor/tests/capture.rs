@@ -9,8 +9,18 @@ use gristmill_uop::encoding::Encoding;
 use gristmill_uop::function::{Function, SlotKind};
 use gristmill_uop::target::Target;
 
-static A: Encoding = Encoding { name: "test_a", elements: 32, bytes: 18, value: |b| b.u8(0) };
-static B: Encoding = Encoding { name: "test_b", elements: 32, bytes: 34, value: |b| b.i8(0) };
+static A: Encoding = Encoding {
+    name: "test_a",
+    elements: 32,
+    bytes: 18,
+    value: |b| b.u8(0),
+};
+static B: Encoding = Encoding {
+    name: "test_b",
+    elements: 32,
+    bytes: 34,
+    value: |b| b.i8(0),
+};
 
 fn projection(name: &str, encoding: &'static Encoding, width: usize) -> Function {
     let c = Capture::new(name);
@@ -30,8 +40,16 @@ fn a_key_is_what_is_computed() {
 
 #[test]
 fn a_format_that_is_described_otherwise_is_another() {
-    static OTHER: Encoding = Encoding { name: "test_a", elements: 32, bytes: 18, value: |b| b.u8(1) };
-    assert_ne!(projection("one", &A, 64).key(), projection("one", &OTHER, 64).key());
+    static OTHER: Encoding = Encoding {
+        name: "test_a",
+        elements: 32,
+        bytes: 18,
+        value: |b| b.u8(1),
+    };
+    assert_ne!(
+        projection("one", &A, 64).key(),
+        projection("one", &OTHER, 64).key()
+    );
 }
 
 #[test]
@@ -65,8 +83,17 @@ fn constants_keep_their_dims() {
     let c = Capture::new("test");
     let x = c.input("x", dims![4, 4], Scalar::I32);
     assert_eq!(format!("{:?}", x - x), "i32 [4, 4]");
-    assert_eq!(format!("{:?}", x.equals(x).select(x, 0).lt(0)), "bool [4, 4]");
-    assert_eq!(format!("{:?}", c.iota(dims![1, 4], 0).lt(5).cast(Scalar::I32).sum(&[0])), "i32 [4]");
+    assert_eq!(
+        format!("{:?}", x.equals(x).select(x, 0).lt(0)),
+        "bool [4, 4]"
+    );
+    assert_eq!(
+        format!(
+            "{:?}",
+            c.iota(dims![1, 4], 0).lt(5).cast(Scalar::I32).sum(&[0])
+        ),
+        "i32 [4]"
+    );
 }
 
 #[test]
@@ -96,6 +123,9 @@ fn a_state_goes_with_its_last_version() {
 
 #[test]
 fn a_function_without_integers_means_what_it_says() {
-    let exact = Target { int8: false, ..Target::named("h200") };
+    let exact = Target {
+        int8: false,
+        ..Target::named("h200")
+    };
     assert!(decompose::meaning(&projection("one", &A, 64), &exact, &[]).is_none());
 }

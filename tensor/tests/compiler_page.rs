@@ -35,7 +35,8 @@ struct Passes(BTreeMap<&'static str, [String; 2]>);
 impl Watch for Passes {
     fn pass(&mut self, name: &'static str, graph: &mut Graph, roots: &[Id]) {
         let last = &roots[roots.len() - 1..];
-        self.0.insert(name, [text::print(graph, roots), text::print(graph, last)]);
+        self.0
+            .insert(name, [text::print(graph, roots), text::print(graph, last)]);
     }
 }
 
@@ -51,12 +52,25 @@ struct Levels {
 impl Levels {
     fn new(target: &Target, dialect: &dyn Dialect) -> Levels {
         let mut passes = Passes::default();
-        let compiled = compile_watched(&example(), target, Some(dialect), &mut Cheapest, &mut passes);
-        let [program] = &compiled.programs[..] else { panic!("the running example is one kernel") };
+        let compiled = compile_watched(
+            &example(),
+            target,
+            Some(dialect),
+            &mut Cheapest,
+            &mut passes,
+        );
+        let [program] = &compiled.programs[..] else {
+            panic!("the running example is one kernel")
+        };
         let (graph, code) = lower_program(program, target);
         let linear = renumbered(&print_kernel(&graph, &code));
         let source = program.source.clone();
-        Levels { passes, compiled, linear, source }
+        Levels {
+            passes,
+            compiled,
+            linear,
+            source,
+        }
     }
 
     fn function_after(&self, pass: &str) -> String {
@@ -69,13 +83,19 @@ impl Levels {
 
     /// One line per decision, with its alternatives and their costs.
     fn decisions(&self) -> String {
-        self.compiled.decisions.iter().map(|d| d.explain() + "\n").collect()
+        self.compiled
+            .decisions
+            .iter()
+            .map(|d| d.explain() + "\n")
+            .collect()
     }
 
     /// The kernel's plan, one part per line.
     fn plan(&self) -> String {
         let plans = self.compiled.plans.iter().flatten();
-        plans.map(|plan| plan.to_string().replace("; ", "\n") + "\n").collect()
+        plans
+            .map(|plan| plan.to_string().replace("; ", "\n") + "\n")
+            .collect()
     }
 }
 
@@ -85,7 +105,9 @@ fn renumbered(text: &str) -> String {
     let mut parts = text.split('%');
     let mut out = parts.next().unwrap_or_default().to_string();
     for part in parts {
-        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        let end = part
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(part.len());
         let (number, rest) = part.split_at(end);
         let next = known.len();
         let _ = write!(out, "%{}{rest}", known.entry(number).or_insert(next));
@@ -97,10 +119,19 @@ fn renumbered(text: &str) -> String {
 fn excerpt(text: &str, first: &str, last: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let missing = |end| panic!("no line has `{end}` any more: choose other ends for this block");
-    let from = lines.iter().rposition(|line| line.contains(first)).unwrap_or_else(|| missing(first));
+    let from = lines
+        .iter()
+        .rposition(|line| line.contains(first))
+        .unwrap_or_else(|| missing(first));
     let rest = &lines[from..];
-    let length = rest.iter().position(|line| line.contains(last)).unwrap_or_else(|| missing(last));
-    rest[..=length].iter().map(|line| format!("{line}\n")).collect()
+    let length = rest
+        .iter()
+        .position(|line| line.contains(last))
+        .unwrap_or_else(|| missing(last));
+    rest[..=length]
+        .iter()
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 /// The blocks of the page by name.
@@ -115,13 +146,19 @@ fn blocks() -> BTreeMap<&'static str, String> {
         ("schedule", gpu.function_after("schedule")),
         ("plan", gpu.plan()),
         ("map, last nest", gpu.last_nest_after("map")),
-        ("linear, prologue", excerpt(&gpu.linear, "threads, room for", "  stage ")),
+        (
+            "linear, prologue",
+            excerpt(&gpu.linear, "threads, room for", "  stage "),
+        ),
         ("linear, last nest", excerpt(&gpu.linear, "  nest ", "  }")),
         ("CUDA, entry", excerpt(&gpu.source, "ENTRY", "= thread / ")),
         ("CUDA, product", excerpt(&gpu.source, "BARRIER;", "dot4")),
         ("CUDA, end", excerpt(&gpu.source, "dot4", "return;")),
         ("CPU, plan", cpu.plan()),
-        ("CPU, linear product", excerpt(&cpu.linear, "  nest ", "Dot4 ")),
+        (
+            "CPU, linear product",
+            excerpt(&cpu.linear, "  nest ", "Dot4 "),
+        ),
         ("CPU, C product", excerpt(&cpu.source, "for (", "dot4")),
     ])
 }
@@ -132,13 +169,21 @@ fn regenerated(page: &str, blocks: &BTreeMap<&str, String>) -> Result<String, St
     let mut unused: Vec<&str> = blocks.keys().copied().collect();
     while let Some(line) = lines.next() {
         let _ = writeln!(out, "{line}");
-        let Some(name) = line.strip_prefix("<!-- generated: ").and_then(|l| l.strip_suffix(" -->")) else {
+        let Some(name) = line
+            .strip_prefix("<!-- generated: ")
+            .and_then(|l| l.strip_suffix(" -->"))
+        else {
             continue;
         };
-        let block = blocks.get(name).ok_or_else(|| format!("no block is called `{name}`"))?;
+        let block = blocks
+            .get(name)
+            .ok_or_else(|| format!("no block is called `{name}`"))?;
         let fence = lines.next().filter(|fence| fence.starts_with("```"));
         let fence = fence.ok_or_else(|| format!("no fenced block after the mark `{name}`"))?;
-        lines.by_ref().find(|line| *line == "```").ok_or_else(|| format!("`{name}` is not closed"))?;
+        lines
+            .by_ref()
+            .find(|line| *line == "```")
+            .ok_or_else(|| format!("`{name}` is not closed"))?;
         let _ = write!(out, "{fence}\n{}\n```\n", block.trim_end());
         unused.retain(|other| *other != name);
     }

@@ -79,9 +79,17 @@ fn interp() -> Vec<Way> {
     let device = Opened::new(Arc::new(InterpDevice::new()), None);
     let way = |seed: Option<u64>| {
         let name = seed.map_or("interp".into(), |s| format!("interp, seed {s}"));
-        Way { name, device: device.clone(), seed, same_as: None }
+        Way {
+            name,
+            device: device.clone(),
+            seed,
+            same_as: None,
+        }
     };
-    std::iter::once(None).chain(seeds(2).map(Some)).map(way).collect()
+    std::iter::once(None)
+        .chain(seeds(2).map(Some))
+        .map(way)
+        .collect()
 }
 
 /// Workers assumed by perturbed CPU schedules, whatever this machine has: predicted costs depend on
@@ -94,12 +102,24 @@ fn linear() -> Vec<Way> {
 }
 
 fn linear_targets() -> Vec<(&'static str, Target)> {
-    let isa = |name: &str| ISAS.iter().find(|i| i.name == name).expect("an instruction set").isa.target_of(WORKERS);
+    let isa = |name: &str| {
+        ISAS.iter()
+            .find(|i| i.name == name)
+            .expect("an instruction set")
+            .isa
+            .target_of(WORKERS)
+    };
     vec![
         ("avx512vnni", isa("avx512vnni")),
         ("avx2", isa("avx2")),
         ("amx", isa("amx")),
-        ("64 threads", Target { threads: 64, ..Target::named("h200") }),
+        (
+            "64 threads",
+            Target {
+                threads: 64,
+                ..Target::named("h200")
+            },
+        ),
     ]
 }
 
@@ -107,10 +127,20 @@ fn linear_of(targets: Vec<(&str, Target)>) -> Vec<Way> {
     let ways = |(name, target): (&str, Target)| {
         let device = Opened::new(Arc::new(LinearDevice::new(target)), None);
         let way = |seed: Option<u64>| {
-            let name = seed.map_or(format!("linear, {name}"), |s| format!("linear, seed {s}, {name}"));
-            Way { name, device: device.clone(), seed, same_as: None }
+            let name = seed.map_or(format!("linear, {name}"), |s| {
+                format!("linear, seed {s}, {name}")
+            });
+            Way {
+                name,
+                device: device.clone(),
+                seed,
+                same_as: None,
+            }
         };
-        std::iter::once(None).chain(seeds(0).map(Some)).map(way).collect::<Vec<Way>>()
+        std::iter::once(None)
+            .chain(seeds(0).map(Some))
+            .map(way)
+            .collect::<Vec<Way>>()
     };
     targets.into_iter().flat_map(ways).collect()
 }
@@ -132,7 +162,10 @@ fn on_cpu(isa: Isa, threads: usize) -> Opened {
 }
 
 fn compiled_by(cc: Cc, isa: Isa, threads: usize) -> Opened {
-    Opened::new(Arc::new(CpuDevice::with(threads, isa, cc, store()).expect("a cpu")), Some(&dialect::C))
+    Opened::new(
+        Arc::new(CpuDevice::with(threads, isa, cc, store()).expect("a cpu")),
+        Some(&dialect::C),
+    )
 }
 
 /// Optimisation level of the C compiler for correctness tests: hundreds of thousands of kernels
@@ -146,24 +179,48 @@ fn cpu() -> Vec<Way> {
     let mut ways = Vec::new();
     for threads in 1..=3 {
         let name = format!("{} threads {threads}", best.name());
-        ways.push(Way { name, device: on_cpu(best, threads), seed: None, same_as: Some("threads") });
+        ways.push(Way {
+            name,
+            device: on_cpu(best, threads),
+            seed: None,
+            same_as: Some("threads"),
+        });
     }
-    let text_alone = |isa: Isa| compiled_by(Cc::find().expect("a C compiler").with_flag(TEXT_ALONE), isa, 2);
+    let text_alone = |isa: Isa| {
+        compiled_by(
+            Cc::find().expect("a C compiler").with_flag(TEXT_ALONE),
+            isa,
+            2,
+        )
+    };
     let perturbed = |isa: Isa, count: u64| {
         let mut device = text_alone(isa);
         device.target = isa.target_of(WORKERS);
         let way = move |seed| {
             let name = format!("{}, seed {seed}", isa.name());
-            Way { name, device: device.clone(), seed: Some(seed), same_as: None }
+            Way {
+                name,
+                device: device.clone(),
+                seed: Some(seed),
+                same_as: None,
+            }
         };
         seeds(count).map(way)
     };
-    for info in ISAS.iter().filter(|i| ["avx2", "plain"].contains(&i.name) && i.isa != best) {
+    for info in ISAS
+        .iter()
+        .filter(|i| ["avx2", "plain"].contains(&i.name) && i.isa != best)
+    {
         if !info.isa.available() {
             println!("skipped: this machine has no {}", info.name);
             continue;
         }
-        ways.push(Way { name: info.name.into(), device: text_alone(info.isa), seed: None, same_as: None });
+        ways.push(Way {
+            name: info.name.into(),
+            device: text_alone(info.isa),
+            seed: None,
+            same_as: None,
+        });
         ways.extend(perturbed(info.isa, 1));
     }
     ways.extend(perturbed(best, 2));
@@ -185,12 +242,26 @@ fn neon() -> Vec<Way> {
     let opened = |device: Emulated| Opened::new(Arc::new(device), Some(&dialect::C));
     let by = |n: usize| {
         let name = format!("neon workers {n}");
-        Way { name, device: opened(device.with_workers(n)), seed: None, same_as: Some("workers") }
+        Way {
+            name,
+            device: opened(device.with_workers(n)),
+            seed: None,
+            same_as: Some("workers"),
+        }
     };
     let mut perturbed = opened(device.with_workers(2));
     perturbed.target = Isa::Neon.target_of(WORKERS);
-    let way = |s| Way { name: format!("neon, seed {s}"), device: perturbed.clone(), seed: Some(s), same_as: None };
-    [1, 3].into_iter().map(by).chain(seeds(2).map(way)).collect()
+    let way = |s| Way {
+        name: format!("neon, seed {s}"),
+        device: perturbed.clone(),
+        seed: Some(s),
+        same_as: None,
+    };
+    [1, 3]
+        .into_iter()
+        .map(by)
+        .chain(seeds(2).map(way))
+        .collect()
 }
 
 /// CUDA C kernels run on the CPU: the cheapest schedule and a perturbed one.
@@ -198,7 +269,10 @@ fn neon() -> Vec<Way> {
 /// A workgroup's threads run in turn, so 64 threads expose the same errors as 256. Empty if there
 /// is no C++ compiler.
 fn threads() -> Vec<Way> {
-    let target = Target { threads: 64, ..Target::named("h200") };
+    let target = Target {
+        threads: 64,
+        ..Target::named("h200")
+    };
     let device: Arc<dyn Device> = match Simulated::new(target, store()) {
         Ok(device) => Arc::new(device),
         Err(missing) => {
@@ -208,9 +282,17 @@ fn threads() -> Vec<Way> {
     };
     let way = |seed: Option<u64>| {
         let name = seed.map_or("threads".into(), |s| format!("threads, seed {s}"));
-        Way { name, device: Opened::new(device.clone(), Some(&Cuda)), seed, same_as: None }
+        Way {
+            name,
+            device: Opened::new(device.clone(), Some(&Cuda)),
+            seed,
+            same_as: None,
+        }
     };
-    std::iter::once(None).chain(seeds(1).map(Some)).map(way).collect()
+    std::iter::once(None)
+        .chain(seeds(1).map(Some))
+        .map(way)
+        .collect()
 }
 
 /// The first GPU: its cheapest schedule twice, with bit-identical results, and perturbed ones.
@@ -226,7 +308,10 @@ fn cuda() -> Vec<Way> {
         same_as,
     };
     let again = ["cuda", "cuda again"].map(|name| way(name.into(), None, Some("cuda")));
-    again.into_iter().chain(seeds(2).map(|s| way(format!("cuda, seed {s}"), Some(s), None))).collect()
+    again
+        .into_iter()
+        .chain(seeds(2).map(|s| way(format!("cuda, seed {s}"), Some(s), None)))
+        .collect()
 }
 
 /// The first adapter, with these limits.
@@ -254,14 +339,43 @@ fn wgpu() -> Vec<Way> {
     let again = ["wgpu", "wgpu again"].map(|name| way(name.into(), None, Some("wgpu")));
     let machine = &device.target.machine;
     let less = [
-        ("without subgroups", machine.folds > 1, Limited { no_subgroups: true, ..Limited::default() }),
-        ("narrow subgroups", machine.folds > 1, Limited { subgroup: Some(machine.subgroup / 2), ..Limited::default() }),
-        ("without matrices", machine.tile_fragment().is_some(), Limited { no_matrices: true, ..Limited::default() }),
+        (
+            "without subgroups",
+            machine.folds > 1,
+            Limited {
+                no_subgroups: true,
+                ..Limited::default()
+            },
+        ),
+        (
+            "narrow subgroups",
+            machine.folds > 1,
+            Limited {
+                subgroup: Some(machine.subgroup / 2),
+                ..Limited::default()
+            },
+        ),
+        (
+            "without matrices",
+            machine.tile_fragment().is_some(),
+            Limited {
+                no_matrices: true,
+                ..Limited::default()
+            },
+        ),
     ];
-    let less = less.into_iter().filter(|(_, has, _)| *has).map(|(name, _, limited)| {
-        let device = adapter(limited);
-        Way { name: format!("wgpu, {name}"), device, seed: None, same_as: None }
-    });
+    let less = less
+        .into_iter()
+        .filter(|(_, has, _)| *has)
+        .map(|(name, _, limited)| {
+            let device = adapter(limited);
+            Way {
+                name: format!("wgpu, {name}"),
+                device,
+                seed: None,
+                same_as: None,
+            }
+        });
     let perturbed = seeds(1).map(|s| way(format!("wgpu, seed {s}"), Some(s), None));
     again.into_iter().chain(less).chain(perturbed).collect()
 }
@@ -293,7 +407,10 @@ mod linear {
     }
     #[test]
     fn attention() {
-        all(attention::cases().into_iter().chain(attention::caps().into_iter().take(4)).collect());
+        all(attention::cases()
+            .into_iter()
+            .chain(attention::caps().into_iter().take(4))
+            .collect());
     }
     #[test]
     fn products_of_halves() {
@@ -313,7 +430,10 @@ mod linear {
         let some = with_matrices("arc-b580", 64);
         let mut none = some.clone();
         none.machine.folds = 1;
-        linear_of(vec![("16 of 64 threads fold", some), ("64 threads that meet", none)])
+        linear_of(vec![
+            ("16 of 64 threads fold", some),
+            ("64 threads that meet", none),
+        ])
     }
     /// Scatter-add of words and halves updates 32-bit words there, in some variants atomically.
     #[test]
@@ -325,9 +445,17 @@ mod linear {
     }
     #[test]
     fn words_alone() {
-        let cases =
-            [elementwise::edges(), elementwise::half(), elementwise::casts(), reductions::cases(), network::choosing()];
-        let mut cases: Vec<Case> = cases.into_iter().flat_map(|cases| cases.into_iter().step_by(2)).collect();
+        let cases = [
+            elementwise::edges(),
+            elementwise::half(),
+            elementwise::casts(),
+            reductions::cases(),
+            network::choosing(),
+        ];
+        let mut cases: Vec<Case> = cases
+            .into_iter()
+            .flat_map(|cases| cases.into_iter().step_by(2))
+            .collect();
         // The last word of a narrow type extends past the end of the interpreter's memory.
         cases.retain(|case| !case.name.contains("[7]"));
         check(cases, of_words());
@@ -358,21 +486,47 @@ mod linear {
     fn products_of_tiles() {
         let mut ways = linear();
         ways.retain(|w| w.name.ends_with("amx"));
-        check(packed::tiles().into_iter().step_by(4).chain(packed::tiles().into_iter().rev().take(2)).collect(), ways);
+        check(
+            packed::tiles()
+                .into_iter()
+                .step_by(4)
+                .chain(packed::tiles().into_iter().rev().take(2))
+                .collect(),
+            ways,
+        );
     }
     #[test]
     fn products_of_several_warps() {
         // Every third case covers each kind.
-        let ways = linear_of(vec![("256 threads", packed::with_groups(Target::named("h200")))]);
-        check(packed::shared_columns().into_iter().step_by(3).collect(), ways);
+        let ways = linear_of(vec![(
+            "256 threads",
+            packed::with_groups(Target::named("h200")),
+        )]);
+        check(
+            packed::shared_columns().into_iter().step_by(3).collect(),
+            ways,
+        );
     }
     #[test]
     fn pages_before_a_product() {
-        check(paged::projections(), linear_of(vec![("256 threads", packed::with_groups(Target::named("h200")))]));
+        check(
+            paged::projections(),
+            linear_of(vec![(
+                "256 threads",
+                packed::with_groups(Target::named("h200")),
+            )]),
+        );
     }
     #[test]
     fn products_of_bytes() {
-        check(attention::integers().into_iter().chain(packed::integer()).step_by(7).collect(), linear());
+        check(
+            attention::integers()
+                .into_iter()
+                .chain(packed::integer())
+                .step_by(7)
+                .collect(),
+            linear(),
+        );
     }
 }
 
@@ -441,15 +595,27 @@ macro_rules! conformance {
 fn kernels_multiply_integers() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
     use gristmill_uop::Op;
-    let formats: Vec<_> =
-        gristmill_encodings::TABLE.iter().copied().filter(|e| e.elements > 1).chain(invented::ALL).collect();
+    let formats: Vec<_> = gristmill_encodings::TABLE
+        .iter()
+        .copied()
+        .filter(|e| e.elements > 1)
+        .chain(invented::ALL)
+        .collect();
     for e in formats {
         for many in [false, true] {
             let function = packed::contraction(e, 32, many).function;
             for isa in ISAS {
                 let target = isa.isa.target();
-                let compiled = compile(&function, &target, Some(&dialect::C as &dyn Dialect), &mut Cheapest);
-                let graph = compiled.programs.iter().any(|p| p.graph.any(p.root, |_, n| n.op == Op::Dot4));
+                let compiled = compile(
+                    &function,
+                    &target,
+                    Some(&dialect::C as &dyn Dialect),
+                    &mut Cheapest,
+                );
+                let graph = compiled
+                    .programs
+                    .iter()
+                    .any(|p| p.graph.any(p.root, |_, n| n.op == Op::Dot4));
                 let products = |p: &std::sync::Arc<gristmill_uop::program::Program>| {
                     p.source.contains("dot4") || p.source.contains("dot2")
                 };
@@ -458,7 +624,12 @@ fn kernels_multiply_integers() {
                 assert_eq!(compiled.layouts.len(), 1);
                 let mut exact = target.clone();
                 exact.int8 = false;
-                let exact = compile(&function, &exact, Some(&dialect::C as &dyn Dialect), &mut Cheapest);
+                let exact = compile(
+                    &function,
+                    &exact,
+                    Some(&dialect::C as &dyn Dialect),
+                    &mut Cheapest,
+                );
                 assert!(exact.layouts.is_empty() && !exact.programs.iter().any(products));
             }
         }
@@ -476,15 +647,45 @@ fn scores_are_products_of_integers() {
         for isa in ISAS {
             let target = isa.isa.target();
             let texts = |target: &Target| -> String {
-                let compiled = compile(&case.function, target, Some(&dialect::C as &dyn Dialect), &mut Cheapest);
-                compiled.programs.iter().map(|p| p.source.as_str()).collect()
+                let compiled = compile(
+                    &case.function,
+                    target,
+                    Some(&dialect::C as &dyn Dialect),
+                    &mut Cheapest,
+                );
+                compiled
+                    .programs
+                    .iter()
+                    .map(|p| p.source.as_str())
+                    .collect()
             };
-            let how = if target.machine.signed_bytes { "signed" } else { "any" };
-            let lanes = if case.name.contains(" 20 rows") { 4 } else { target.machine.lanes };
+            let how = if target.machine.signed_bytes {
+                "signed"
+            } else {
+                "any"
+            };
+            let lanes = if case.name.contains(" 20 rows") {
+                4
+            } else {
+                target.machine.lanes
+            };
             let text = texts(&target);
-            assert!(text.contains(&format!("dot4_{how}_{lanes}(")), "{} on {}:\n{text}", case.name, isa.name);
-            let exact = Target { int8: false, ..target };
-            assert!(!texts(&exact).contains("dot4"), "{} on {}", case.name, isa.name);
+            assert!(
+                text.contains(&format!("dot4_{how}_{lanes}(")),
+                "{} on {}:\n{text}",
+                case.name,
+                isa.name
+            );
+            let exact = Target {
+                int8: false,
+                ..target
+            };
+            assert!(
+                !texts(&exact).contains("dot4"),
+                "{} on {}",
+                case.name,
+                isa.name
+            );
         }
     }
 }
@@ -498,39 +699,104 @@ fn tiles_are_multiplied() {
     let cases: Vec<_> = packed::tiles().into_iter().rev().step_by(4).collect();
     for case in &cases {
         let products = |target: &Target| {
-            let compiled = compile(&case.function, target, Some(&dialect::C as &dyn Dialect), &mut Cheapest);
-            compiled.programs.iter().any(|p| p.source.contains("TILE_PRODUCT"))
+            let compiled = compile(
+                &case.function,
+                target,
+                Some(&dialect::C as &dyn Dialect),
+                &mut Cheapest,
+            );
+            compiled
+                .programs
+                .iter()
+                .any(|p| p.source.contains("TILE_PRODUCT"))
         };
         let amx = Isa::Amx.target();
-        let off = Target { machine: Machine { fragments: &[], ..amx.machine.clone() }, ..amx.clone() };
-        let exact = Target { int8: false, ..amx.clone() };
-        assert!(products(&amx) && !products(&off) && !products(&exact), "{}", case.name);
+        let off = Target {
+            machine: Machine {
+                fragments: &[],
+                ..amx.machine.clone()
+            },
+            ..amx.clone()
+        };
+        let exact = Target {
+            int8: false,
+            ..amx.clone()
+        };
+        assert!(
+            products(&amx) && !products(&off) && !products(&exact),
+            "{}",
+            case.name
+        );
     }
-    let device = Opened { target: Isa::Amx.target(), ..on_cpu(Isa::Plain, 2) };
-    check(cases, vec![Way { name: "amx simulated".into(), device, seed: None, same_as: None }]);
+    let device = Opened {
+        target: Isa::Amx.target(),
+        ..on_cpu(Isa::Plain, 2)
+    };
+    check(
+        cases,
+        vec![Way {
+            name: "amx simulated".into(),
+            device,
+            seed: None,
+            same_as: None,
+        }],
+    );
 }
 
 /// Every case has a kernel with f16 MMA for scores and for values, with 2 and with 8 warps.
 #[test]
 fn warps_multiply_halves() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
-    let grouped = || attention::grouped_halves().into_iter().chain(attention::window_halves());
-    for case in attention::halves().into_iter().chain(attention::prompts()).chain(grouped()) {
+    let grouped = || {
+        attention::grouped_halves()
+            .into_iter()
+            .chain(attention::window_halves())
+    };
+    for case in attention::halves()
+        .into_iter()
+        .chain(attention::prompts())
+        .chain(grouped())
+    {
         for threads in [64, 256] {
-            let target = Target { threads, int8: false, ..Target::named("h200") };
-            let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
-            let loads = |source: &str| source.split("BARRIER;").filter(|nest| nest.contains("mma_halves(")).count();
+            let target = Target {
+                threads,
+                int8: false,
+                ..Target::named("h200")
+            };
+            let compiled = compile(
+                &case.function,
+                &target,
+                Some(&Cuda as &dyn Dialect),
+                &mut Cheapest,
+            );
+            let loads = |source: &str| {
+                source
+                    .split("BARRIER;")
+                    .filter(|nest| nest.contains("mma_halves("))
+                    .count()
+            };
             let most = compiled.programs.iter().map(|p| loads(&p.source)).max();
             assert_eq!(most, Some(2), "{} with {threads} threads", case.name);
         }
     }
-    let target = Target { int8: false, ..Target::named("h200") };
+    let target = Target {
+        int8: false,
+        ..Target::named("h200")
+    };
     match Simulated::new(target, store()) {
         Ok(device) => {
             let device = Opened::new(Arc::new(device), Some(&Cuda));
             let cases = attention::halves().into_iter().chain(attention::prompts());
             let cases = cases.chain(grouped()).collect();
-            check(cases, vec![Way { name: "256 threads".into(), device, seed: None, same_as: None }]);
+            check(
+                cases,
+                vec![Way {
+                    name: "256 threads".into(),
+                    device,
+                    seed: None,
+                    same_as: None,
+                }],
+            );
         }
         Err(missing) => simulated::skip(&missing),
     }
@@ -544,7 +810,10 @@ fn warps_multiply_halves() {
 #[test]
 fn gpus_with_less_compute_the_same() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
-    let t4 = Target { threads: 128, ..Target::named("t4") };
+    let t4 = Target {
+        threads: 128,
+        ..Target::named("t4")
+    };
     let invented = Machine {
         name: "invented".into(),
         subgroup: 64,
@@ -557,35 +826,82 @@ fn gpus_with_less_compute_the_same() {
         part_writes: false,
         ..Machine::named("h200").expect("a row")
     };
-    let words =
-        Target { threads: 64, ..Target::new(Machine { name: "words".into(), least_bytes: 4, ..invented.clone() }) };
-    let invented = Target { threads: 128, ..Target::new(invented) };
+    let words = Target {
+        threads: 64,
+        ..Target::new(Machine {
+            name: "words".into(),
+            least_bytes: 4,
+            ..invented.clone()
+        })
+    };
+    let invented = Target {
+        threads: 128,
+        ..Target::new(invented)
+    };
     type Cases = fn() -> Vec<harness::Case>;
-    let with_bytes: Cases = || [packed::integer(), attention::prompts()].into_iter().flatten().collect();
+    let with_bytes: Cases = || {
+        [packed::integer(), attention::prompts()]
+            .into_iter()
+            .flatten()
+            .collect()
+    };
     let floats: Cases = || {
-        let all = [reductions::cases(), packed::matvec(), packed::matmul(), experts::grouped(), attention::cases()];
+        let all = [
+            reductions::cases(),
+            packed::matvec(),
+            packed::matmul(),
+            experts::grouped(),
+            attention::cases(),
+        ];
         all.into_iter().flatten().collect()
     };
-    for (target, cases) in [(t4, with_bytes), (invented, floats), (words, packed::matvec)] {
+    for (target, cases) in [
+        (t4, with_bytes),
+        (invented, floats),
+        (words, packed::matvec),
+    ] {
         let bytes = |p: &gristmill_uop::program::Program| p.source.contains("dot4");
         let (mut products, mut products_of_halves) = (0, 0);
         for case in cases() {
-            let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
+            let compiled = compile(
+                &case.function,
+                &target,
+                Some(&Cuda as &dyn Dialect),
+                &mut Cheapest,
+            );
             products += compiled.programs.iter().filter(|p| bytes(p)).count();
             for p in &compiled.programs {
                 let halves = p.source.contains("mma_halves_8(");
                 products_of_halves += usize::from(halves);
                 let others = p.source.replace("mma_halves_8(", "").contains("mma");
                 assert!(!others, "{} for {}:\n{}", case.name, target.name, p.source);
-                assert!(p.scratch <= target.machine.shared_per_workgroup, "{} for {}", case.name, target.name);
+                assert!(
+                    p.scratch <= target.machine.shared_per_workgroup,
+                    "{} for {}",
+                    case.name,
+                    target.name
+                );
             }
         }
         assert_eq!(products > 0, target.machine.dot4, "{}", target.name);
-        assert_eq!(products_of_halves > 0, !target.machine.fragments.is_empty(), "{}", target.name);
+        assert_eq!(
+            products_of_halves > 0,
+            !target.machine.fragments.is_empty(),
+            "{}",
+            target.name
+        );
         match Simulated::new(target.clone(), store()) {
             Ok(device) => {
                 let device = Opened::new(Arc::new(device), Some(&Cuda));
-                check(cases(), vec![Way { name: target.name, device, seed: None, same_as: None }]);
+                check(
+                    cases(),
+                    vec![Way {
+                        name: target.name,
+                        device,
+                        seed: None,
+                        same_as: None,
+                    }],
+                );
             }
             Err(missing) => simulated::skip(&missing),
         }
@@ -601,8 +917,16 @@ fn several_warps_share_columns() {
     let target = packed::with_groups(Target::named("h200"));
     let cases = packed::shared_columns();
     for (i, case) in cases.iter().enumerate() {
-        let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
-        let shared = compiled.programs.iter().any(|p| p.source.contains(" = wgmma_"));
+        let compiled = compile(
+            &case.function,
+            &target,
+            Some(&Cuda as &dyn Dialect),
+            &mut Cheapest,
+        );
+        let shared = compiled
+            .programs
+            .iter()
+            .any(|p| p.source.contains(" = wgmma_"));
         assert_eq!(shared, i + 1 < cases.len(), "{}", case.name);
     }
 }
@@ -611,7 +935,11 @@ fn several_warps_share_columns() {
 ///
 /// It has one unit, so that output tiles have their largest size.
 fn with_matrices(name: &str, threads: usize) -> Target {
-    let mut target = Target::new(gristmill_uop::adapter::Adapter::named(name).expect("a row").machine());
+    let mut target = Target::new(
+        gristmill_uop::adapter::Adapter::named(name)
+            .expect("a row")
+            .machine(),
+    );
     target.machine.units = 1;
     Target { threads, ..target }
 }
@@ -626,8 +954,16 @@ fn subgroups_multiply_matrices() {
     for (name, threads) in [("rx7900xtx", 128), ("m3-max", 64)] {
         let target = with_matrices(name, threads);
         for case in packed::matrices() {
-            let compiled = compile(&case.function, &target, Some(&Wgsl as &dyn Dialect), &mut Cheapest);
-            let multiplies = compiled.programs.iter().any(|p| p.source.contains("coopMultiplyAdd("));
+            let compiled = compile(
+                &case.function,
+                &target,
+                Some(&Wgsl as &dyn Dialect),
+                &mut Cheapest,
+            );
+            let multiplies = compiled
+                .programs
+                .iter()
+                .any(|p| p.source.contains("coopMultiplyAdd("));
             assert!(multiplies, "{} for {name}", case.name);
         }
         check(packed::matrices(), linear_of(vec![(name, target)]));
@@ -640,9 +976,19 @@ fn subgroups_multiply_matrices_of_experts() {
     use gristmill_backend::wgpu::dialect::Wgsl;
     use gristmill_compiler::{Cheapest, Dialect, compile};
     let target = with_matrices("rx7900xtx", 128);
-    let case = || vec![experts::grouped_of([64; 2], &gristmill_encodings::Q4_0, 32, 40).renamed("by 32")];
-    let compiled = compile(&case()[0].function, &target, Some(&Wgsl as &dyn Dialect), &mut Cheapest);
-    let has = |source: &str| ["coopMultiplyAdd(", "subgroupShuffleXor(", "pairs0["].iter().all(|s| source.contains(s));
+    let case =
+        || vec![experts::grouped_of([64; 2], &gristmill_encodings::Q4_0, 32, 40).renamed("by 32")];
+    let compiled = compile(
+        &case()[0].function,
+        &target,
+        Some(&Wgsl as &dyn Dialect),
+        &mut Cheapest,
+    );
+    let has = |source: &str| {
+        ["coopMultiplyAdd(", "subgroupShuffleXor(", "pairs0["]
+            .iter()
+            .all(|s| source.contains(s))
+    };
     assert!(compiled.programs.iter().any(|p| has(&p.source)));
     check(case(), linear_of(vec![("rx7900xtx", target)]));
 }
@@ -653,13 +999,41 @@ fn subgroups_multiply_matrices_of_experts() {
 #[test]
 fn a_cache_is_copied_before_the_wait() {
     use gristmill_compiler::{Cheapest, Dialect, compile};
-    let target = Target { int8: false, ..Target::named("h200") };
+    let target = Target {
+        int8: false,
+        ..Target::named("h200")
+    };
     for case in attention::halves() {
-        let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
-        let early = |source: &str| source.split("PREDECESSORS_ENDED").next().is_some_and(|s| s.contains("COPY("));
-        let found: Vec<_> = compiled.programs.iter().filter(|p| early(&p.source)).collect();
-        assert_eq!(found.len(), case.name.contains("f16") as usize, "{}", case.name);
-        assert!(found.iter().all(|p| 2 * p.scratch > target.machine.shared_per_workgroup), "{}", case.name);
+        let compiled = compile(
+            &case.function,
+            &target,
+            Some(&Cuda as &dyn Dialect),
+            &mut Cheapest,
+        );
+        let early = |source: &str| {
+            source
+                .split("PREDECESSORS_ENDED")
+                .next()
+                .is_some_and(|s| s.contains("COPY("))
+        };
+        let found: Vec<_> = compiled
+            .programs
+            .iter()
+            .filter(|p| early(&p.source))
+            .collect();
+        assert_eq!(
+            found.len(),
+            case.name.contains("f16") as usize,
+            "{}",
+            case.name
+        );
+        assert!(
+            found
+                .iter()
+                .all(|p| 2 * p.scratch > target.machine.shared_per_workgroup),
+            "{}",
+            case.name
+        );
     }
 }
 
@@ -678,14 +1052,23 @@ fn cuda_attention_at_a_depth() {
 /// Kernels translated for Metal compute the same: cases of every group, some with byte products.
 #[test]
 fn kernels_for_metal() {
-    let device: Arc<dyn Device> = match Simulated::for_language(metal::language(), metal::target(), store()) {
-        Ok(device) => Arc::new(device),
-        Err(missing) => return simulated::skip(&missing),
-    };
+    let device: Arc<dyn Device> =
+        match Simulated::for_language(metal::language(), metal::target(), store()) {
+            Ok(device) => Arc::new(device),
+            Err(missing) => return simulated::skip(&missing),
+        };
     let way = |int8: bool| {
-        let mut device = Opened::new(device.clone(), Some(&gristmill_backend::wgpu::dialect::Wgsl));
+        let mut device = Opened::new(
+            device.clone(),
+            Some(&gristmill_backend::wgpu::dialect::Wgsl),
+        );
         device.target.int8 = int8;
-        vec![Way { name: format!("metal, integers {int8}"), device, seed: None, same_as: None }]
+        vec![Way {
+            name: format!("metal, integers {int8}"),
+            device,
+            seed: None,
+            same_as: None,
+        }]
     };
     let floats = [
         elementwise::floats(),
@@ -699,13 +1082,31 @@ fn kernels_for_metal() {
         dynamic::states(),
         experts::one_token(),
     ];
-    check(floats.into_iter().flat_map(|cases| cases.into_iter().step_by(4)).collect(), way(false));
-    check(packed::matvec().into_iter().step_by(3).collect(), way(false));
-    check(packed::integer().into_iter().step_by(5).chain(attention::integers()).collect(), way(true));
+    check(
+        floats
+            .into_iter()
+            .flat_map(|cases| cases.into_iter().step_by(4))
+            .collect(),
+        way(false),
+    );
+    check(
+        packed::matvec().into_iter().step_by(3).collect(),
+        way(false),
+    );
+    check(
+        packed::integer()
+            .into_iter()
+            .step_by(5)
+            .chain(attention::integers())
+            .collect(),
+        way(true),
+    );
     check(packed::matrices(), way(true));
     // Without subgroups, several reductions share one pass through shared memory.
     let mut apart = way(false);
-    apart.iter_mut().for_each(|way| way.device.target.machine.folds = 1);
+    apart
+        .iter_mut()
+        .for_each(|way| way.device.target.machine.folds = 1);
     check(packed::matmul().into_iter().step_by(9).collect(), apart);
 }
 
@@ -715,22 +1116,49 @@ fn kernels_for_metal() {
 fn wgpu_binds_long_weights_in_pieces() {
     use gristmill_backend::wgpu::Limited;
     use gristmill_compiler::{Cheapest, compile};
-    let mut device = adapter(Limited { largest_binding: Some(2 << 10), ..Limited::default() });
+    let mut device = adapter(Limited {
+        largest_binding: Some(2 << 10),
+        ..Limited::default()
+    });
     device.target.int8 = false;
     let formats = ["f32", "f16", "q8_0", "q4_0", "q4_k"];
     let chosen = |case: &harness::Case| {
-        let is_of =
-            |format: &&str| case.name.contains(&format!("of {format},")) || case.name == format!("experts of {format}");
+        let is_of = |format: &&str| {
+            case.name.contains(&format!("of {format},"))
+                || case.name == format!("experts of {format}")
+        };
         formats.iter().any(is_of)
     };
-    let cases: Vec<_> = packed::matvec().into_iter().chain(packed::gather()).filter(chosen).collect();
+    let cases: Vec<_> = packed::matvec()
+        .into_iter()
+        .chain(packed::gather())
+        .filter(chosen)
+        .collect();
     let piece = device.target.machine.piece();
     let in_pieces = |case: &&harness::Case| {
-        let compiled = compile(&case.function, &device.target, device.dialect, &mut Cheapest);
-        compiled.programs.iter().any(|p| p.params.iter().any(|param| param.pieces(piece) > 1))
+        let compiled = compile(
+            &case.function,
+            &device.target,
+            device.dialect,
+            &mut Cheapest,
+        );
+        compiled
+            .programs
+            .iter()
+            .any(|p| p.params.iter().any(|param| param.pieces(piece) > 1))
     };
-    assert!(cases.len() == 2 * formats.len() && cases.iter().filter(in_pieces).count() > formats.len());
-    check(cases, vec![Way { name: "in pieces".into(), device, seed: None, same_as: None }]);
+    assert!(
+        cases.len() == 2 * formats.len() && cases.iter().filter(in_pieces).count() > formats.len()
+    );
+    check(
+        cases,
+        vec![Way {
+            name: "in pieces".into(),
+            device,
+            seed: None,
+            same_as: None,
+        }],
+    );
 }
 
 /// Every optimisation of the CPU can be switched off.
@@ -740,13 +1168,26 @@ fn results_are_correct_without_each_optimisation() {
     let device = on_cpu(best, 2);
     let mut ways = Vec::new();
     let mut off_all = device.clone();
-    for flag in FLAGS.iter().filter(|flag| flag.acts_on(device.target.machine.kind)) {
+    for flag in FLAGS
+        .iter()
+        .filter(|flag| flag.acts_on(device.target.machine.kind))
+    {
         let mut device = device.clone();
         (flag.off)(&mut device.target);
         (flag.off)(&mut off_all.target);
-        ways.push(Way { name: format!("without {}", flag.name), device, seed: None, same_as: None });
+        ways.push(Way {
+            name: format!("without {}", flag.name),
+            device,
+            seed: None,
+            same_as: None,
+        });
     }
-    ways.push(Way { name: "without anything".into(), device: off_all, seed: None, same_as: None });
+    ways.push(Way {
+        name: "without anything".into(),
+        device: off_all,
+        seed: None,
+        same_as: None,
+    });
     check(some_of_all(), ways);
 }
 
@@ -761,7 +1202,10 @@ fn some_of_all() -> Vec<harness::Case> {
 /// Every optimisation of a GPU can be switched off; CUDA C kernels run on the CPU.
 #[test]
 fn results_are_correct_without_each_optimisation_of_a_gpu() {
-    let on = Target { threads: 64, ..Target::named("h200") };
+    let on = Target {
+        threads: 64,
+        ..Target::named("h200")
+    };
     let mut off_all = on.clone();
     let mut targets = Vec::new();
     for flag in FLAGS.iter().filter(|flag| flag.acts_on(on.machine.kind)) {
@@ -777,12 +1221,24 @@ fn results_are_correct_without_each_optimisation_of_a_gpu() {
     };
     let way = |(name, target)| {
         let device = Opened::new(Arc::new(device.with_target(target)), Some(&Cuda));
-        Way { name, device, seed: None, same_as: None }
+        Way {
+            name,
+            device,
+            seed: None,
+            same_as: None,
+        }
     };
     let ways = targets.into_iter().map(way).collect();
     // Quantised matrices, attention, and a staged f16 KV cache.
-    let mut cases: Vec<harness::Case> = some_of_all().into_iter().filter(|c| !c.name.contains("q6_k")).collect();
-    cases.extend(attention::halves().into_iter().find(|c| c.name.contains("f16")));
+    let mut cases: Vec<harness::Case> = some_of_all()
+        .into_iter()
+        .filter(|c| !c.name.contains("q6_k"))
+        .collect();
+    cases.extend(
+        attention::halves()
+            .into_iter()
+            .find(|c| c.name.contains("f16")),
+    );
     check(cases, ways);
 }
 

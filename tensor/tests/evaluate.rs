@@ -30,7 +30,10 @@ fn param(g: &mut Graph, slot: u32, d: &[i64], s: Scalar) -> Id {
 }
 
 fn array(dims: &[usize], data: &[f64]) -> HostArray {
-    HostArray { dims: dims.to_vec(), data: data.to_vec() }
+    HostArray {
+        dims: dims.to_vec(),
+        data: data.to_vec(),
+    }
 }
 
 const SIX: &[f64] = &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
@@ -49,8 +52,20 @@ fn sources() {
     let got = evaluate_all(&g, &[n, p, i, j, c], &env);
     assert_eq!(got[0], array(&[], &[3.0]));
     assert_eq!(got[1], array(&[3], &[7.0, 8.0, 9.0]));
-    assert_eq!(got[2], array(&[3, 4], &[0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0]));
-    assert_eq!(got[3], array(&[3, 4], &[0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0]));
+    assert_eq!(
+        got[2],
+        array(
+            &[3, 4],
+            &[0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0]
+        )
+    );
+    assert_eq!(
+        got[3],
+        array(
+            &[3, 4],
+            &[0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0]
+        )
+    );
     assert_eq!(got[4], array(&[], &[0.1f32 as f64]));
 }
 
@@ -63,24 +78,39 @@ fn movement() {
     let r = g.reshape(x, &d);
     assert_eq!(evaluate(&g, r, &env), array(&[3, 2], SIX));
     let t = g.permute(x, &[1, 0]);
-    assert_eq!(evaluate(&g, t, &env), array(&[3, 2], &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]));
+    assert_eq!(
+        evaluate(&g, t, &env),
+        array(&[3, 2], &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0])
+    );
     let (two, three, one, zero) = (g.int(2), g.int(3), g.int(1), g.int(0));
     let col = g.slice(x, 1, 1, 1);
     assert_eq!(evaluate(&g, col, &env), array(&[2, 1], &[1.0, 4.0]));
     let e = g.expand(col, &[two, three]);
-    assert_eq!(evaluate(&g, e, &env), array(&[2, 3], &[1.0, 1.0, 1.0, 4.0, 4.0, 4.0]));
+    assert_eq!(
+        evaluate(&g, e, &env),
+        array(&[2, 3], &[1.0, 1.0, 1.0, 4.0, 4.0, 4.0])
+    );
     let b = g.var("b", 0, 2);
     let w = g.shrink(x, &[(zero, two), (b, two)]);
     assert_eq!(evaluate(&g, w, &env), array(&[2, 2], &[1.0, 2.0, 4.0, 5.0]));
     let c = g.cat(&[w, x], 1);
-    assert_eq!(evaluate(&g, c, &env), array(&[2, 5], &[1.0, 2.0, 0.0, 1.0, 2.0, 4.0, 5.0, 3.0, 4.0, 5.0]));
+    assert_eq!(
+        evaluate(&g, c, &env),
+        array(&[2, 5], &[1.0, 2.0, 0.0, 1.0, 2.0, 4.0, 5.0, 3.0, 4.0, 5.0])
+    );
     let c = g.cat(&[x, x], 0);
     assert_eq!(evaluate(&g, c, &env).dims, [4, 3]);
     let f = g.broadcast_front(col, &[three]);
-    assert_eq!(evaluate(&g, f, &env), array(&[3, 2, 1], &[1.0, 4.0, 1.0, 4.0, 1.0, 4.0]));
+    assert_eq!(
+        evaluate(&g, f, &env),
+        array(&[3, 2, 1], &[1.0, 4.0, 1.0, 4.0, 1.0, 4.0])
+    );
     let d3 = g.reshape(x, &[one, two, three]);
     let p = g.permute(d3, &[2, 0, 1]);
-    assert_eq!(evaluate(&g, p, &env), array(&[3, 1, 2], &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]));
+    assert_eq!(
+        evaluate(&g, p, &env),
+        array(&[3, 1, 2], &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0])
+    );
 }
 
 #[test]
@@ -132,7 +162,9 @@ fn elementwise_floats_are_not_rounded() {
 fn casts_round_and_integers_are_exact() {
     let mut g = Graph::new();
     let x = param(&mut g, 0, &[3], Scalar::F32);
-    let env = Env::new().values(0, &[1.0 + 1.0 / 4096.0, -2.7, 300.0]).values(1, &[-7.0, 7.0, 100.0]);
+    let env = Env::new()
+        .values(0, &[1.0 + 1.0 / 4096.0, -2.7, 300.0])
+        .values(1, &[-7.0, 7.0, 100.0]);
     let h = g.cast(x, Scalar::F16);
     assert_eq!(evaluate(&g, h, &env).data, [1.0, -2.69921875, 300.0]);
     let b = g.cast(x, Scalar::BF16);
@@ -162,7 +194,10 @@ fn casts_round_and_integers_are_exact() {
     }
     let big = g.int_of(Scalar::I32, i32::MAX as i64);
     let wrapped = g.add(n, big);
-    assert_eq!(evaluate(&g, wrapped, &env).data[1], (7i32.wrapping_add(i32::MAX)) as f64);
+    assert_eq!(
+        evaluate(&g, wrapped, &env).data[1],
+        (7i32.wrapping_add(i32::MAX)) as f64
+    );
     let m = g.modulo(n, three);
     let t = g.table(m, &[10, 20, 30]);
     assert_eq!(evaluate(&g, t, &env).data, [30.0, 20.0, 20.0]);
@@ -172,7 +207,9 @@ fn casts_round_and_integers_are_exact() {
 fn reductions() {
     let mut g = Graph::new();
     let x = param(&mut g, 0, &[2, 3], Scalar::F32);
-    let env = Env::new().values(0, &[1.0, 5.0, 2.0, -4.0, -6.0, -5.0]).var("n", 0);
+    let env = Env::new()
+        .values(0, &[1.0, 5.0, 2.0, -4.0, -6.0, -5.0])
+        .var("n", 0);
     let s = g.sum(x, &[1]);
     assert_eq!(evaluate(&g, s, &env), array(&[2], &[8.0, -15.0]));
     let s = g.sum(x, &[0]);
@@ -203,7 +240,10 @@ fn a_dim_may_be_computed_from_a_tensor() {
     let total = g.sum(n, &[0]);
     let total = g.min(total, six);
     let w = g.shrink(x, &[(zero, total)]);
-    assert_eq!(evaluate(&g, w, &Env::new().values(0, &[1.0, 2.0]).values(1, SIX)), array(&[3], &SIX[..3]));
+    assert_eq!(
+        evaluate(&g, w, &Env::new().values(0, &[1.0, 2.0]).values(1, SIX)),
+        array(&[3], &SIX[..3])
+    );
 }
 
 #[test]
@@ -212,12 +252,22 @@ fn gather_and_assign() {
     let x = param(&mut g, 0, &[3, 2], Scalar::F32);
     let i = param(&mut g, 1, &[2, 2], Scalar::I32);
     let v = param(&mut g, 2, &[1, 2], Scalar::F32);
-    let env = Env::new().values(0, SIX).values(1, &[2.0, 0.0, 1.0, 2.0]).values(2, &[9.0, 8.0]).var("p", 1);
+    let env = Env::new()
+        .values(0, SIX)
+        .values(1, &[2.0, 0.0, 1.0, 2.0])
+        .values(2, &[9.0, 8.0])
+        .var("p", 1);
     let r = g.gather(x, i);
-    assert_eq!(evaluate(&g, r, &env), array(&[2, 2, 2], &[4.0, 5.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]));
+    assert_eq!(
+        evaluate(&g, r, &env),
+        array(&[2, 2, 2], &[4.0, 5.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    );
     let p = g.var("p", 0, 2);
     let a = g.assign(x, v, p);
-    assert_eq!(evaluate(&g, a, &env), array(&[3, 2], &[0.0, 1.0, 9.0, 8.0, 4.0, 5.0]));
+    assert_eq!(
+        evaluate(&g, a, &env),
+        array(&[3, 2], &[0.0, 1.0, 9.0, 8.0, 4.0, 5.0])
+    );
     // The old version is unchanged.
     let both = evaluate_all(&g, &[a, x], &env);
     assert_eq!(both[1].data, SIX);
@@ -232,8 +282,17 @@ fn block(scale: f32, bytes: [u8; 2]) -> [u8; 4] {
 
 #[test]
 fn packed_rows() {
-    let bytes: Vec<u8> = [block(0.5, [0x9f, 0x08]), block(2.0, [0x70, 0x8a]), block(1.0, [0x12, 0x34])].concat();
-    let rows = [[3.5, 0.0, 0.5, -4.0], [-16.0, 4.0, -2.0, 0.0], [-6.0, -4.0, -7.0, -5.0]];
+    let bytes: Vec<u8> = [
+        block(0.5, [0x9f, 0x08]),
+        block(2.0, [0x70, 0x8a]),
+        block(1.0, [0x12, 0x34]),
+    ]
+    .concat();
+    let rows = [
+        [3.5, 0.0, 0.5, -4.0],
+        [-16.0, 4.0, -2.0, 0.0],
+        [-6.0, -4.0, -7.0, -5.0],
+    ];
     assert_eq!(decode(&NIBBLES, &bytes), rows.concat());
     let mut g = Graph::new();
     let w = g.packed(0, &[3, 4], &NIBBLES);
@@ -241,7 +300,10 @@ fn packed_rows() {
     let env = Env::new().packed(0, &bytes).values(1, &[2.0, 0.0]);
     let x = g.gather(w, i);
     let x = g.decode(x);
-    assert_eq!(evaluate(&g, x, &env), array(&[2, 4], &[rows[2], rows[0]].concat()));
+    assert_eq!(
+        evaluate(&g, x, &env),
+        array(&[2, 4], &[rows[2], rows[0]].concat())
+    );
     // The same rows, with decode before gather.
     let y = g.decode(w);
     let y = g.gather(y, i);
@@ -250,8 +312,12 @@ fn packed_rows() {
 
 #[test]
 fn decode_rounds_every_step_to_f32() {
-    static TENTHS: Encoding =
-        Encoding { name: "tenths", elements: 1, bytes: 6, value: |b| b.i8(5) * b.f32(0) + b.u8(4) * b.f32(0) };
+    static TENTHS: Encoding = Encoding {
+        name: "tenths",
+        elements: 1,
+        bytes: 6,
+        value: |b| b.i8(5) * b.f32(0) + b.u8(4) * b.f32(0),
+    };
     let d = 0.1f32;
     let mut bytes = d.to_le_bytes().to_vec();
     bytes.extend([3, (-7i8) as u8]);
@@ -261,29 +327,52 @@ fn decode_rounds_every_step_to_f32() {
 #[test]
 fn attention_is_softmax_by_its_definition() {
     let (tokens, heads, d, dv, positions) = (3usize, 4usize, 2usize, 3usize, 6usize);
-    let wave = |n: usize, a: f64| (0..n).map(|i| ((i * 37 + 11) as f64 * a).sin()).collect::<Vec<f64>>();
-    let (q, k, v) = (wave(tokens * heads * d, 0.7), wave(positions * 2 * d, 1.1), wave(positions * 2 * dv, 0.3));
+    let wave = |n: usize, a: f64| {
+        (0..n)
+            .map(|i| ((i * 37 + 11) as f64 * a).sin())
+            .collect::<Vec<f64>>()
+    };
+    let (q, k, v) = (
+        wave(tokens * heads * d, 0.7),
+        wave(positions * 2 * d, 1.1),
+        wave(positions * 2 * dv, 0.3),
+    );
     let mut g = Graph::new();
-    let qn = param(&mut g, 0, &[tokens as i64, heads as i64, d as i64], Scalar::F32);
+    let qn = param(
+        &mut g,
+        0,
+        &[tokens as i64, heads as i64, d as i64],
+        Scalar::F32,
+    );
     let kn = param(&mut g, 1, &[positions as i64, 2, d as i64], Scalar::F32);
     let vn = param(&mut g, 2, &[positions as i64, 2, dv as i64], Scalar::F32);
     let (first, length) = (g.var("first", 0, 5), g.var("length", 0, 6));
     let a = g.attention(qn, kn, vn, first, length, 0.5);
-    let env = Env::new().values(0, &q).values(1, &k).values(2, &v).var("first", 2).var("length", 5);
+    let env = Env::new()
+        .values(0, &q)
+        .values(1, &k)
+        .values(2, &v)
+        .var("first", 2)
+        .var("length", 5);
     let got = evaluate(&g, a, &env);
     assert_eq!(got.dims, [tokens, heads, dv]);
     for t in 0..tokens {
         for h in 0..heads {
             let kv = h / 2;
             let weight = |p: usize| {
-                let s: f64 = (0..d).map(|i| q[(t * heads + h) * d + i] * k[(p * 2 + kv) * d + i]).sum();
+                let s: f64 = (0..d)
+                    .map(|i| q[(t * heads + h) * d + i] * k[(p * 2 + kv) * d + i])
+                    .sum();
                 (0.5 * s).exp()
             };
             // Token 0 is at position 2; positions 0..=4 are in use.
             let seen: Vec<usize> = (0..positions).filter(|&p| p <= 2 + t && p < 5).collect();
             let total: f64 = seen.iter().map(|&p| weight(p)).sum();
             for i in 0..dv {
-                let want: f64 = seen.iter().map(|&p| weight(p) / total * v[(p * 2 + kv) * dv + i]).sum();
+                let want: f64 = seen
+                    .iter()
+                    .map(|&p| weight(p) / total * v[(p * 2 + kv) * dv + i])
+                    .sum();
                 let got = got.data[(t * heads + h) * dv + i];
                 assert!((got - want).abs() < 1e-12, "{got} {want}");
             }
@@ -301,10 +390,18 @@ fn a_window_ends_attention_and_a_sink_takes_a_part_of_it() {
     let a = g.attention_within([q, k, k], [first, length], 0.5, 2, Some(sinks));
     // Tokens at positions 2 and 3 attend to two positions each; queries are 0, so scores are 0.
     let (queries, keys, scores) = ([0.0; 4], [1.0, 2.0, 3.0, 5.0], [0.0, 2f64.ln()]);
-    let env = Env::new().values(0, &queries).values(1, &keys).values(2, &scores);
+    let env = Env::new()
+        .values(0, &queries)
+        .values(1, &keys)
+        .values(2, &scores);
     let got = evaluate(&g, a, &env).data;
     let want = [5.0 / 3.0, 5.0 / 4.0, 8.0 / 3.0, 8.0 / 4.0];
-    assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-12), "{got:?}");
+    assert!(
+        got.iter()
+            .zip(want)
+            .all(|(got, want)| (got - want).abs() < 1e-12),
+        "{got:?}"
+    );
 }
 
 #[test]
@@ -314,11 +411,17 @@ fn a_cap_bounds_scores_but_not_sinks() {
     let k = param(&mut g, 1, &[2, 1, 1], Scalar::F32);
     let sinks = param(&mut g, 2, &[1], Scalar::F32);
     let (first, length) = (g.int(1), g.int(2));
-    let scores = Scoring { scale: 0.5, cap: Some(2.0) };
+    let scores = Scoring {
+        scale: 0.5,
+        cap: Some(2.0),
+    };
     let a = g.attention_within([q, k, k], [first, length], scores, 0, Some(sinks));
     gristmill_uop::spec::check(&g, a, Level::Tensor).unwrap();
     // Scores are 1 and 400 before the cap; the sink's score is larger than the cap.
-    let env = Env::new().values(0, &[2.0]).values(1, &[1.0, 400.0]).values(2, &[3.0]);
+    let env = Env::new()
+        .values(0, &[2.0])
+        .values(1, &[1.0, 400.0])
+        .values(2, &[3.0]);
     let [one, two, sink] = [(2.0 * 0.5f64.tanh()).exp(), 2f64.exp(), 3f64.exp()];
     let want = (one + 400.0 * two) / (one + two + sink);
     let got = evaluate(&g, a, &env).data[0];
@@ -330,7 +433,10 @@ fn paged(positions: &[f64], table: &[f64]) -> Vec<f64> {
     let mut g = Graph::new();
     let q = param(&mut g, 0, &[2, 2, 1], Scalar::F32);
     let k = param(&mut g, 1, &[4, 2, 1, 1], Scalar::F32);
-    let (positions_of, table_of) = (param(&mut g, 2, &[2], Scalar::I32), param(&mut g, 3, &[2, 2], Scalar::I32));
+    let (positions_of, table_of) = (
+        param(&mut g, 2, &[2], Scalar::I32),
+        param(&mut g, 3, &[2, 2], Scalar::I32),
+    );
     let (length, sinks) = (g.int(4), Some(param(&mut g, 4, &[2], Scalar::F32)));
     let of = PagedSources {
         queries: q,
@@ -346,7 +452,12 @@ fn paged(positions: &[f64], table: &[f64]) -> Vec<f64> {
     gristmill_uop::spec::check(&g, a, Level::Tensor).unwrap();
     let keys = [1.0, 2.0, f64::NAN, f64::NAN, 3.0, 5.0, 7.0, 11.0];
     let (queries, scores) = ([0.0; 4], [0.0, 2f64.ln()]);
-    let env = Env::new().values(0, &queries).values(1, &keys).values(2, positions).values(3, table).values(4, &scores);
+    let env = Env::new()
+        .values(0, &queries)
+        .values(1, &keys)
+        .values(2, positions)
+        .values(3, table)
+        .values(4, &scores);
     evaluate(&g, a, &env).data
 }
 
@@ -357,7 +468,12 @@ fn rows_in_pages_see_their_own_sequence() {
     // are 0, so scores are 0; the sinks count as one and as two positions.
     let got = paged(&[1.0, 3.0], &[2.0, -1.0, 3.0, 0.0]);
     let want = [8.0 / 3.0, 8.0 / 4.0, 14.0 / 4.0, 14.0 / 5.0];
-    assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-12), "{got:?}");
+    assert!(
+        got.iter()
+            .zip(want)
+            .all(|(got, want)| (got - want).abs() < 1e-12),
+        "{got:?}"
+    );
 }
 
 #[test]
@@ -369,22 +485,41 @@ fn a_page_that_does_not_exist() {
 #[test]
 fn rows_are_written_by_their_numbers() {
     let mut g = Graph::new();
-    let (state, value) = (param(&mut g, 0, &[3, 2], Scalar::F32), param(&mut g, 1, &[2, 2], Scalar::F32));
+    let (state, value) = (
+        param(&mut g, 0, &[3, 2], Scalar::F32),
+        param(&mut g, 1, &[2, 2], Scalar::F32),
+    );
     let numbers = param(&mut g, 2, &[2], Scalar::I32);
     let next = g.assign(state, value, numbers);
     gristmill_uop::spec::check(&g, next, Level::Tensor).unwrap();
-    let env = Env::new().values(0, SIX).values(1, &[7.0, 8.0, 9.0, 10.0]).values(2, &[2.0, 0.0]);
-    assert_eq!(evaluate(&g, next, &env), array(&[3, 2], &[9.0, 10.0, 2.0, 3.0, 7.0, 8.0]));
+    let env = Env::new()
+        .values(0, SIX)
+        .values(1, &[7.0, 8.0, 9.0, 10.0])
+        .values(2, &[2.0, 0.0]);
+    assert_eq!(
+        evaluate(&g, next, &env),
+        array(&[3, 2], &[9.0, 10.0, 2.0, 3.0, 7.0, 8.0])
+    );
 }
 
 #[test]
 #[should_panic(expected = "row 1 is written twice")]
 fn a_row_that_is_written_twice() {
     let mut g = Graph::new();
-    let (state, value) = (param(&mut g, 0, &[3, 2], Scalar::F32), param(&mut g, 1, &[2, 2], Scalar::F32));
+    let (state, value) = (
+        param(&mut g, 0, &[3, 2], Scalar::F32),
+        param(&mut g, 1, &[2, 2], Scalar::F32),
+    );
     let numbers = param(&mut g, 2, &[2], Scalar::I32);
     let next = g.assign(state, value, numbers);
-    evaluate(&g, next, &Env::new().values(0, SIX).values(1, &SIX[..4]).values(2, &[1.0, 1.0]));
+    evaluate(
+        &g,
+        next,
+        &Env::new()
+            .values(0, SIX)
+            .values(1, &SIX[..4])
+            .values(2, &[1.0, 1.0]),
+    );
 }
 
 #[test]
@@ -394,9 +529,17 @@ fn deep_graphs_are_fine() {
     let mut y = x;
     for _ in 0..50_000 {
         y = g.neg(y);
-        y = g.build(Op::Max, Scalar::F32.one(), Sources::from_slice(&[y, x]), Arg::None);
+        y = g.build(
+            Op::Max,
+            Scalar::F32.one(),
+            Sources::from_slice(&[y, x]),
+            Arg::None,
+        );
     }
-    assert_eq!(evaluate(&g, y, &Env::new().values(0, &[1.0, -1.0])).data[0], 1.0);
+    assert_eq!(
+        evaluate(&g, y, &Env::new().values(0, &[1.0, -1.0])).data[0],
+        1.0
+    );
 }
 
 #[test]
@@ -412,10 +555,15 @@ fn a_row_that_does_not_exist() {
 #[test]
 fn products_of_matrices() {
     let c = Capture::new("products");
-    let (a, b) = (c.input("a", dims![2, 1, 3], Scalar::BF16), c.input("b", dims![3, 2], Scalar::F32));
+    let (a, b) = (
+        c.input("a", dims![2, 1, 3], Scalar::BF16),
+        c.input("b", dims![3, 2], Scalar::F32),
+    );
     c.output("y", a.matmul(b));
     let f = c.finish();
-    let env = Env::new().values(0, SIX).values(1, &[1.0, 10.0, 2.0, 20.0, 3.0, 30.0]);
+    let env = Env::new()
+        .values(0, SIX)
+        .values(1, &[1.0, 10.0, 2.0, 20.0, 3.0, 30.0]);
     let of = |f: &Function| evaluate_all(&f.graph, &[f.outputs[0].1], &env).remove(0);
     assert_eq!(of(&f), array(&[2, 1, 2], &[8.0, 80.0, 26.0, 260.0]));
 }
@@ -427,7 +575,11 @@ fn activations_are_rounded_like_stored_f16() {
     for (name, expected) in [("f32", x[0]), ("f16", 1.0 + 1.0 / 1024.0), ("bf16", x[0])] {
         let e = by_name(name).expect("an encoding");
         let c = Capture::new("rounded");
-        c.output("y", c.input("x", dims![1, 1], Scalar::F32).linear(c.weight("w", &[1, 1], e)));
+        c.output(
+            "y",
+            c.input("x", dims![1, 1], Scalar::F32)
+                .linear(c.weight("w", &[1, 1], e)),
+        );
         let f = c.finish();
         // 1.0 in each format.
         let one: &[u8] = match name {
@@ -436,7 +588,11 @@ fn activations_are_rounded_like_stored_f16() {
             _ => &[0x80, 0x3f],
         };
         let env = Env::new().values(0, x).packed(1, one);
-        assert_eq!(evaluate_all(&f.graph, &[f.outputs[0].1], &env)[0].data, [expected], "{name}");
+        assert_eq!(
+            evaluate_all(&f.graph, &[f.outputs[0].1], &env)[0].data,
+            [expected],
+            "{name}"
+        );
     }
 }
 
@@ -452,12 +608,32 @@ fn a_scan_decays_writes_and_reads() {
     let gates = param(&mut g, 4, &[2, 1], Scalar::F32);
     let rates = param(&mut g, 5, &[2, 1], Scalar::F32);
     let half = 0.5f64.ln();
-    let env = Env::new().values(0, &[4.0, 8.0]).values(1, &[1.0, 0.0, 1.0, 1.0]).values(2, &[1.0, 0.0, 0.0, 1.0]);
+    let env = Env::new()
+        .values(0, &[4.0, 8.0])
+        .values(1, &[1.0, 0.0, 1.0, 1.0])
+        .values(2, &[1.0, 0.0, 0.0, 1.0]);
     let gates_of = [half, half];
-    let env = env.values(3, &[10.0, 6.0]).values(4, &gates_of).values(5, &[0.5, 1.0]);
-    let of = ScanSources { state, queries, keys, values, gates, rates: None };
+    let env = env
+        .values(3, &[10.0, 6.0])
+        .values(4, &gates_of)
+        .values(5, &[0.5, 1.0]);
+    let of = ScanSources {
+        state,
+        queries,
+        keys,
+        values,
+        gates,
+        rates: None,
+    };
     let near = |found: HostArray, expected: &[f64]| {
-        assert!(found.data.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{found:?}");
+        assert!(
+            found
+                .data
+                .iter()
+                .zip(expected)
+                .all(|(a, b)| (a - b).abs() < 1e-12),
+            "{found:?}"
+        );
         assert_eq!(found.data.len(), expected.len());
     };
     // [2 + 10, 4], then [6, 2 + 6].
@@ -465,7 +641,10 @@ fn a_scan_decays_writes_and_reads() {
     near(evaluate(&g, read, &env), &[12.0, 14.0]);
     near(evaluate(&g, left, &env), &[6.0, 8.0]);
     // [2 + (10 - 2) / 2, 4], then [3, 6].
-    let (read, left) = g.scan(&ScanSources { rates: Some(rates), ..of });
+    let (read, left) = g.scan(&ScanSources {
+        rates: Some(rates),
+        ..of
+    });
     near(evaluate(&g, read, &env), &[6.0, 9.0]);
     near(evaluate(&g, left, &env), &[3.0, 6.0]);
 }

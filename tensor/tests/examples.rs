@@ -25,8 +25,14 @@ use std::sync::Arc;
 fn cpu() -> Opened {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let store = Store::open(path, 1 << 30).expect("a store");
-    let (isa, cc) = (Isa::parse("auto").expect("an instruction set"), Cc::find().expect("a C compiler"));
-    Opened::new(Arc::new(CpuDevice::with(2, isa, cc, store).expect("a cpu")), Some(&dialect::C))
+    let (isa, cc) = (
+        Isa::parse("auto").expect("an instruction set"),
+        Cc::find().expect("a C compiler"),
+    );
+    Opened::new(
+        Arc::new(CpuDevice::with(2, isa, cc, store).expect("a cpu")),
+        Some(&dialect::C),
+    )
 }
 
 /// All in one test, because the current device is global to the process.
@@ -37,23 +43,47 @@ fn examples_run_and_values_outlive_their_device() {
         eager::set_device(device());
         // The second run reads compiled functions from the store, if there is one.
         for _ in 0..2 {
-            let sizes = custom_kernel::Sizes { layers: 2, width: 64, heads: 2, head: 32, inner: 128, positions: 5 };
+            let sizes = custom_kernel::Sizes {
+                layers: 2,
+                width: 64,
+                heads: 2,
+                head: 32,
+                inner: 128,
+                positions: 5,
+            };
             custom_kernel::run(&device(), sizes).expect("a kernel of one's own");
             fused_kernel::run(&device(), [3, 64], 2).expect("what is fused into one");
         }
-        let small = matmul::run(8, 24, 5).and_then(|()| softmax::run(3, 17)).and_then(|()| custom_format::run(8, 64));
-        small.and_then(|()| convolution::run([2, 5, 6], 3, 3)).expect("the small ones");
+        let small = matmul::run(8, 24, 5)
+            .and_then(|()| softmax::run(3, 17))
+            .and_then(|()| custom_format::run(8, 64));
+        small
+            .and_then(|()| convolution::run([2, 5, 6], 3, 3))
+            .expect("the small ones");
     }
-    for main in
-        [matmul::main, softmax::main, custom_format::main, convolution::main, custom_kernel::main, fused_kernel::main]
-    {
+    for main in [
+        matmul::main,
+        softmax::main,
+        custom_format::main,
+        convolution::main,
+        custom_kernel::main,
+        fused_kernel::main,
+    ] {
         main().expect("an example");
     }
     what_is_realized_is_not_computed_again();
     // Values computed on one device are inputs on the next.
-    let computed = (Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]) * 2.0).realize().expect("on the processor");
+    let computed = (Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]) * 2.0)
+        .realize()
+        .expect("on the processor");
     eager::set_device(interp());
-    assert_eq!(computed.sum(&[0]).to_vec::<f32>().expect("on the interpreter"), [8.0, 12.0]);
+    assert_eq!(
+        computed
+            .sum(&[0])
+            .to_vec::<f32>()
+            .expect("on the interpreter"),
+        [8.0, 12.0]
+    );
     assert_eq!(eager::device().expect("a device").name(), "interp");
     types_and_shapes();
     assert!(eager::use_device("tpu").is_err());
@@ -71,22 +101,47 @@ fn what_is_realized_is_not_computed_again() {
     for _ in 0..200 {
         sum = sum + 1.0;
     }
-    assert_eq!(sum.to_vec::<f32>().expect("computed"), [201.0, 202.0, 203.0]);
+    assert_eq!(
+        sum.to_vec::<f32>().expect("computed"),
+        [201.0, 202.0, 203.0]
+    );
 }
 
 fn types_and_shapes() {
     let rows = Tensor::from([[1i32, -2, 3], [4, 5, -6]]);
-    assert_eq!((rows.dims(), format!("{rows:?}")), (&[2, 3][..], "i32 [2, 3]".into()));
-    assert_eq!(rows.permute(&[1, 0]).to_vec::<i32>().expect("moved"), [1, 4, -2, 5, 3, -6]);
     assert_eq!(
-        rows.gather(&Tensor::from(vec![1u8, 0])).slice(1, 1..3).to_vec::<i32>().expect("gathered"),
+        (rows.dims(), format!("{rows:?}")),
+        (&[2, 3][..], "i32 [2, 3]".into())
+    );
+    assert_eq!(
+        rows.permute(&[1, 0]).to_vec::<i32>().expect("moved"),
+        [1, 4, -2, 5, 3, -6]
+    );
+    assert_eq!(
+        rows.gather(&Tensor::from(vec![1u8, 0]))
+            .slice(1, 1..3)
+            .to_vec::<i32>()
+            .expect("gathered"),
         [5, -6, -2, 3]
     );
     let positive = rows.gt(&Tensor::from(0i32));
-    assert_eq!(positive.to_vec::<bool>().expect("compared"), [true, false, true, true, true, false]);
-    assert_eq!(positive.select(&rows, &Tensor::from(0i32)).sum(&[0, 1]).to_vec::<i32>().expect("summed"), [13]);
+    assert_eq!(
+        positive.to_vec::<bool>().expect("compared"),
+        [true, false, true, true, true, false]
+    );
+    assert_eq!(
+        positive
+            .select(&rows, &Tensor::from(0i32))
+            .sum(&[0, 1])
+            .to_vec::<i32>()
+            .expect("summed"),
+        [13]
+    );
     let joined = Tensor::cat(&[&rows, &rows], 1).max(&[1]);
-    assert_eq!(joined.cast(Scalar::F32).to_vec::<f32>().expect("cast"), [3.0, 5.0]);
+    assert_eq!(
+        joined.cast(Scalar::F32).to_vec::<f32>().expect("cast"),
+        [3.0, 5.0]
+    );
 }
 
 #[test]

@@ -23,11 +23,17 @@ fn value(of: impl Fn([Tensor<'_>; 3]) -> u32, x: &[f64], v: &[f64]) -> HostArray
     let slot = of(inputs);
     let f = c.finish();
     let root = f.outputs.iter().find(|o| o.0 == slot).expect("an output").1;
-    evaluate(&f.graph, root, &Env::new().values(0, x).values(1, &CHOSEN).values(2, v))
+    evaluate(
+        &f.graph,
+        root,
+        &Env::new().values(0, x).values(1, &CHOSEN).values(2, v),
+    )
 }
 
 fn numbers(n: usize) -> Vec<f64> {
-    (0..n).map(|i| ((i * 37 + 11) % 17) as f64 / 17.0 - 0.5).collect()
+    (0..n)
+        .map(|i| ((i * 37 + 11) % 17) as f64 / 17.0 - 0.5)
+        .collect()
 }
 
 /// Central differences of a loss with respect to each element of its argument.
@@ -38,7 +44,9 @@ fn differences(at: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
         x[i] += by;
         loss(&x)
     };
-    (0..at.len()).map(|i| (shifted(i, STEP) - shifted(i, -STEP)) / (2.0 * STEP)).collect()
+    (0..at.len())
+        .map(|i| (shifted(i, STEP) - shifted(i, -STEP)) / (2.0 * STEP))
+        .collect()
 }
 
 fn assert_near(got: &[f64], want: &[f64]) {
@@ -53,15 +61,27 @@ fn assert_near(got: &[f64], want: &[f64]) {
 fn of_chosen_rows_rows_are_added() {
     let (x, v) = (numbers(ROWS * WIDTH), numbers(CHOSEN.len() * WIDTH));
     let loss = |x: &[f64]| {
-        value(|[x, index, v]| x.capture().output("loss", (x.gather(index).exp() * v).sum(&[0, 1])), x, &v).data[0]
+        value(
+            |[x, index, v]| {
+                x.capture()
+                    .output("loss", (x.gather(index).exp() * v).sum(&[0, 1]))
+            },
+            x,
+            &v,
+        )
+        .data[0]
     };
     let gradient = |[x, index, v]: [Tensor<'_>; 3]| {
         let dy = x.gather(index).exp() * v;
-        x.capture().output("dx", nn::embedding_gradient(dy, index, ROWS))
+        x.capture()
+            .output("dx", nn::embedding_gradient(dy, index, ROWS))
     };
     let got = value(gradient, &x, &v);
     assert_eq!(got.dims, [ROWS, WIDTH]);
-    assert!(got.data[2 * WIDTH..3 * WIDTH].iter().all(|&d| d == 0.0), "a row that nobody chose");
+    assert!(
+        got.data[2 * WIDTH..3 * WIDTH].iter().all(|&d| d == 0.0),
+        "a row that nobody chose"
+    );
     assert_near(&got.data, &differences(&x, loss));
 }
 
@@ -70,9 +90,19 @@ fn of_chosen_rows_rows_are_added() {
 fn of_added_rows_rows_are_chosen() {
     let (x, v) = (numbers(ROWS * WIDTH), numbers(CHOSEN.len() * WIDTH));
     let loss = |v: &[f64]| {
-        value(|[x, index, v]| x.capture().output("loss", x.scatter_add(v, index).exp().sum(&[0, 1])), &x, v).data[0]
+        value(
+            |[x, index, v]| {
+                x.capture()
+                    .output("loss", x.scatter_add(v, index).exp().sum(&[0, 1]))
+            },
+            &x,
+            v,
+        )
+        .data[0]
     };
-    let gradient =
-        |[x, index, v]: [Tensor<'_>; 3]| x.capture().output("dv", x.scatter_add(v, index).exp().gather(index));
+    let gradient = |[x, index, v]: [Tensor<'_>; 3]| {
+        x.capture()
+            .output("dv", x.scatter_add(v, index).exp().gather(index))
+    };
     assert_near(&value(gradient, &x, &v).data, &differences(&v, loss));
 }

@@ -25,12 +25,20 @@ fn normed_matvec(encoding: EncodingRef) -> Function {
 
 fn source(function: &Function, target: &Target) -> String {
     let compiled = compile(function, target, Some(&C), &mut Cheapest);
-    compiled.programs.iter().map(|p| p.source.clone()).collect::<Vec<_>>().join("\n")
+    compiled
+        .programs
+        .iter()
+        .map(|p| p.source.clone())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[test]
 fn q4_0_for_avx512() {
-    insta::assert_snapshot!(source(&normed_matvec(&Q4_0), &Target::cpu("avx512vnni", 16, 2)));
+    insta::assert_snapshot!(source(
+        &normed_matvec(&Q4_0),
+        &Target::cpu("avx512vnni", 16, 2)
+    ));
 }
 
 #[test]
@@ -40,7 +48,16 @@ fn q8_0_for_avx2() {
 
 #[test]
 fn kernel_level_for_a_gpu() {
-    let compiled = compile(&normed_matvec(&Q4_0), &Target::named("h200"), None, &mut Cheapest);
-    let all: Vec<String> = compiled.programs.iter().map(|p| text::print(&p.graph, &[p.root])).collect();
+    let compiled = compile(
+        &normed_matvec(&Q4_0),
+        &Target::named("h200"),
+        None,
+        &mut Cheapest,
+    );
+    let all: Vec<String> = compiled
+        .programs
+        .iter()
+        .map(|p| text::print(&p.graph, &[p.root]))
+        .collect();
     insta::assert_snapshot!(all.join("\n"));
 }

@@ -6,23 +6,38 @@ use gristmill_uop::EncodingRef;
 
 /// Describes a format's fields: scales with their group size, codes with their bits and offsets.
 fn shape(e: EncodingRef) -> String {
-    let Some(p) = Packing::for_encoding(e) else { return "as in the file".into() };
+    let Some(p) = Packing::for_encoding(e) else {
+        return "as in the file".into();
+    };
     let mut out: Vec<String> = p
         .leaves
         .iter()
         .map(|l| match &l.kind {
             Kind::Scale { every, stored, .. } => format!("{} every {every}", stored.name()),
-            Kind::Code { pieces } => format!("code {:?}", pieces.iter().map(|p| p.bits).collect::<Vec<_>>()),
+            Kind::Code { pieces } => format!(
+                "code {:?}",
+                pieces.iter().map(|p| p.bits).collect::<Vec<_>>()
+            ),
         })
         .collect();
     out.sort();
-    let zero = p.zero().map_or(String::new(), |zero| format!(", zero {zero}"));
-    format!("{}{zero}; {} bytes, groups of {}", out.join(", "), p.bytes, p.group)
+    let zero = p
+        .zero()
+        .map_or(String::new(), |zero| format!(", zero {zero}"));
+    format!(
+        "{}{zero}; {} bytes, groups of {}",
+        out.join(", "),
+        p.bytes,
+        p.group
+    )
 }
 
 #[test]
 fn every_format_is_taken_apart() {
-    let all: Vec<String> = TABLE.iter().map(|e| format!("{}: {}", e.name, shape(e))).collect();
+    let all: Vec<String> = TABLE
+        .iter()
+        .map(|e| format!("{}: {}", e.name, shape(e)))
+        .collect();
     insta::assert_snapshot!(all.join("\n"), @r"
     f32: as in the file
     f16: as in the file

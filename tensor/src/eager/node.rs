@@ -71,13 +71,22 @@ impl LazyNode {
 /// Size in bytes of a tensor; construction has checked that it does not overflow.
 fn bytes(storage: Storage, dims: &[usize]) -> usize {
     let sizes: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
-    storage.bytes(&sizes).unwrap_or_else(|| panic!("{dims:?} of {storage:?} is no number of bytes"))
+    storage
+        .bytes(&sizes)
+        .unwrap_or_else(|| panic!("{dims:?} of {storage:?} is no number of bytes"))
 }
 
 impl Tensor {
     fn new(dims: Vec<usize>, storage: Storage, state: State) -> Tensor {
-        assert!(!dims.contains(&0), "a tensor of dims {dims:?} has no elements");
-        Tensor(Rc::new(LazyNode { dims, storage, state: RefCell::new(state) }))
+        assert!(
+            !dims.contains(&0),
+            "a tensor of dims {dims:?} has no elements"
+        );
+        Tensor(Rc::new(LazyNode {
+            dims,
+            storage,
+            state: RefCell::new(state),
+        }))
     }
     /// Packed rows as in a file: `data` holds the blocks of the last axis, row after row.
     ///
@@ -88,7 +97,12 @@ impl Tensor {
     pub fn packed(encoding: EncodingRef, dims: &[usize], data: Vec<u8>) -> Tensor {
         let storage = Storage::Packed(encoding);
         let wanted = bytes(storage, dims);
-        assert_eq!(data.len(), wanted, "bytes of {dims:?} in blocks of {}", encoding.name);
+        assert_eq!(
+            data.len(),
+            wanted,
+            "bytes of {dims:?} in blocks of {}",
+            encoding.name
+        );
         Tensor::new(dims.to_vec(), storage, State::Host(data.into(), vec![]))
     }
     /// Defers any expression over captured tensors, including ops that have no method here.
@@ -107,7 +121,11 @@ impl Tensor {
         body: impl for<'g> Fn(&'g Capture, [Captured<'g>; N]) -> Captured<'g> + 'static,
     ) -> Tensor {
         Tensor::deferred(sources.into_iter().cloned().collect(), move |capture, x| {
-            body(capture, x.try_into().unwrap_or_else(|_| unreachable!("as many as there are sources")))
+            body(
+                capture,
+                x.try_into()
+                    .unwrap_or_else(|_| unreachable!("as many as there are sources")),
+            )
         })
     }
     /// Like [`Tensor::from_fn`], for any number of sources.
@@ -119,10 +137,16 @@ impl Tensor {
         let captured: Vec<Captured> = sources.iter().map(|s| s.0.slot(&capture, "x")).collect();
         let value = body(&capture, &captured);
         let g = capture.graph.borrow();
-        let length = |&d| g.int_value(d).unwrap_or_else(|| panic!("{value:?} has dims that are no numbers"));
+        let length = |&d| {
+            g.int_value(d)
+                .unwrap_or_else(|| panic!("{value:?} has dims that are no numbers"))
+        };
         let dims = value.dims().iter().map(|d| length(d) as usize).collect();
         let storage = Storage::Plain(g.scalar(value.id()));
-        let deferred = Deferred { sources, body: Box::new(body) };
+        let deferred = Deferred {
+            sources,
+            body: Box::new(body),
+        };
         Tensor::new(dims, storage, State::Deferred(Rc::new(deferred)))
     }
     /// Length of each axis; empty for a scalar.

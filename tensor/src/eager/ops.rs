@@ -57,7 +57,9 @@ impl Tensor {
     }
     /// Adds rows of `value [i.., rest..]` at `index [i..]` to rows of this tensor `[rows, rest..]`.
     pub fn scatter_add(&self, value: &Tensor, index: &Tensor) -> Tensor {
-        Tensor::from_fn([self, value, index], |_, [x, value, index]| x.scatter_add(value, index))
+        Tensor::from_fn([self, value, index], |_, [x, value, index]| {
+            x.scatter_add(value, index)
+        })
     }
     /// Views the same elements, in row-major order, with other dims.
     pub fn reshape(&self, dims: &[usize]) -> Tensor {
@@ -83,9 +85,17 @@ impl Tensor {
     /// # Panics
     /// If the range is empty or exceeds the axis.
     pub fn slice(&self, axis: usize, range: Range<usize>) -> Tensor {
-        let length = *self.dims().get(axis).unwrap_or_else(|| panic!("axis {axis} of {self:?}"));
-        assert!(range.start < range.end && range.end <= length, "{range:?} of axis {axis} of {self:?}");
-        Tensor::from_fn([self], move |_, [x]| x.slice(axis, range.start, range.len()))
+        let length = *self
+            .dims()
+            .get(axis)
+            .unwrap_or_else(|| panic!("axis {axis} of {self:?}"));
+        assert!(
+            range.start < range.end && range.end <= length,
+            "{range:?} of axis {axis} of {self:?}"
+        );
+        Tensor::from_fn([self], move |_, [x]| {
+            x.slice(axis, range.start, range.len())
+        })
     }
     /// Concatenates tensors along one axis.
     ///
@@ -93,7 +103,9 @@ impl Tensor {
     /// If there are none, or their other dims differ.
     pub fn cat(parts: &[&Tensor], axis: usize) -> Tensor {
         assert!(!parts.is_empty(), "nothing to join");
-        Tensor::deferred(parts.iter().map(|&p| p.clone()).collect(), move |_, x| Captured::cat(x, axis))
+        Tensor::deferred(parts.iter().map(|&p| p.clone()).collect(), move |_, x| {
+            Captured::cat(x, axis)
+        })
     }
     /// Sums over axes, which are removed.
     pub fn sum(&self, axes: &[usize]) -> Tensor {

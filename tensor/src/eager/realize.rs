@@ -60,9 +60,15 @@ fn with_jit<T>(of: impl FnOnce(&mut Jit) -> Result<T, Error>) -> Result<T, Error
 /// Errors of the device, such as lack of memory or of a compiler.
 pub fn realize(tensors: &[&Tensor]) -> Result<(), Error> {
     let mut seen = FxHashSet::default();
-    let is_new = |t: &&&Tensor| matches!(*t.0.state.borrow(), State::Deferred(_)) && seen.insert(Rc::as_ptr(&t.0));
+    let is_new = |t: &&&Tensor| {
+        matches!(*t.0.state.borrow(), State::Deferred(_)) && seen.insert(Rc::as_ptr(&t.0))
+    };
     let roots: Vec<&Tensor> = tensors.iter().filter(is_new).copied().collect();
-    if roots.is_empty() { Ok(()) } else { with_jit(|jit| computed(&roots, jit)) }
+    if roots.is_empty() {
+        Ok(())
+    } else {
+        with_jit(|jit| computed(&roots, jit))
+    }
 }
 
 impl Tensor {
@@ -83,9 +89,16 @@ impl Tensor {
     /// If the elements have another type; convert them with [`Tensor::cast`].
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, Error> {
         let wanted = Storage::Plain(T::SCALAR);
-        assert!(self.0.storage == wanted, "elements of {self:?} are no {}", T::SCALAR.name());
+        assert!(
+            self.0.storage == wanted,
+            "elements of {self:?} are no {}",
+            T::SCALAR.name()
+        );
         realize(&[self])?;
-        Ok(host(self)?.chunks_exact(T::SCALAR.bytes()).map(T::get).collect())
+        Ok(host(self)?
+            .chunks_exact(T::SCALAR.bytes())
+            .map(T::get)
+            .collect())
     }
 }
 
@@ -133,13 +146,18 @@ impl<'g> Captures<'g> {
                 }
                 Some(deferred) => {
                     let missing = |s: &&Tensor| !self.known.contains_key(&key(s));
-                    let missing: Vec<Tensor> = deferred.sources.iter().filter(missing).cloned().collect();
+                    let missing: Vec<Tensor> =
+                        deferred.sources.iter().filter(missing).cloned().collect();
                     if !missing.is_empty() {
                         stack.push(at);
                         stack.extend(missing);
                         continue;
                     }
-                    let sources: Vec<Captured> = deferred.sources.iter().map(|s| self.known[&key(s)]).collect();
+                    let sources: Vec<Captured> = deferred
+                        .sources
+                        .iter()
+                        .map(|s| self.known[&key(s)])
+                        .collect();
                     (deferred.body)(self.capture, &sources)
                 }
             };
@@ -153,14 +171,20 @@ impl<'g> Captures<'g> {
 fn computed(roots: &[&Tensor], jit: &mut Jit) -> Result<(), Error> {
     let capture = Capture::new("eager");
     let leaves = {
-        let mut captures = Captures { capture: &capture, leaves: Vec::new(), known: FxHashMap::default() };
+        let mut captures = Captures {
+            capture: &capture,
+            leaves: Vec::new(),
+            known: FxHashMap::default(),
+        };
         let values: Vec<Captured> = roots.iter().map(|root| captures.tensor(root)).collect();
         for value in values {
             capture.output("y", value);
         }
         captures.leaves
     };
-    let ready = jit.prepare(&[Arc::new(capture.finish())], &|_, _| ())?.swap_remove(0);
+    let ready = jit
+        .prepare(&[Arc::new(capture.finish())], &|_, _| ())?
+        .swap_remove(0);
     let mut args = Vec::new();
     for (slot, leaf) in leaves.iter().enumerate() {
         args.push(on_device(leaf, layout(&ready, slot), jit)?);
@@ -169,9 +193,17 @@ fn computed(roots: &[&Tensor], jit: &mut Jit) -> Result<(), Error> {
     for root in roots {
         args.push(device.alloc(root.0.bytes(), Memory::Scratch)?);
     }
-    jit.run(&[Call { function: ready, args: args.clone() }], &[])?;
+    jit.run(
+        &[Call {
+            function: ready,
+            args: args.clone(),
+        }],
+        &[],
+    )?;
     for (root, buffer) in roots.iter().zip(&args[leaves.len()..]) {
-        root.0.state.replace(State::Computed(device.clone(), buffer.clone()));
+        root.0
+            .state
+            .replace(State::Computed(device.clone(), buffer.clone()));
     }
     Ok(())
 }
@@ -179,7 +211,10 @@ fn computed(roots: &[&Tensor], jit: &mut Jit) -> Result<(), Error> {
 /// The layout that a compiled function expects of a slot.
 fn layout(ready: &Ready, slot: usize) -> Layout {
     let layouts = &ready.compiled.layouts;
-    layouts.iter().find(|l| l.0 as usize == slot).map_or(Layout::File, |l| l.1)
+    layouts
+        .iter()
+        .find(|l| l.0 as usize == slot)
+        .map_or(Layout::File, |l| l.1)
 }
 
 /// The device buffer of a realized tensor in the given layout; copies and repacks if needed.
@@ -188,7 +223,10 @@ fn on_device(tensor: &Tensor, layout: Layout, jit: &mut Jit) -> Result<Buffer, E
     match &*tensor.0.state.borrow() {
         State::Computed(owner, buffer) if owner.id() == device.id() => return Ok(buffer.clone()),
         State::Host(_, copies) => {
-            if let Some(found) = copies.iter().find(|c| c.device == device.id() && c.layout == layout) {
+            if let Some(found) = copies
+                .iter()
+                .find(|c| c.device == device.id() && c.layout == layout)
+            {
                 return Ok(found.buffer.clone());
             }
         }
@@ -201,16 +239,23 @@ fn on_device(tensor: &Tensor, layout: Layout, jit: &mut Jit) -> Result<Buffer, E
         Storage::Packed(encoding) if layout != Layout::File => {
             let columns = tensor.dims()[tensor.dims().len() - 1];
             let dims: Vec<i64> = tensor.dims().iter().map(|&d| d as i64).collect();
-            let size = layout.bytes(encoding, &dims).unwrap_or_else(|| unreachable!("{tensor:?} has been compiled so"));
+            let size = layout
+                .bytes(encoding, &dims)
+                .unwrap_or_else(|| unreachable!("{tensor:?} has been compiled so"));
             let packed = device.alloc(size, Memory::Weights)?;
             jit.prepare_packers(&[(encoding, layout, columns)])?;
             let rows = tensor.dims()[..tensor.dims().len() - 1].iter().product();
-            jit.packer((encoding, layout, columns))?.pack(&file, &packed, rows)?;
+            jit.packer((encoding, layout, columns))?
+                .pack(&file, &packed, rows)?;
             packed
         }
         _ => file,
     };
-    let copied = Copied { device: device.id(), layout, buffer: buffer.clone() };
+    let copied = Copied {
+        device: device.id(),
+        layout,
+        buffer: buffer.clone(),
+    };
     match &mut *tensor.0.state.borrow_mut() {
         State::Host(_, copies) => copies.push(copied),
         computed => *computed = State::Host(bytes, vec![copied]),

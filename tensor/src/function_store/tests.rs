@@ -29,14 +29,22 @@ fn place(name: &str) -> std::path::PathBuf {
 }
 
 fn nowhere() -> Store {
-    Store::without(gristmill_runtime::Error::invalid("a store", "is of no use here"))
+    Store::without(gristmill_runtime::Error::invalid(
+        "a store",
+        "is of no use here",
+    ))
 }
 
 #[test]
 fn whatever_decides_changes_the_key() {
     let store = nowhere();
     let key = |build: &str, device: &str, target: &Target, f: &Function| {
-        FunctionStore { store: &store, device, target }.key(build, f, f.key())
+        FunctionStore {
+            store: &store,
+            device,
+            target,
+        }
+        .key(build, f, f.key())
     };
     let (f, cpu) = (function("f", "w", 64), Target::cpu("avx2", 8, 2));
     let base = key("1", "cpu", &cpu, &f);
@@ -51,7 +59,11 @@ fn whatever_decides_changes_the_key() {
     ];
     // Each fact alone is changed, on a machine where a change matters.
     let fragments = &[gristmill_uop::fragment::AMX_BF16];
-    let all_on = Target::new(Machine { pairs: true, fragments, ..Machine::cpu("test", 16, 2) });
+    let all_on = Target::new(Machine {
+        pairs: true,
+        fragments,
+        ..Machine::cpu("test", 16, 2)
+    });
     for on in [&all_on, &Target::named("h200")] {
         keys.push(key("1", "cpu", on, &f));
         for flag in FLAGS.iter().filter(|flag| flag.acts_on(on.machine.kind)) {
@@ -66,17 +78,44 @@ fn whatever_decides_changes_the_key() {
         keys.push(key("1", "cpu", &tuned, &f));
     }
     let mut planned = cpu.clone();
-    planned.plans.insert(format!("workgroup {} sum", f.full_name()), "workgroup: whole".into());
+    planned.plans.insert(
+        format!("workgroup {} sum", f.full_name()),
+        "workgroup: whole".into(),
+    );
     keys.push(key("1", "cpu", &planned, &f));
     // Plans of other functions do not affect the key, except those for weight layouts.
     let mut others = planned.clone();
-    others.plans.insert(format!("workgroup {} sum", function("f", "w", 128).full_name()), "workgroup: whole".into());
+    others.plans.insert(
+        format!("workgroup {} sum", function("f", "w", 128).full_name()),
+        "workgroup: whole".into(),
+    );
     assert_eq!(key("1", "cpu", &others, &f), key("1", "cpu", &planned, &f));
-    others.plans.insert("layout q4_0 [64, 256]".into(), "layout: planes".into());
+    others
+        .plans
+        .insert("layout q4_0 [64, 256]".into(), "layout: planes".into());
     keys.push(key("1", "cpu", &others, &f));
-    let (threads, registers) = (Target { threads: 2, ..cpu.clone() }, Target { registers: 9, ..cpu.clone() });
+    let (threads, registers) = (
+        Target {
+            threads: 2,
+            ..cpu.clone()
+        },
+        Target {
+            registers: 9,
+            ..cpu.clone()
+        },
+    );
     keys.extend([threads, registers].map(|target| key("1", "cpu", &target, &f)));
-    keys.extend(machines(&cpu.machine).into_iter().map(|m| key("1", "cpu", &Target { machine: m, ..cpu.clone() }, &f)));
+    keys.extend(machines(&cpu.machine).into_iter().map(|m| {
+        key(
+            "1",
+            "cpu",
+            &Target {
+                machine: m,
+                ..cpu.clone()
+            },
+            &f,
+        )
+    }));
     let count = keys.len();
     keys.sort();
     keys.dedup();
@@ -128,51 +167,171 @@ fn machines(m: &Machine) -> Vec<Machine> {
     } = *m;
     let of = || m.clone();
     vec![
-        Machine { name: "another".into(), ..of() },
-        Machine { kind: gristmill_uop::machine::MachineKind::Gpu, ..of() },
-        Machine { sm: Some(1), ..of() },
-        Machine { units: units + 1, ..of() },
-        Machine { lanes: lanes + 1, ..of() },
-        Machine { subgroup: subgroup + 1, ..of() },
-        Machine { widest: widest + 1, ..of() },
-        Machine { schedulers: schedulers + 1, ..of() },
-        Machine { threads_per_unit: threads_per_unit + 1, ..of() },
-        Machine { registers: registers + 1, ..of() },
-        Machine { shared_per_unit: shared_per_unit + 1, ..of() },
-        Machine { shared_per_workgroup: shared_per_workgroup + 1, ..of() },
-        Machine { cache: cache + 1, ..of() },
-        Machine { least_bytes: least_bytes + 1, ..of() },
-        Machine { part_writes: !part_writes, ..of() },
-        Machine { words_alone: !words_alone, ..of() },
-        Machine { copies_loops: !copies_loops, ..of() },
-        Machine { stage_words: stage_words + 1, ..of() },
-        Machine { alignment: alignment + 1, ..of() },
-        Machine { largest_binding: largest_binding - 1, ..of() },
-        Machine { most_bindings: most_bindings - 1, ..of() },
-        Machine { folds: folds - 1, ..of() },
-        Machine { early: !early, ..of() },
-        Machine { table_lookup: !table_lookup, ..of() },
-        Machine { pairs: !pairs, ..of() },
-        Machine { dot4: !dot4, ..of() },
-        Machine { signed_bytes: !signed_bytes, ..of() },
-        Machine { signed_codes: !signed_codes, ..of() },
-        Machine { fragments: &[gristmill_uop::fragment::AMX_BF16], ..of() },
+        Machine {
+            name: "another".into(),
+            ..of()
+        },
+        Machine {
+            kind: gristmill_uop::machine::MachineKind::Gpu,
+            ..of()
+        },
+        Machine {
+            sm: Some(1),
+            ..of()
+        },
+        Machine {
+            units: units + 1,
+            ..of()
+        },
+        Machine {
+            lanes: lanes + 1,
+            ..of()
+        },
+        Machine {
+            subgroup: subgroup + 1,
+            ..of()
+        },
+        Machine {
+            widest: widest + 1,
+            ..of()
+        },
+        Machine {
+            schedulers: schedulers + 1,
+            ..of()
+        },
+        Machine {
+            threads_per_unit: threads_per_unit + 1,
+            ..of()
+        },
+        Machine {
+            registers: registers + 1,
+            ..of()
+        },
+        Machine {
+            shared_per_unit: shared_per_unit + 1,
+            ..of()
+        },
+        Machine {
+            shared_per_workgroup: shared_per_workgroup + 1,
+            ..of()
+        },
+        Machine {
+            cache: cache + 1,
+            ..of()
+        },
+        Machine {
+            least_bytes: least_bytes + 1,
+            ..of()
+        },
+        Machine {
+            part_writes: !part_writes,
+            ..of()
+        },
+        Machine {
+            words_alone: !words_alone,
+            ..of()
+        },
+        Machine {
+            copies_loops: !copies_loops,
+            ..of()
+        },
+        Machine {
+            stage_words: stage_words + 1,
+            ..of()
+        },
+        Machine {
+            alignment: alignment + 1,
+            ..of()
+        },
+        Machine {
+            largest_binding: largest_binding - 1,
+            ..of()
+        },
+        Machine {
+            most_bindings: most_bindings - 1,
+            ..of()
+        },
+        Machine {
+            folds: folds - 1,
+            ..of()
+        },
+        Machine {
+            early: !early,
+            ..of()
+        },
+        Machine {
+            table_lookup: !table_lookup,
+            ..of()
+        },
+        Machine {
+            pairs: !pairs,
+            ..of()
+        },
+        Machine {
+            dot4: !dot4,
+            ..of()
+        },
+        Machine {
+            signed_bytes: !signed_bytes,
+            ..of()
+        },
+        Machine {
+            signed_codes: !signed_codes,
+            ..of()
+        },
+        Machine {
+            fragments: &[gristmill_uop::fragment::AMX_BF16],
+            ..of()
+        },
         // The next float up: no float is rounded in a key.
-        Machine { bandwidth: bandwidth.next_up(), ..of() },
-        Machine { jump: jump.next_up(), ..of() },
-        Machine { cache_bandwidth: cache_bandwidth.next_up(), ..of() },
-        Machine { operations: operations.next_up(), ..of() },
-        Machine { rate: rate.next_up(), ..of() },
-        Machine { launch: launch.next_up(), ..of() },
-        Machine { latency: latency.next_up(), ..of() },
-        Machine { atomic: atomic.next_up(), ..of() },
-        Machine { barrier: barrier.next_up(), ..of() },
+        Machine {
+            bandwidth: bandwidth.next_up(),
+            ..of()
+        },
+        Machine {
+            jump: jump.next_up(),
+            ..of()
+        },
+        Machine {
+            cache_bandwidth: cache_bandwidth.next_up(),
+            ..of()
+        },
+        Machine {
+            operations: operations.next_up(),
+            ..of()
+        },
+        Machine {
+            rate: rate.next_up(),
+            ..of()
+        },
+        Machine {
+            launch: launch.next_up(),
+            ..of()
+        },
+        Machine {
+            latency: latency.next_up(),
+            ..of()
+        },
+        Machine {
+            atomic: atomic.next_up(),
+            ..of()
+        },
+        Machine {
+            barrier: barrier.next_up(),
+            ..of()
+        },
     ]
 }
 
 #[test]
 fn a_build_is_the_source_it_was_made_of() {
-    assert_eq!(BUILD, format!("{:016x}", build_id::hash_folders(&build_id::FOLDERS.map(Path::new))));
+    assert_eq!(
+        BUILD,
+        format!(
+            "{:016x}",
+            build_id::hash_folders(&build_id::FOLDERS.map(Path::new))
+        )
+    );
     let place = place("build");
     std::fs::create_dir_all(place.join("deeper")).unwrap();
     let file = place.join("deeper").join("pass.rs");
@@ -194,12 +353,35 @@ fn a_build_is_the_source_it_was_made_of() {
 
 /// All fields of a program, with its graph as text.
 fn shown(program: &Program) -> String {
-    let conditions = program.context.when.iter().flat_map(|w| [w.skip, w.prologue]);
-    let is_there: Vec<(bool, bool, bool)> =
-        program.context.when.iter().map(|w| (w.skip.is_some(), w.prologue.is_some(), w.exclusive)).collect();
-    let roots: Vec<Id> = [program.root, program.groups].into_iter().chain(conditions.flatten()).collect();
-    let Program { name, source, params, vars, threads, scratch, estimate, seconds, title, notes, context, .. } =
-        program;
+    let conditions = program
+        .context
+        .when
+        .iter()
+        .flat_map(|w| [w.skip, w.prologue]);
+    let is_there: Vec<(bool, bool, bool)> = program
+        .context
+        .when
+        .iter()
+        .map(|w| (w.skip.is_some(), w.prologue.is_some(), w.exclusive))
+        .collect();
+    let roots: Vec<Id> = [program.root, program.groups]
+        .into_iter()
+        .chain(conditions.flatten())
+        .collect();
+    let Program {
+        name,
+        source,
+        params,
+        vars,
+        threads,
+        scratch,
+        estimate,
+        seconds,
+        title,
+        notes,
+        context,
+        ..
+    } = program;
     let (plan, streams) = (context.plan, &context.streams);
     format!(
         "{name} {title} {params:?} {vars:?} {threads} {scratch} {estimate:?} {seconds:?} {notes:?} {plan:?} {streams:?} {is_there:?}\n{source}\n{}",
@@ -208,7 +390,12 @@ fn shown(program: &Program) -> String {
 }
 
 fn assert_same(read: &Compiled, written: &Compiled) {
-    let of = |c: &Compiled| format!("{:?} {:?} {:?} {} {:?}", c.levels, c.layouts, c.temps, c.arena, c.seconds);
+    let of = |c: &Compiled| {
+        format!(
+            "{:?} {:?} {:?} {} {:?}",
+            c.levels, c.layouts, c.temps, c.arena, c.seconds
+        )
+    };
     assert_eq!(of(read), of(written));
     assert_eq!(read.plans, written.plans);
     let programs = |c: &Compiled| c.programs.iter().map(|p| shown(p)).collect::<Vec<_>>();
@@ -220,18 +407,32 @@ fn what_is_read_is_what_was_compiled_and_damage_is_compiled_again() {
     let place = place("damage");
     let store = Store::open(&place, 1 << 24).unwrap();
     let f = function("f", "w", 64);
-    let machines: [(Target, Option<&dyn Dialect>); 3] =
-        [(Target::cpu("avx512vnni", 16, 2), Some(&C)), (Target::named("h200"), None), (Target::named("m3-max"), None)];
+    let machines: [(Target, Option<&dyn Dialect>); 3] = [
+        (Target::cpu("avx512vnni", 16, 2), Some(&C)),
+        (Target::named("h200"), None),
+        (Target::named("m3-max"), None),
+    ];
     for (target, dialect) in &machines {
         let compiled = compile(&f, target, *dialect, &mut Cheapest);
-        let kept = FunctionStore { store: &store, device: "test", target };
+        let kept = FunctionStore {
+            store: &store,
+            device: "test",
+            target,
+        };
         assert!(kept.get(&f, f.key()).is_none());
         kept.put(&f, f.key(), &compiled);
-        assert_same(&kept.get(&f, f.key()).expect("what was put there"), &compiled);
+        assert_same(
+            &kept.get(&f, f.key()).expect("what was put there"),
+            &compiled,
+        );
         // Records with a valid seal but a wrong length or malformed content.
         let (key, bytes) = (kept.key(BUILD, &f, f.key()), record::write(&compiled));
         for end in (0..bytes.len()).step_by(53) {
-            assert!(record::read(&bytes[..end], &f).is_none(), "{end} of {} bytes", bytes.len());
+            assert!(
+                record::read(&bytes[..end], &f).is_none(),
+                "{end} of {} bytes",
+                bytes.len()
+            );
         }
         for at in (0..bytes.len()).step_by(211) {
             let mut damaged = bytes.clone();
@@ -241,7 +442,11 @@ fn what_is_read_is_what_was_compiled_and_damage_is_compiled_again() {
         }
         store.put(&key, &bytes[..bytes.len() / 2]).unwrap();
         assert!(kept.get(&f, f.key()).is_none());
-        assert_eq!(store.get(&key).unwrap(), None, "a record that is none is removed");
+        assert_eq!(
+            store.get(&key).unwrap(),
+            None,
+            "a record that is none is removed"
+        );
         // A corrupt byte of the file is detected by the seal.
         kept.put(&f, f.key(), &compiled);
         let path = place.join(format!("{}.kernel", key.hex()));

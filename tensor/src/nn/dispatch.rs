@@ -29,7 +29,9 @@ impl<'g> Dispatch<'g> {
         if index.dims()[0] == index.capture().int(1).id() {
             return Dispatch::Beside(index.squeeze(0));
         }
-        let Some(height) = height else { return Dispatch::Sorted(sorted(index, rows)) };
+        let Some(height) = height else {
+            return Dispatch::Sorted(sorted(index, rows));
+        };
         Dispatch::Tiles(tiles(index, rows, most, experts, height), height)
     }
     /// Arranges rows `x [rows, d]` in the layout that experts consume.
@@ -37,7 +39,9 @@ impl<'g> Dispatch<'g> {
         match self {
             Dispatch::Beside(_) => x,
             Dispatch::Sorted(s) => x.gather(s.token),
-            Dispatch::Tiles(t, height) => x.gather(t.token).reshape(dims![t.count, height, x.dim(1)]),
+            Dispatch::Tiles(t, height) => {
+                x.gather(t.token).reshape(dims![t.count, height, x.dim(1)])
+            }
         }
     }
     /// Gathers per-expert parameters `[experts, rest..]` to match the rows of [`Dispatch::spread`].
@@ -53,7 +57,9 @@ impl<'g> Dispatch<'g> {
     /// Weights the experts' outputs with `weights [rows, k]` and sums them per row: `[rows, d]`.
     pub fn combine(self, made: Tensor<'g>, weights: Tensor<'g>) -> Tensor<'g> {
         match self {
-            Dispatch::Beside(index) => (made * weights.reshape(dims![index.dim(0), 1])).sum(&[0]).unsqueeze(0),
+            Dispatch::Beside(index) => (made * weights.reshape(dims![index.dim(0), 1]))
+                .sum(&[0])
+                .unsqueeze(0),
             Dispatch::Sorted(s) => (made.gather(s.place) * weights.unsqueeze(2)).sum(&[1]),
             Dispatch::Tiles(t, height) => {
                 let made = made.reshape(dims![t.count * height as i64, made.dim(2)]);

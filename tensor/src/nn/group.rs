@@ -34,7 +34,13 @@ const ONE_BLOCK: usize = 1024;
 /// Groups the choices `index [tokens, k]` (i32, below `experts`) into tiles of `height` rows.
 ///
 /// `tokens` is the number of tokens, a scalar of at most `max_tokens`.
-pub fn tiles<'g>(index: Tensor<'g>, tokens: Tensor<'g>, max_tokens: usize, experts: usize, height: usize) -> Tiles<'g> {
+pub fn tiles<'g>(
+    index: Tensor<'g>,
+    tokens: Tensor<'g>,
+    max_tokens: usize,
+    experts: usize,
+    height: usize,
+) -> Tiles<'g> {
     let c = index.capture();
     let k = c.graph.borrow().max_of(index.dims()[1]) as usize;
     let (max_slots, h) = (max_tokens * k, height as i64);
@@ -58,7 +64,12 @@ pub fn tiles<'g>(index: Tensor<'g>, tokens: Tensor<'g>, max_tokens: usize, exper
 
     let slot = slots.of_rows(row, expert, start, count, height);
     let token = slot.clamp_index(max_slots - 1) / k as i64;
-    Tiles { count, expert, token, row: row.reshape(dims![tokens, k]) }
+    Tiles {
+        count,
+        expert,
+        token,
+        row: row.reshape(dims![tokens, k]),
+    }
 }
 
 /// Slots of a few tokens sorted by expert, so that slots of one expert are adjacent.
@@ -81,9 +92,15 @@ pub fn sorted<'g>(index: Tensor<'g>, tokens: Tensor<'g>) -> Sorted<'g> {
     let expert = index.reshape(dims![count]);
     let lower = expert.unsqueeze(0).lt(expert.unsqueeze(1));
     let last = count.cast(Scalar::I32) - 1;
-    let place = one(lower | same_before(expert, count)).sum(&[1]).minimum(last);
+    let place = one(lower | same_before(expert, count))
+        .sum(&[1])
+        .minimum(last);
     let slot = slot_of_each(place, count, count).maximum(0).minimum(last);
-    Sorted { expert: expert.gather(slot), token: slot / k, place: place.reshape(dims![tokens, k as usize]) }
+    Sorted {
+        expert: expert.gather(slot),
+        token: slot / k,
+        place: place.reshape(dims![tokens, k as usize]),
+    }
 }
 
 /// Marks the earlier slots (`j < i`) of the same expert at `[i, j]`: `[count, count]` bool.
@@ -128,7 +145,12 @@ struct Blocks<'g> {
 impl<'g> Slots<'g> {
     /// Slots with experts `expert [count]`, at most `most` of them.
     fn new(expert: Tensor<'g>, count: Tensor<'g>, most: usize, experts: usize) -> Slots<'g> {
-        let mut slots = Slots { expert, count, experts, blocks: None };
+        let mut slots = Slots {
+            expert,
+            count,
+            experts,
+            blocks: None,
+        };
         slots.blocks = (most > ONE_BLOCK).then(|| slots.in_blocks());
         slots
     }
@@ -137,11 +159,18 @@ impl<'g> Slots<'g> {
         let count = (self.count + (BLOCK - 1)) / BLOCK;
         let of_expert = dims![count, self.experts, BLOCK as usize];
         let slot = c.iota(of_expert, 0) * BLOCK + c.iota(of_expert, 2);
-        let chosen = self.expert.gather(self.clamp_slots(slot)).equals(c.iota(of_expert, 1));
+        let chosen = self
+            .expert
+            .gather(self.clamp_slots(slot))
+            .equals(c.iota(of_expert, 1));
         let within = one(chosen & slot.lt(self.count.cast(Scalar::I32))).sum(&[2]);
         let pairs = dims![count, count, self.experts];
         let earlier = one(c.iota(pairs, 1).lt(c.iota(pairs, 0)));
-        Blocks { count, within, before: (earlier * within.unsqueeze(0)).sum(&[1]) }
+        Blocks {
+            count,
+            within,
+            before: (earlier * within.unsqueeze(0)).sum(&[1]),
+        }
     }
     /// Clamps slot numbers to the last slot.
     fn clamp_slots(&self, slots: Tensor<'g>) -> Tensor<'g> {
@@ -151,7 +180,11 @@ impl<'g> Slots<'g> {
     fn expert_counts(&self) -> Tensor<'g> {
         let Some(blocks) = &self.blocks else {
             let of_expert = dims![self.experts, self.count];
-            return one(self.expert.unsqueeze(0).equals(self.expert.capture().iota(of_expert, 0))).sum(&[1]);
+            return one(self
+                .expert
+                .unsqueeze(0)
+                .equals(self.expert.capture().iota(of_expert, 0)))
+            .sum(&[1]);
         };
         blocks.within.sum(&[0])
     }
@@ -164,8 +197,11 @@ impl<'g> Slots<'g> {
         let block = c.iota(dims![self.count], 0) / BLOCK;
         let pairs = dims![self.count, BLOCK as usize];
         let other = block.unsqueeze(1) * BLOCK + c.iota(pairs, 1);
-        let same = e.gather(self.clamp_slots(other)).equals(e.unsqueeze(1)) & other.lt(c.iota(pairs, 0));
-        let before = blocks.before.reshape(dims![blocks.count * self.experts as i64]);
+        let same =
+            e.gather(self.clamp_slots(other)).equals(e.unsqueeze(1)) & other.lt(c.iota(pairs, 0));
+        let before = blocks
+            .before
+            .reshape(dims![blocks.count * self.experts as i64]);
         before.gather(block * self.experts as i64 + e) + one(same).sum(&[1])
     }
     /// The slot of each tile row, `[tiles·height]` i32; padding rows get −1 (one block) or 0.
@@ -186,13 +222,19 @@ impl<'g> Slots<'g> {
             return slot_of_each(row, rows, self.count);
         };
         let of_tile = dims![tiles, height];
-        let place = (c.iota(of_tile, 0) - start.gather(expert).unsqueeze(1)) * h + c.iota(of_tile, 1);
-        let ended =
-            (blocks.before + blocks.within).permute(&[1, 0]).gather(expert).unsqueeze(1).lt(place.unsqueeze(2) + 1);
+        let place =
+            (c.iota(of_tile, 0) - start.gather(expert).unsqueeze(1)) * h + c.iota(of_tile, 1);
+        let ended = (blocks.before + blocks.within)
+            .permute(&[1, 0])
+            .gather(expert)
+            .unsqueeze(1)
+            .lt(place.unsqueeze(2) + 1);
         let block = one(ended).sum(&[2]).unsqueeze(2);
         let of_block = dims![tiles, height, BLOCK as usize];
         let slot = self.clamp_slots(block * BLOCK + c.iota(of_block, 2));
-        let here = row.gather(slot).equals(c.iota(of_block, 0) * h + c.iota(of_block, 1));
+        let here = row
+            .gather(slot)
+            .equals(c.iota(of_block, 0) * h + c.iota(of_block, 1));
         here.select(slot, 0).max(&[2]).reshape(dims![rows])
     }
 }

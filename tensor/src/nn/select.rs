@@ -36,7 +36,10 @@ pub fn top_k<'g>(b: Tensor<'g>, k: usize) -> TopK<'g> {
     let hot = rank(b).unsqueeze(1).equals(place);
     let index = (hot.cast(Scalar::I32) * c.iota(dims![1, k, n], 2)).sum(&[2]);
     let size = c.graph.borrow().max_of(b.dims()[1]) as usize;
-    TopK { index: index.clamp_index(size - 1), hot }
+    TopK {
+        index: index.clamp_index(size - 1),
+        hot,
+    }
 }
 
 impl<'g> TopK<'g> {
@@ -55,5 +58,6 @@ pub fn group_limited<'g>(b: Tensor<'g>, groups: usize, used: usize) -> Tensor<'g
     let grouped = b.reshape(dims![rows, groups, size]);
     let best_two = rank(grouped).lt(2).select(grouped, 0.0).sum(&[2]);
     let kept = rank(best_two).lt(used as i64).unsqueeze(2);
-    kept.select(grouped, f64::from(f32::MIN)).reshape(&[rows, Dim::Size(n)])
+    kept.select(grouped, f64::from(f32::MIN))
+        .reshape(&[rows, Dim::Size(n)])
 }

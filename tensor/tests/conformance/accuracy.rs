@@ -19,13 +19,21 @@ pub struct Accuracy {
 }
 
 /// IEEE 754 for each operation.
-pub const NEAREST: Accuracy = Accuracy { units: |_| 0.0, flushes: false, fuses: false };
+pub const NEAREST: Accuracy = Accuracy {
+    units: |_| 0.0,
+    flushes: false,
+    fuses: false,
+};
 
 /// Accuracy of WGSL, from the W3C's "WebGPU Shading Language".
 ///
 /// Sections 15.7.4.1 (accuracy of concrete expressions), 15.7.2 (subnormal numbers) and 15.7.5
 /// (reassociation and fusion).
-pub const WGSL: Accuracy = Accuracy { units: units_of_wgsl, flushes: true, fuses: true };
+pub const WGSL: Accuracy = Accuracy {
+    units: units_of_wgsl,
+    flushes: true,
+    fuses: true,
+};
 
 /// The f32 table of 15.7.4.1, converted to distance from the nearest float.
 ///
@@ -47,7 +55,9 @@ fn units_of_wgsl(op: Op) -> f64 {
 
 /// The unit in the last place of an f32.
 pub fn unit(of: f64) -> f64 {
-    let of = of.abs().clamp(f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)) as f32;
+    let of = of
+        .abs()
+        .clamp(f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)) as f32;
     f64::from(f32::from_bits(of.to_bits() & 0x7f80_0000)) * f64::from(f32::EPSILON)
 }
 
@@ -60,7 +70,11 @@ fn is_subnormal(v: f64) -> bool {
 fn sum(g: &Graph, roots: &[Id], units: fn(Op) -> f64) -> f64 {
     let of = |n: &Node| {
         let narrows = n.op == Op::Cast && g.scalar(n.src[0]).is_float();
-        if n.dtype.scalar == Scalar::F32 && !narrows { units(n.op) } else { 0.0 }
+        if n.dtype.scalar == Scalar::F32 && !narrows {
+            units(n.op)
+        } else {
+            0.0
+        }
     };
     g.toposort(roots).into_iter().map(|n| of(&g[n])).sum()
 }
@@ -79,7 +93,9 @@ impl Accuracy {
         let f = &case.function;
         let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
         let of_weights = f.slots.iter().map(|slot| {
-            let Storage::Packed(e) = slot.storage else { return 0.0 };
+            let Storage::Packed(e) = slot.storage else {
+                return 0.0;
+            };
             let mut g = Graph::new();
             let (block, base) = (g.packed(0, &[e.elements as i64], e), g.int(0));
             let k = g.var("k", 0, e.elements as i64 - 1);
@@ -94,9 +110,16 @@ impl Accuracy {
     }
     /// Alternative outputs of a run: with flushed inputs, and with contracted decoding.
     pub fn others(&self, case: &Case, run: &Run) -> Vec<Want> {
-        let of = |values: &[Vec<f64>], env| truth(&case.function, &run.vars, &run.before, values, env);
+        let of =
+            |values: &[Vec<f64>], env| truth(&case.function, &run.vars, &run.before, values, env);
         let flushed = self.flushes.then(|| {
-            let zero = |&v: &f64| if is_subnormal(v) { 0.0f64.copysign(v) } else { v };
+            let zero = |&v: &f64| {
+                if is_subnormal(v) {
+                    0.0f64.copysign(v)
+                } else {
+                    v
+                }
+            };
             let mut values = run.values.clone();
             for (data, slot) in values.iter_mut().zip(&case.function.slots) {
                 if matches!(slot.storage, Storage::Plain(Scalar::F32)) {
@@ -105,14 +128,25 @@ impl Accuracy {
             }
             of(&values, Env::new())
         });
-        let fused = self.fuses.then(|| of(&run.values, Env::new().decoded_exactly()));
+        let fused = self
+            .fuses
+            .then(|| of(&run.values, Env::new().decoded_exactly()));
         flushed.into_iter().chain(fused).collect()
     }
     /// Describes an error in an output of a run that the accuracy does not permit.
-    pub fn wrong(&self, case: &Case, run: &Run, output: usize, got: &[f64], scalar: Scalar) -> Option<String> {
+    pub fn wrong(
+        &self,
+        case: &Case,
+        run: &Run,
+        output: usize,
+        got: &[f64],
+        scalar: Scalar,
+    ) -> Option<String> {
         let slack = run.slack.get(output).map_or(&[][..], Vec::as_slice);
         let off = |wants: &[&HostArray], units: Option<f64>| {
-            let allows = |w: f64, g: f64| units.is_some_and(|units| scalar == Scalar::F32 && self.allows(units, w, g));
+            let allows = |w: f64, g: f64| {
+                units.is_some_and(|units| scalar == Scalar::F32 && self.allows(units, w, g))
+            };
             wrong(wants, got, scalar, case.within, slack, &allows)
         };
         let want = &run.want[output].1;
@@ -121,7 +155,9 @@ impl Accuracy {
             return Some(nearest);
         }
         let others = self.others(case, run);
-        let wants: Vec<&HostArray> = std::iter::once(want).chain(others.iter().map(|other| &other[output].1)).collect();
+        let wants: Vec<&HostArray> = std::iter::once(want)
+            .chain(others.iter().map(|other| &other[output].1))
+            .collect();
         off(&wants, Some(self.units(case)))
     }
 }
@@ -130,16 +166,25 @@ impl Accuracy {
 fn a_device_is_held_to_its_language() {
     use gristmill_uop::{Arg, Sources};
     let case = |op: Op| {
-        let build = |g: &mut Graph, x: &[Id]| vec![g.build(op, Scalar::F32.one(), Sources::from_slice(x), Arg::None)];
+        let build = |g: &mut Graph, x: &[Id]| {
+            vec![g.build(op, Scalar::F32.one(), Sources::from_slice(x), Arg::None)]
+        };
         Case::raw("", &[(&[1], Scalar::F32)], build)
     };
     let [root, quotient] = [Op::Sqrt, Op::Recip].map(|op| WGSL.units(&case(op)));
-    assert_eq!((root, quotient, NEAREST.units(&case(Op::Sqrt))), (5.0, 3.0, 0.0));
+    assert_eq!(
+        (root, quotient, NEAREST.units(&case(Op::Sqrt))),
+        (5.0, 3.0, 0.0)
+    );
     let off = |units: u32| f64::from(f32::from_bits(1.5f32.to_bits() + units));
     for units in 0..9 {
         assert_eq!(WGSL.allows(root, 1.5, off(units)), units <= 5);
         assert_eq!(WGSL.allows(quotient, 1.5, off(units)), units <= 3);
     }
-    assert!(WGSL.allows(0.0, 1e-40, 0.0) && !WGSL.allows(0.0, 1e-37, 0.0) && !WGSL.allows(0.0, 1e-40, 2e-38));
+    assert!(
+        WGSL.allows(0.0, 1e-40, 0.0)
+            && !WGSL.allows(0.0, 1e-37, 0.0)
+            && !WGSL.allows(0.0, 1e-40, 2e-38)
+    );
     assert!(!NEAREST.allows(0.0, 1e-40, 0.0) && !NEAREST.allows(0.0, 1.5, off(1)));
 }

@@ -25,7 +25,11 @@ struct Sight {
 }
 
 /// Plain causal attention, with unbounded scores.
-const ALL: Sight = Sight { window: None, sinks: false, cap: None };
+const ALL: Sight = Sight {
+    window: None,
+    sinks: false,
+    cap: None,
+};
 
 impl Sight {
     /// Attention of `q [tokens, heads, d]` over `k` and `v`, with the first token at position
@@ -38,13 +42,28 @@ impl Sight {
         [pos, n]: [Tensor<'g>; 2],
         scale: f64,
     ) -> Tensor<'g> {
-        let sinks = self.sinks.then(|| c.input("sinks", &[q.dim(1)], Scalar::F32));
-        q.attention_within(kv, [pos, pos + n], Scoring { scale, cap: self.cap }, self.window, sinks)
+        let sinks = self
+            .sinks
+            .then(|| c.input("sinks", &[q.dim(1)], Scalar::F32));
+        q.attention_within(
+            kv,
+            [pos, pos + n],
+            Scoring {
+                scale,
+                cap: self.cap,
+            },
+            self.window,
+            sinks,
+        )
     }
     /// The options as a part of the case's name.
     fn words(self) -> String {
-        let window = self.window.map_or(String::new(), |w| format!(", a window of {w}"));
-        let cap = self.cap.map_or(String::new(), |cap| format!(", a cap of {cap}"));
+        let window = self
+            .window
+            .map_or(String::new(), |w| format!(", a window of {w}"));
+        let cap = self
+            .cap
+            .map_or(String::new(), |cap| format!(", a cap of {cap}"));
         window + if self.sinks { ", sinks" } else { "" } + &cap
     }
 }
@@ -65,7 +84,11 @@ fn seeing(sight: Sight, s: &Shape, tokens: usize, vars: &[&[(&'static str, i64)]
     );
     Case::new(name, |c| {
         let pos = c.var("pos", 0, s.rows - tokens);
-        let n = if tokens == 1 { c.int(1) } else { c.var("n", 1, tokens) };
+        let n = if tokens == 1 {
+            c.int(1)
+        } else {
+            c.var("n", 1, tokens)
+        };
         let q = c.input("q", dims![n, s.heads, s.depth], Scalar::F32);
         let k = c.input("k", dims![s.rows, s.kv_heads, s.depth], Scalar::F32);
         let v = c.input("v", dims![s.rows, s.kv_heads, s.out], Scalar::F32);
@@ -78,16 +101,28 @@ fn seeing(sight: Sight, s: &Shape, tokens: usize, vars: &[&[(&'static str, i64)]
 /// A latent KV cache: keys and values are views of one state, whose new rows are written first.
 fn latent(heads: usize, tokens: usize, cache: Scalar, vars: &[&[(&'static str, i64)]]) -> Case {
     let (rank, rope, rows) = (32, 16, 320);
-    Case::new(format!("latent cache {}, {heads} heads, {tokens} tokens", cache.name()), |c| {
-        let pos = c.var("pos", 0, rows - tokens);
-        let n = if tokens == 1 { c.int(1) } else { c.var("n", 1, tokens) };
-        let q = c.input("q", dims![n, heads, rank + rope], Scalar::F32);
-        let row = c.input("row", dims![n, rank + rope], Scalar::F32);
-        let state = c.state("cache", dims![rows, rank + rope], cache).assign(row.cast(cache), pos);
-        c.output_state(state);
-        let k = state.cast(Scalar::F32).unsqueeze(1);
-        c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
-    })
+    Case::new(
+        format!(
+            "latent cache {}, {heads} heads, {tokens} tokens",
+            cache.name()
+        ),
+        |c| {
+            let pos = c.var("pos", 0, rows - tokens);
+            let n = if tokens == 1 {
+                c.int(1)
+            } else {
+                c.var("n", 1, tokens)
+            };
+            let q = c.input("q", dims![n, heads, rank + rope], Scalar::F32);
+            let row = c.input("row", dims![n, rank + rope], Scalar::F32);
+            let state = c
+                .state("cache", dims![rows, rank + rope], cache)
+                .assign(row.cast(cache), pos);
+            c.output_state(state);
+            let k = state.cast(Scalar::F32).unsqueeze(1);
+            c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
+        },
+    )
     .vars(vars)
 }
 
@@ -95,7 +130,13 @@ fn latent(heads: usize, tokens: usize, cache: Scalar, vars: &[&[(&'static str, i
 ///
 /// The latent and the rotated part of a query are separate inputs that are joined. Steps are
 /// positions with numbers of tokens.
-fn absorbed(heads: usize, widths: [usize; 2], rows: usize, queries: Scalar, steps: &[(usize, usize)]) -> Case {
+fn absorbed(
+    heads: usize,
+    widths: [usize; 2],
+    rows: usize,
+    queries: Scalar,
+    steps: &[(usize, usize)],
+) -> Case {
     absorbed_seeing(ALL, heads, widths, rows, queries, steps)
 }
 
@@ -109,21 +150,40 @@ fn absorbed_seeing(
 ) -> Case {
     let tokens = steps.iter().map(|s| s.1).max().unwrap_or(1);
     let (held, words) = (queries.name(), sight.words());
-    let name = format!("absorbed, {tokens} by {heads} heads of {rank} and {rope}, {held}, {rows} rows{words}");
-    let vars: Vec<[(&'static str, i64); 2]> =
-        steps.iter().map(|&(p, n)| [("pos", p as i64), ("n", n as i64)]).collect();
-    let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(|v| if tokens == 1 { &v[..1] } else { &v[..] }).collect();
+    let name = format!(
+        "absorbed, {tokens} by {heads} heads of {rank} and {rope}, {held}, {rows} rows{words}"
+    );
+    let vars: Vec<[(&'static str, i64); 2]> = steps
+        .iter()
+        .map(|&(p, n)| [("pos", p as i64), ("n", n as i64)])
+        .collect();
+    let vars: Vec<&[(&'static str, i64)]> = vars
+        .iter()
+        .map(|v| if tokens == 1 { &v[..1] } else { &v[..] })
+        .collect();
     Case::new(name, |c| {
         let pos = c.var("pos", 0, rows - tokens);
-        let n = if tokens == 1 { c.int(1) } else { c.var("n", 1, tokens) };
+        let n = if tokens == 1 {
+            c.int(1)
+        } else {
+            c.var("n", 1, tokens)
+        };
         let latent = c.input("latent", dims![n, heads, rank], Scalar::F32);
         let rotated = c.input("rotated", dims![n, heads, rope], Scalar::F32);
         let row = c.input("row", dims![n, rank + rope], Scalar::F32);
-        let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
+        let state = c
+            .state("cache", dims![rows, rank + rope], Scalar::F16)
+            .assign(row.cast(Scalar::F16), pos);
         c.output_state(state);
         let k = state.cast(Scalar::F32).unsqueeze(1);
-        let q = Tensor::cat(&[latent, rotated + 0.5].map(|q| q.cast(queries).cast(Scalar::F32)), 2);
-        c.output("y", sight.attend(c, q, [k, k.slice(2, 0, rank)], [pos, n], 0.2));
+        let q = Tensor::cat(
+            &[latent, rotated + 0.5].map(|q| q.cast(queries).cast(Scalar::F32)),
+            2,
+        );
+        c.output(
+            "y",
+            sight.attend(c, q, [k, k.slice(2, 0, rank)], [pos, n], 0.2),
+        );
     })
     .vars(&vars)
     .within(within(queries))
@@ -148,16 +208,27 @@ fn prompt(
     vars: &[&[(&'static str, i64)]],
 ) -> Case {
     let (rows, held, words) = (320, queries.name(), sight.words());
-    let name = format!("prompt of {tokens}, {heads} heads of {rank} and {rope}, {value} out, {held}{words}");
+    let name = format!(
+        "prompt of {tokens}, {heads} heads of {rank} and {rope}, {value} out, {held}{words}"
+    );
     Case::new(name, |c| {
         let pos = c.var("pos", 0, rows - tokens);
         let n = c.var("n", 1, tokens);
-        let q = c.input("q", dims![n, heads, rank + rope], Scalar::F32).cast(queries).cast(Scalar::F32);
+        let q = c
+            .input("q", dims![n, heads, rank + rope], Scalar::F32)
+            .cast(queries)
+            .cast(Scalar::F32);
         let row = c.input("row", dims![n, rank + rope], Scalar::F32);
-        let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
+        let state = c
+            .state("cache", dims![rows, rank + rope], Scalar::F16)
+            .assign(row.cast(Scalar::F16), pos);
         c.output_state(state);
         let length = pos + n;
-        let k = state.slice(0, 0, length).cast(Scalar::F32).unsqueeze(1).expand(dims![length, heads, rank + rope]);
+        let k = state
+            .slice(0, 0, length)
+            .cast(Scalar::F32)
+            .unsqueeze(1)
+            .expand(dims![length, heads, rank + rope]);
         let v = c.input("v", dims![length, heads, value], Scalar::F32);
         c.output("y", sight.attend(c, q, [k, v * 0.5], [pos, n], 0.2));
     })
@@ -176,22 +247,45 @@ fn computed(
     vars: &[&[(&'static str, i64)]],
 ) -> Case {
     let rows = 1300;
-    let name = format!("prompt of {tokens}, {heads} heads of {nope} and {rope}, {value} out, computed of {rank}");
+    let name = format!(
+        "prompt of {tokens}, {heads} heads of {nope} and {rope}, {value} out, computed of {rank}"
+    );
     Case::new(name, |c| {
         let pos = c.var("pos", 0, rows - tokens);
         let n = c.var("n", 1, tokens);
-        let q = c.input("q", dims![n, heads, nope + rope], Scalar::F32).cast(Scalar::F16).cast(Scalar::F32);
+        let q = c
+            .input("q", dims![n, heads, nope + rope], Scalar::F32)
+            .cast(Scalar::F16)
+            .cast(Scalar::F32);
         let row = c.input("row", dims![n, rank + rope], Scalar::F32);
-        let state = c.state("cache", dims![rows, rank + rope], Scalar::F16).assign(row.cast(Scalar::F16), pos);
+        let state = c
+            .state("cache", dims![rows, rank + rope], Scalar::F16)
+            .assign(row.cast(Scalar::F16), pos);
         c.output_state(state);
         let length = pos + n;
         let seen = state.slice(0, 0, length).cast(Scalar::F32);
-        let of_keys = c.weight("k_b", &[heads, rank, nope], by_name("q4_0").expect("an encoding")).permute(&[0, 2, 1]);
-        let of_values = c.weight("v_b", &[heads, value, rank], by_name("q4_0").expect("an encoding"));
+        let of_keys = c
+            .weight(
+                "k_b",
+                &[heads, rank, nope],
+                by_name("q4_0").expect("an encoding"),
+            )
+            .permute(&[0, 2, 1]);
+        let of_values = c.weight(
+            "v_b",
+            &[heads, value, rank],
+            by_name("q4_0").expect("an encoding"),
+        );
         let latents = seen.slice(1, 0, rank).reshape(dims![length, 1, 1, rank]);
-        let rotated = seen.slice(1, rank, rope).unsqueeze(1).expand(dims![length, heads, rope]);
+        let rotated = seen
+            .slice(1, rank, rope)
+            .unsqueeze(1)
+            .expand(dims![length, heads, rope]);
         let keys = Tensor::cat(&[(of_keys * latents).sum(&[3]), rotated], 2);
-        c.output("y", q.attention(keys, (of_values * latents).sum(&[3]), pos, length, 0.2));
+        c.output(
+            "y",
+            q.attention(keys, (of_values * latents).sum(&[3]), pos, length, 0.2),
+        );
     })
     .vars(vars)
     .within(Within::Scale(4e-3))
@@ -205,11 +299,20 @@ pub fn every_head() -> Vec<Case> {
 
 /// Prefill with divisible and odd chunks, token tiles and depths, in the first and last chunk.
 pub fn prompts() -> Vec<Case> {
-    let vars: &[&[(&str, i64)]] =
-        &[&[("pos", 0), ("n", 1)], &[("pos", 0), ("n", 17)], &[("pos", 250), ("n", 20)], &[("pos", 256), ("n", 20)]];
+    let vars: &[&[(&str, i64)]] = &[
+        &[("pos", 0), ("n", 1)],
+        &[("pos", 0), ("n", 17)],
+        &[("pos", 250), ("n", 20)],
+        &[("pos", 256), ("n", 20)],
+    ];
     let of = |heads, widths, queries| prompt(ALL, heads, widths, 20, queries, vars);
     let (f32, f16) = (Scalar::F32, Scalar::F16);
-    vec![of(2, [32, 16, 16], f32), of(3, [128, 64, 32], f32), of(2, [32, 16, 16], f16), of(3, [128, 64, 32], f16)]
+    vec![
+        of(2, [32, 16, 16], f32),
+        of(3, [128, 64, 32], f32),
+        of(2, [32, 16, 16], f16),
+        of(3, [128, 64, 32], f16),
+    ]
 }
 
 /// Enough tokens that one has a tile to itself, with MMA of four warps over all rows and columns.
@@ -225,15 +328,38 @@ pub fn long_prompts() -> Vec<Case> {
 pub fn halves() -> Vec<Case> {
     let of = |queries| {
         vec![
-            absorbed(20, [512, 64], 160, queries, &[0, 63, 64, 130].map(|p| (p, 1))),
+            absorbed(
+                20,
+                [512, 64],
+                160,
+                queries,
+                &[0, 63, 64, 130].map(|p| (p, 1)),
+            ),
             absorbed(16, [512, 64], 128, queries, &[0, 127].map(|p| (p, 1))),
-            absorbed(18, [32, 16], 100, queries, &[0, 62, 64, 98, 99].map(|p| (p, 1))),
+            absorbed(
+                18,
+                [32, 16],
+                100,
+                queries,
+                &[0, 62, 64, 98, 99].map(|p| (p, 1)),
+            ),
             absorbed(8, [48, 16], 200, queries, &[0, 199].map(|p| (p, 1))),
             absorbed(40, [64, 64], 16, queries, &[0, 7, 15].map(|p| (p, 1))),
         ]
     };
-    let mut out: Vec<Case> = [Scalar::F32, Scalar::F16].into_iter().flat_map(of).collect();
-    let steps = [(0, 1), (60, 3), (60, 4), (61, 9), (64, 9), (62, 64), (127, 64)];
+    let mut out: Vec<Case> = [Scalar::F32, Scalar::F16]
+        .into_iter()
+        .flat_map(of)
+        .collect();
+    let steps = [
+        (0, 1),
+        (60, 3),
+        (60, 4),
+        (61, 9),
+        (64, 9),
+        (62, 64),
+        (127, 64),
+    ];
     out.push(absorbed(8, [48, 16], 256, Scalar::F16, &steps));
     out
 }
@@ -241,8 +367,15 @@ pub fn halves() -> Vec<Case> {
 /// The largest number of partial results that the consumer combines, and more, which need a kernel.
 pub fn deep() -> Vec<Case> {
     let of = |rows: usize| {
-        [Scalar::F32, Scalar::F16]
-            .map(|queries| absorbed(8, [192, 64], rows, queries, &[0, 200, rows - 1].map(|p| (p, 1))))
+        [Scalar::F32, Scalar::F16].map(|queries| {
+            absorbed(
+                8,
+                [192, 64],
+                rows,
+                queries,
+                &[0, 200, rows - 1].map(|p| (p, 1)),
+            )
+        })
     };
     [8192, 8448].into_iter().flat_map(of).collect()
 }
@@ -254,23 +387,46 @@ fn bytes(heads: usize, tokens: usize, group: usize, vars: &[&[(&'static str, i64
     bytes_of(320, heads, tokens, group, vars)
 }
 
-fn bytes_of(rows: usize, heads: usize, tokens: usize, group: usize, vars: &[&[(&'static str, i64)]]) -> Case {
+fn bytes_of(
+    rows: usize,
+    heads: usize,
+    tokens: usize,
+    group: usize,
+    vars: &[&[(&'static str, i64)]],
+) -> Case {
     let (rank, rope) = (64, 32);
     let width = rank + rope;
     let row = |i: i64| if i % 16 == 5 { 127 } else { i * 37 % 253 - 126 };
-    let rows_of = (0..29 * group as i64).map(|i| row(i) as f64 / 64.0).collect();
-    Case::new(format!("latent cache of bytes, {rows} rows, {group} a scale, {heads} heads, {tokens} tokens"), |c| {
-        let pos = c.var("pos", 0, rows - tokens);
-        let n = if tokens == 1 { c.int(1) } else { c.var("n", 1, tokens) };
-        let q = c.input("q", dims![n, heads, width], Scalar::F32);
-        let (codes, scales) = c.input("row", dims![n, width], Scalar::F32).encode_rows(group);
-        let codes = c.state("cache", dims![rows, width], Scalar::I8).assign(codes, pos);
-        c.output_state(codes);
-        let scales = c.state("scales", dims![rows, width / group], Scalar::F16).assign(scales.cast(Scalar::F16), pos);
-        c.output_state(scales);
-        let k = codes.decode_rows(scales, group).unsqueeze(1);
-        c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
-    })
+    let rows_of = (0..29 * group as i64)
+        .map(|i| row(i) as f64 / 64.0)
+        .collect();
+    Case::new(
+        format!(
+            "latent cache of bytes, {rows} rows, {group} a scale, {heads} heads, {tokens} tokens"
+        ),
+        |c| {
+            let pos = c.var("pos", 0, rows - tokens);
+            let n = if tokens == 1 {
+                c.int(1)
+            } else {
+                c.var("n", 1, tokens)
+            };
+            let q = c.input("q", dims![n, heads, width], Scalar::F32);
+            let (codes, scales) = c
+                .input("row", dims![n, width], Scalar::F32)
+                .encode_rows(group);
+            let codes = c
+                .state("cache", dims![rows, width], Scalar::I8)
+                .assign(codes, pos);
+            c.output_state(codes);
+            let scales = c
+                .state("scales", dims![rows, width / group], Scalar::F16)
+                .assign(scales.cast(Scalar::F16), pos);
+            c.output_state(scales);
+            let k = codes.decode_rows(scales, group).unsqueeze(1);
+            c.output("y", q.attention(k, k.slice(2, 0, rank), pos, pos + n, 0.2));
+        },
+    )
     .fill(1, Fill::Values(rows_of))
     .fill(2, Fill::Whole(-127, 128))
     .fill(3, Fill::Uniform(0.0, 0.02))
@@ -282,8 +438,17 @@ fn bytes_of(rows: usize, heads: usize, tokens: usize, group: usize, vars: &[&[(&
 /// Chunks are full, partial or have one position. One cache is not divisible by chunks, and one has
 /// a single chunk of half a vector.
 pub fn integers() -> Vec<Case> {
-    let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 127)], &[("pos", 128)], &[("pos", 319)]];
-    let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 13)], &[("pos", 120), ("n", 13)], &[("pos", 307), ("n", 13)]];
+    let one: &[&[(&str, i64)]] = &[
+        &[("pos", 0)],
+        &[("pos", 127)],
+        &[("pos", 128)],
+        &[("pos", 319)],
+    ];
+    let few: &[&[(&str, i64)]] = &[
+        &[("pos", 0), ("n", 13)],
+        &[("pos", 120), ("n", 13)],
+        &[("pos", 307), ("n", 13)],
+    ];
     let mut out = Vec::new();
     for group in [16, 32] {
         out.push(bytes(4, 1, group, one));
@@ -296,7 +461,13 @@ pub fn integers() -> Vec<Case> {
 }
 
 /// Grouped-query attention over separate keys and values; steps are positions with token counts.
-fn group_of(heads: usize, kv_heads: usize, widths: [usize; 2], cache: Scalar, steps: &[(usize, usize)]) -> Case {
+fn group_of(
+    heads: usize,
+    kv_heads: usize,
+    widths: [usize; 2],
+    cache: Scalar,
+    steps: &[(usize, usize)],
+) -> Case {
     group_seeing(ALL, heads, kv_heads, widths, cache, steps)
 }
 
@@ -310,42 +481,77 @@ fn group_seeing(
 ) -> Case {
     let (rows, tokens) = (200, steps.iter().map(|s| s.1).max().unwrap_or(1));
     let (held, words) = (cache.name(), sight.words());
-    let name = format!("{kv_heads} groups of {heads} heads of {depth} and {out}, cache {held}, {tokens} tokens{words}");
-    let vars: Vec<[(&'static str, i64); 2]> =
-        steps.iter().map(|&(p, n)| [("pos", p as i64), ("n", n as i64)]).collect();
-    let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(|v| if tokens == 1 { &v[..1] } else { &v[..] }).collect();
+    let name = format!(
+        "{kv_heads} groups of {heads} heads of {depth} and {out}, cache {held}, {tokens} tokens{words}"
+    );
+    let vars: Vec<[(&'static str, i64); 2]> = steps
+        .iter()
+        .map(|&(p, n)| [("pos", p as i64), ("n", n as i64)])
+        .collect();
+    let vars: Vec<&[(&'static str, i64)]> = vars
+        .iter()
+        .map(|v| if tokens == 1 { &v[..1] } else { &v[..] })
+        .collect();
     // Int8 rows quantise exactly, without ties in rounding.
     let row = |i: i64| if i % 16 == 5 { 127 } else { i * 37 % 253 - 126 };
-    let exact = |width: usize| Fill::Values((0..29 * width as i64).map(|i| row(i) as f64 / 64.0).collect());
+    let exact = |width: usize| {
+        Fill::Values(
+            (0..29 * width as i64)
+                .map(|i| row(i) as f64 / 64.0)
+                .collect(),
+        )
+    };
     let [keys, values] = [kv_heads * depth, kv_heads * out];
     let case = Case::new(name, |c| {
         let pos = c.var("pos", 0, rows - tokens);
-        let n = if tokens == 1 { c.int(1) } else { c.var("n", 1, tokens) };
+        let n = if tokens == 1 {
+            c.int(1)
+        } else {
+            c.var("n", 1, tokens)
+        };
         let q = c.input("q", dims![n, heads, depth], Scalar::F32);
         let cached = |what: &'static str, width: usize| {
             let row = c.input(what, dims![n, width], Scalar::F32);
             if cache.is_float() {
-                let state = c.state(what, dims![rows, width], cache).assign(row.cast(cache), pos);
+                let state = c
+                    .state(what, dims![rows, width], cache)
+                    .assign(row.cast(cache), pos);
                 c.output_state(state);
                 return state.cast(Scalar::F32);
             }
             let (codes, scales) = row.encode_rows(32);
-            let codes = c.state(what, dims![rows, width], Scalar::I8).assign(codes, pos);
+            let codes = c
+                .state(what, dims![rows, width], Scalar::I8)
+                .assign(codes, pos);
             c.output_state(codes);
-            let scales = c.state("scales", dims![rows, width / 32], Scalar::F16).assign(scales.cast(Scalar::F16), pos);
+            let scales = c
+                .state("scales", dims![rows, width / 32], Scalar::F16)
+                .assign(scales.cast(Scalar::F16), pos);
             c.output_state(scales);
             codes.decode_rows(scales, 32)
         };
         let k = cached("keys", keys).reshape(dims![rows, kv_heads, depth]);
         let v = cached("values", values).reshape(dims![rows, kv_heads, out]);
-        let q = if cache == Scalar::F16 { q.cast(cache).cast(Scalar::F32) } else { q };
+        let q = if cache == Scalar::F16 {
+            q.cast(cache).cast(Scalar::F32)
+        } else {
+            q
+        };
         c.output("y", sight.attend(c, q, [k, v], [pos, n], 0.2));
     });
     let case = match cache {
-        Scalar::I8 => [(1, exact(keys)), (2, Fill::Whole(-127, 128)), (3, Fill::Uniform(0.0, 0.02))]
-            .into_iter()
-            .chain([(4, exact(values)), (5, Fill::Whole(-127, 128)), (6, Fill::Uniform(0.0, 0.02))])
-            .fold(case, |case, (slot, fill)| case.fill(slot, fill)),
+        Scalar::I8 => [
+            (1, exact(keys)),
+            (2, Fill::Whole(-127, 128)),
+            (3, Fill::Uniform(0.0, 0.02)),
+        ]
+        .into_iter()
+        .chain([
+            (4, exact(values)),
+            (5, Fill::Whole(-127, 128)),
+            (6, Fill::Uniform(0.0, 0.02)),
+        ])
+        .fold(case, |case, (slot, fill)| case.fill(slot, fill)),
         _ => case,
     };
     case.vars(&vars).within(within(cache))
@@ -369,7 +575,11 @@ pub fn grouped() -> Vec<Case> {
 /// The cases with f16 MMA, on machines that have it.
 pub fn grouped_halves() -> Vec<Case> {
     let of = |heads, widths, steps| group_of(heads, 2, widths, Scalar::F16, steps);
-    vec![of(8, [64, 64], ONE), of(14, [64, 96], ONE), of(4, [64, 32], FEW)]
+    vec![
+        of(8, [64, 64], ONE),
+        of(14, [64, 96], ONE),
+        of(4, [64, 32], FEW),
+    ]
 }
 
 /// Sliding windows that begin in the first chunk, at its end or later, with and without sinks.
@@ -377,9 +587,22 @@ pub fn grouped_halves() -> Vec<Case> {
 /// Windows are of one position up to more than the context; one or several tokens, with windows
 /// that begin in different chunks; f32 sums and f16 MMA; rows shared by heads and by tokens.
 pub fn windows() -> Vec<Case> {
-    let sees = |window, sinks| Sight { window, sinks, ..ALL };
-    let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 63)], &[("pos", 164)], &[("pos", 299)]];
-    let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 13)], &[("pos", 124), ("n", 13)], &[("pos", 287), ("n", 13)]];
+    let sees = |window, sinks| Sight {
+        window,
+        sinks,
+        ..ALL
+    };
+    let one: &[&[(&str, i64)]] = &[
+        &[("pos", 0)],
+        &[("pos", 63)],
+        &[("pos", 164)],
+        &[("pos", 299)],
+    ];
+    let few: &[&[(&str, i64)]] = &[
+        &[("pos", 0), ("n", 13)],
+        &[("pos", 124), ("n", 13)],
+        &[("pos", 287), ("n", 13)],
+    ];
     let mut out = Vec::new();
     for (sight, heads, kv_heads) in [
         (sees(Some(100), true), 4, 1),
@@ -387,20 +610,51 @@ pub fn windows() -> Vec<Case> {
         (sees(Some(65), true), 6, 2),
         (sees(Some(1000), true), 2, 1),
     ] {
-        let shape = Shape { rows: 300, heads, kv_heads, depth: 24, out: 16 };
+        let shape = Shape {
+            rows: 300,
+            heads,
+            kv_heads,
+            depth: 24,
+            out: 16,
+        };
         out.push(seeing(sight, &shape, 1, one));
         out.push(seeing(sight, &shape, 13, few));
     }
     out.extend(window_halves());
-    out.push(group_seeing(sees(None, true), 4, 2, [32, 64], Scalar::I8, ONE));
-    out.push(group_seeing(sees(Some(70), false), 4, 2, [32, 64], Scalar::I8, FEW));
+    out.push(group_seeing(
+        sees(None, true),
+        4,
+        2,
+        [32, 64],
+        Scalar::I8,
+        ONE,
+    ));
+    out.push(group_seeing(
+        sees(Some(70), false),
+        4,
+        2,
+        [32, 64],
+        Scalar::I8,
+        FEW,
+    ));
     out
 }
 
 /// The cases with f16 MMA, on machines that have it.
 pub fn window_halves() -> Vec<Case> {
     let of = |window, heads, widths, steps| {
-        group_seeing(Sight { window: Some(window), sinks: true, ..ALL }, heads, 2, widths, Scalar::F16, steps)
+        group_seeing(
+            Sight {
+                window: Some(window),
+                sinks: true,
+                ..ALL
+            },
+            heads,
+            2,
+            widths,
+            Scalar::F16,
+            steps,
+        )
     };
     vec![of(64, 8, [64, 64], ONE), of(40, 4, [64, 32], FEW)]
 }
@@ -410,34 +664,91 @@ pub fn window_halves() -> Vec<Case> {
 ///
 /// Rows are shared by heads and by tokens.
 pub fn caps() -> Vec<Case> {
-    let sees = |window, sinks| Sight { window, sinks, cap: Some(0.7) };
+    let sees = |window, sinks| Sight {
+        window,
+        sinks,
+        cap: Some(0.7),
+    };
     let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 164)], &[("pos", 299)]];
     let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 13)], &[("pos", 287), ("n", 13)]];
     let mut out = Vec::new();
     for (sight, heads, kv_heads) in [(sees(None, false), 4, 4), (sees(Some(65), true), 6, 2)] {
-        let shape = Shape { rows: 300, heads, kv_heads, depth: 24, out: 16 };
+        let shape = Shape {
+            rows: 300,
+            heads,
+            kv_heads,
+            depth: 24,
+            out: 16,
+        };
         out.push(seeing(sight, &shape, 1, one));
         out.push(seeing(sight, &shape, 13, few));
     }
-    out.push(group_seeing(sees(None, false), 4, 2, [32, 64], Scalar::F32, FEW));
-    out.push(group_seeing(sees(None, true), 4, 1, [32, 64], Scalar::I8, ONE));
-    out.push(group_seeing(sees(Some(70), false), 4, 2, [32, 64], Scalar::I8, FEW));
-    out.push(absorbed_seeing(sees(None, false), 16, [512, 64], 128, Scalar::F32, &[(0, 1), (127, 1)]));
+    out.push(group_seeing(
+        sees(None, false),
+        4,
+        2,
+        [32, 64],
+        Scalar::F32,
+        FEW,
+    ));
+    out.push(group_seeing(
+        sees(None, true),
+        4,
+        1,
+        [32, 64],
+        Scalar::I8,
+        ONE,
+    ));
+    out.push(group_seeing(
+        sees(Some(70), false),
+        4,
+        2,
+        [32, 64],
+        Scalar::I8,
+        FEW,
+    ));
+    out.push(absorbed_seeing(
+        sees(None, false),
+        16,
+        [512, 64],
+        128,
+        Scalar::F32,
+        &[(0, 1), (127, 1)],
+    ));
     out.extend(capped_halves());
     out
 }
 
 /// The cases with f16 MMA: one and several tokens, and a prefill with rows per head.
 pub fn capped_halves() -> Vec<Case> {
-    let sees = |window, sinks| Sight { window, sinks, cap: Some(0.7) };
-    let of = |sight, heads, widths, steps| group_seeing(sight, heads, 2, widths, Scalar::F16, steps);
+    let sees = |window, sinks| Sight {
+        window,
+        sinks,
+        cap: Some(0.7),
+    };
+    let of =
+        |sight, heads, widths, steps| group_seeing(sight, heads, 2, widths, Scalar::F16, steps);
     let prompts: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 17)], &[("pos", 250), ("n", 20)]];
     vec![
         of(sees(None, false), 8, [64, 64], ONE),
         of(sees(Some(40), true), 4, [64, 32], FEW),
-        absorbed_seeing(sees(None, false), 16, [512, 64], 128, Scalar::F16, &[(0, 1), (127, 1)]),
+        absorbed_seeing(
+            sees(None, false),
+            16,
+            [512, 64],
+            128,
+            Scalar::F16,
+            &[(0, 1), (127, 1)],
+        ),
         prompt(sees(None, true), 3, [128, 64, 32], 20, Scalar::F16, prompts),
-        prompt(sees(None, false), 2, [48, 16, 128], 66, Scalar::F16, &[&[("pos", 70), ("n", 66)]]),
+        prompt(
+            sees(None, false),
+            2,
+            [48, 16, 128],
+            66,
+            Scalar::F16,
+            &[&[("pos", 70), ("n", 66)]],
+        ),
     ]
 }
 
@@ -446,12 +757,32 @@ const ONE: &[(usize, usize)] = &[(0, 1), (64, 1), (199, 1)];
 const FEW: &[(usize, usize)] = &[(0, 1), (60, 9), (182, 18)];
 
 pub fn cases() -> Vec<Case> {
-    let one: &[&[(&str, i64)]] = &[&[("pos", 0)], &[("pos", 1)], &[("pos", 63)], &[("pos", 127)]];
-    let few: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 1)], &[("pos", 0), ("n", 9)], &[("pos", 55), ("n", 9)]];
+    let one: &[&[(&str, i64)]] = &[
+        &[("pos", 0)],
+        &[("pos", 1)],
+        &[("pos", 63)],
+        &[("pos", 127)],
+    ];
+    let few: &[&[(&str, i64)]] = &[
+        &[("pos", 0), ("n", 1)],
+        &[("pos", 0), ("n", 9)],
+        &[("pos", 55), ("n", 9)],
+    ];
     let mut out = Vec::new();
-    for (heads, kv_heads, depth, value) in [(1, 1, 8, 8), (4, 1, 48, 32), (4, 4, 24, 16), (6, 2, 16, 20), (5, 5, 7, 9)]
-    {
-        let shape = |rows| Shape { rows, heads, kv_heads, depth, out: value };
+    for (heads, kv_heads, depth, value) in [
+        (1, 1, 8, 8),
+        (4, 1, 48, 32),
+        (4, 4, 24, 16),
+        (6, 2, 16, 20),
+        (5, 5, 7, 9),
+    ] {
+        let shape = |rows| Shape {
+            rows,
+            heads,
+            kv_heads,
+            depth,
+            out: value,
+        };
         out.push(attention(&shape(128), 1, one));
         out.push(attention(&shape(64), 9, few));
     }
@@ -460,8 +791,14 @@ pub fn cases() -> Vec<Case> {
 
 /// Contexts of several chunks of the KV cache.
 pub fn long() -> Vec<Case> {
-    let one: &[&[(&str, i64)]] =
-        &[&[("pos", 0)], &[("pos", 127)], &[("pos", 128)], &[("pos", 129)], &[("pos", 255)], &[("pos", 299)]];
+    let one: &[&[(&str, i64)]] = &[
+        &[("pos", 0)],
+        &[("pos", 127)],
+        &[("pos", 128)],
+        &[("pos", 129)],
+        &[("pos", 255)],
+        &[("pos", 299)],
+    ];
     let few: &[&[(&str, i64)]] = &[
         &[("pos", 0), ("n", 13)],
         &[("pos", 120), ("n", 13)],
@@ -471,7 +808,13 @@ pub fn long() -> Vec<Case> {
     ];
     let mut out = Vec::new();
     for (heads, kv_heads, depth, value) in [(4, 1, 48, 32), (4, 4, 24, 16), (3, 1, 12, 12)] {
-        let shape = |rows| Shape { rows, heads, kv_heads, depth, out: value };
+        let shape = |rows| Shape {
+            rows,
+            heads,
+            kv_heads,
+            depth,
+            out: value,
+        };
         out.push(attention(&shape(300), 1, one));
         out.push(attention(&shape(300), 13, few));
         // A cache divisible by chunks.

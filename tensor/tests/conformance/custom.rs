@@ -40,8 +40,14 @@ static GATED: CustomKernel = CustomKernel {
 static SCALED: CustomKernel = CustomKernel {
     name: "scaled",
     texts: &[
-        ("c", "for (i64 i = 0; i < 6 * 40; i++) y[i] = x[i] * (f32)factor;"),
-        ("cuda", "for (i64 i = thread; i < 6 * 40; i += threads) y[i] = x[i] * (f32)factor;"),
+        (
+            "c",
+            "for (i64 i = 0; i < 6 * 40; i++) y[i] = x[i] * (f32)factor;",
+        ),
+        (
+            "cuda",
+            "for (i64 i = thread; i < 6 * 40; i += threads) y[i] = x[i] * (f32)factor;",
+        ),
     ],
     output: "y",
     arguments: &["x", "factor"],
@@ -85,9 +91,18 @@ static GATED_BY_FUNCTIONS: CustomKernel = CustomKernel {
 static SCALED_BY_FUNCTIONS: CustomKernel = CustomKernel {
     name: "scaled by functions",
     texts: &[
-        ("c", "for (i64 i = 0; i < 6 * 40; i++) y(i, x(i) * (f32)factor);"),
-        ("cuda", "for (i64 i = thread; i < 6 * 40; i += threads) y(i, x(i) * (f32)factor);"),
-        ("wgsl", "for (var i = thread; i < 6 * 40; i += threads) { y(i, x(i) * f32(factor)); }"),
+        (
+            "c",
+            "for (i64 i = 0; i < 6 * 40; i++) y(i, x(i) * (f32)factor);",
+        ),
+        (
+            "cuda",
+            "for (i64 i = thread; i < 6 * 40; i += threads) y(i, x(i) * (f32)factor);",
+        ),
+        (
+            "wgsl",
+            "for (var i = thread; i < 6 * 40; i += threads) { y(i, x(i) * f32(factor)); }",
+        ),
     ],
     accessors: &[("x", 1), ("y", 1)],
     ..SCALED
@@ -129,8 +144,10 @@ pub static PRODUCT: CustomKernel = CustomKernel {
 };
 
 /// [`PRODUCT`] with an access count of the vector that makes recomputation too expensive.
-pub static PRODUCT_OF_MANY: CustomKernel =
-    CustomKernel { accessors: &[("matrix", 1), ("x", 100_000_000), ("y", 1)], ..PRODUCT };
+pub static PRODUCT_OF_MANY: CustomKernel = CustomKernel {
+    accessors: &[("matrix", 1), ("x", 100_000_000), ("y", 1)],
+    ..PRODUCT
+};
 
 /// A kernel without a text for the tested devices.
 static FOREIGN: CustomKernel = CustomKernel {
@@ -149,7 +166,9 @@ fn gated<'g>(gate: Tensor<'g>, up: Tensor<'g>, groups: Tensor<'g>) -> Tensor<'g>
 
 /// Multiplies each row of `x` by an input matrix `name` of dims `[rows, columns]`.
 fn product<'g>(x: Tensor<'g>, name: &str, [rows, columns]: [usize; 2]) -> Tensor<'g> {
-    let w = x.capture().input(name, dims![1, rows, columns], Scalar::F32);
+    let w = x
+        .capture()
+        .input(name, dims![1, rows, columns], Scalar::F32);
     (x.reshape(dims![x.dim(0), 1, columns]) * w).sum(&[2])
 }
 
@@ -160,15 +179,26 @@ fn scaled<'g>(x: Tensor<'g>, by: Tensor<'g>) -> Tensor<'g> {
 /// A feed-forward block: norm and products, a custom kernel, then a product and the residual.
 pub fn feed_forward(most: usize) -> Case {
     let case = Case::new(format!("a feed-forward, {most} tokens"), |c| {
-        let n = if most == 1 { c.int(1) } else { c.var("n", 1, most) };
+        let n = if most == 1 {
+            c.int(1)
+        } else {
+            c.var("n", 1, most)
+        };
         let x = c.input("x", dims![n, 32], Scalar::F32);
         let normed = nn::rms_norm(x, c.input("norm", dims![32], Scalar::F32), 1e-5);
-        let (gate, up) = (product(normed, "gate", [96, 32]), product(normed, "up", [96, 32]));
+        let (gate, up) = (
+            product(normed, "gate", [96, 32]),
+            product(normed, "up", [96, 32]),
+        );
         let middle = gated(gate, up, n);
         c.output("y", product(middle, "down", [32, 96]) + x);
     });
-    if most == 1 { case } else { case.vars(&[&[("n", 1)], &[("n", 3)], &[("n", most as i64)]]) }
-        .within(Within::Scale(1e-5))
+    if most == 1 {
+        case
+    } else {
+        case.vars(&[&[("n", 1)], &[("n", 3)], &[("n", most as i64)]])
+    }
+    .within(Within::Scale(1e-5))
 }
 
 /// A custom kernel between elementwise chains; the second uses a value of the first.
@@ -199,7 +229,9 @@ pub fn within_elementwise() -> Case {
         let n = c.var("n", 1, 5);
         let [x, y] = ["x", "y"].map(|name| c.input(name, dims![n, 96], Scalar::F32));
         let halves = c.input("halves", dims![n, 4, 24], Scalar::F16);
-        let row = c.input("row", dims![1, 96], Scalar::F32).expand(dims![n, 96]);
+        let row = c
+            .input("row", dims![1, 96], Scalar::F32)
+            .expand(dims![n, 96]);
         let gate = (x * row + n.cast(Scalar::F32)).silu();
         let up = halves.cast(Scalar::F32).reshape(dims![n, 96]) * y;
         let own = gated_by_functions(gate, up, n).reshape(dims![n, 8, 12]) * 2.0;
@@ -215,7 +247,10 @@ pub fn own_product(e: EncodingRef, kernel: CustomRef) -> Case {
         let (matrix, x) = (c.weight("matrix", &[40, 256], e), x * scale);
         let reference = (matrix * x.reshape(dims![1, 256]).expand(dims![40, 256])).sum(&[1]);
         let own = reference.computed_by(kernel, c.int(5), &[matrix, x]);
-        c.output("y", own.maximum(own * 0.1) + c.input("residual", dims![40], Scalar::F32));
+        c.output(
+            "y",
+            own.maximum(own * 0.1) + c.input("residual", dims![40], Scalar::F32),
+        );
     })
     .within(Within::Scale(1e-5))
 }
@@ -227,7 +262,10 @@ fn beside_functions() -> Vec<Case> {
         let n = c.var("n", 1, 5);
         let x = c.input("x", dims![n, 32], Scalar::F32);
         let normed = nn::rms_norm(x, c.input("norm", dims![32], Scalar::F32), 1e-5);
-        let (gate, up) = (product(normed, "gate", [96, 32]) + 1.0, product(normed, "up", [96, 32]));
+        let (gate, up) = (
+            product(normed, "gate", [96, 32]) + 1.0,
+            product(normed, "up", [96, 32]),
+        );
         let middle = gated_by_functions(gate, up, n) * gate;
         c.output("y", product(middle, "down", [32, 96]) + x);
     });
@@ -260,7 +298,8 @@ fn beside_functions() -> Vec<Case> {
     });
     let chosen = Case::new("functions, and rows that are chosen", |c| {
         let x = c.input("x", dims![6, 40], Scalar::F32);
-        let [rows, last] = ["rows", "last"].map(|name| c.input(name, dims![6], Scalar::I32).clamp_index(5));
+        let [rows, last] =
+            ["rows", "last"].map(|name| c.input(name, dims![6], Scalar::I32).clamp_index(5));
         let own = scaled_by_functions(x.gather(rows) + 1.0, c.var("factor", 0, 9));
         c.output("y", own.gather(last) + x);
     });
@@ -270,11 +309,15 @@ fn beside_functions() -> Vec<Case> {
         let own = scaled_by_functions((x * x).cast(Scalar::F32), factor);
         c.output("y", own.cast(Scalar::F16) + x);
         let codes = c.input("codes", dims![6, 40], Scalar::I8).cast(Scalar::F32);
-        c.output("z", (scaled_by_functions(codes, factor) - 3.0).cast(Scalar::I8));
+        c.output(
+            "z",
+            (scaled_by_functions(codes, factor) - 3.0).cast(Scalar::I8),
+        );
     });
     vec![
         narrow.vars(factors).within(Within::Scale(1e-3)),
-        sums.vars(&[&[("n", 5)], &[("n", 1)]]).within(Within::Scale(1e-5)),
+        sums.vars(&[&[("n", 5)], &[("n", 1)]])
+            .within(Within::Scale(1e-5)),
         rows.vars(&[&[("factor", 3), ("pos", 7)], &[("factor", 1), ("pos", 0)]]),
         added.vars(factors),
         chained.vars(factors),
@@ -308,8 +351,14 @@ pub fn cases() -> Vec<Case> {
     let factors: &[&[(&str, i64)]] = &[&[("factor", 3)], &[("factor", 0)]];
     let others = beside_functions().into_iter().chain([within_elementwise()]);
     let products = [&Q8_0, &Q4_K].map(|e| own_product(e, &PRODUCT));
-    let mut all =
-        vec![feed_forward(1), feed_forward(5), amid_elementwise(), state.vars(factors), own.vars(factors), reference];
+    let mut all = vec![
+        feed_forward(1),
+        feed_forward(5),
+        amid_elementwise(),
+        state.vars(factors),
+        own.vars(factors),
+        reference,
+    ];
     all.extend(others.chain(products));
     all
 }
@@ -320,23 +369,53 @@ pub fn cases() -> Vec<Case> {
 #[test]
 fn a_users_kernel_is_a_launch_of_its_own() {
     let function = feed_forward(5).function;
-    for (target, dialect) in [(Isa::Avx2.target(), &C as &dyn Dialect), (Target::named("h200"), &Cuda)] {
+    for (target, dialect) in [
+        (Isa::Avx2.target(), &C as &dyn Dialect),
+        (Target::named("h200"), &Cuda),
+    ] {
         let compiled = compile(&function, &target, Some(dialect), &mut Cheapest);
-        let custom: Vec<usize> = (0..compiled.programs.len()).filter(|&i| is_custom(&compiled.programs[i])).collect();
-        let [at] = custom[..] else { panic!("{custom:?} of {:?}", compiled.levels) };
+        let custom: Vec<usize> = (0..compiled.programs.len())
+            .filter(|&i| is_custom(&compiled.programs[i]))
+            .collect();
+        let [at] = custom[..] else {
+            panic!("{custom:?} of {:?}", compiled.levels)
+        };
         let program = &compiled.programs[at];
-        assert_eq!((program.params.len(), &program.vars[..], program.title.as_str()), (3, &["n".into()][..], "gated"));
+        assert_eq!(
+            (
+                program.params.len(),
+                &program.vars[..],
+                program.title.as_str()
+            ),
+            (3, &["n".into()][..], "gated")
+        );
         assert!(program.source.contains("gate[i] / (1.0f") && program.seconds > 0.0);
         // Other launches precede and follow it, none has the same level.
         let level = compiled.levels[at];
         let beside = compiled.levels.iter().filter(|&&l| l == level).count();
         assert!(
-            beside == 1 && compiled.levels.iter().any(|&l| l < level) && compiled.levels.iter().any(|&l| l > level)
+            beside == 1
+                && compiled.levels.iter().any(|&l| l < level)
+                && compiled.levels.iter().any(|&l| l > level)
         );
         // Norm and both products are one launch, product and residual another.
-        assert_eq!(compiled.programs.len(), 3, "{:?}", compiled.programs.iter().map(|p| &p.title).collect::<Vec<_>>());
+        assert_eq!(
+            compiled.programs.len(),
+            3,
+            "{:?}",
+            compiled
+                .programs
+                .iter()
+                .map(|p| &p.title)
+                .collect::<Vec<_>>()
+        );
         // The chain before it is one kernel, the chain after it another.
-        let amid = compile(&amid_elementwise().function, &target, Some(dialect), &mut Cheapest);
+        let amid = compile(
+            &amid_elementwise().function,
+            &target,
+            Some(dialect),
+            &mut Cheapest,
+        );
         let customs: Vec<bool> = amid.programs.iter().map(|p| is_custom(p)).collect();
         assert_eq!(customs, [false, true, false]);
         let alone = compile(&function, &target, None, &mut Cheapest);
@@ -353,9 +432,24 @@ fn a_users_kernel_is_a_launch_of_its_own() {
 fn a_users_kernel_takes_in_what_its_functions_compute() {
     let product = |kernel| own_product(&Q4_K, kernel).function;
     let cases = [
-        (within_elementwise().function, vec![true], 5, "gated by functions · sigmoid"),
-        (product(&PRODUCT), vec![true], 5, "product by functions · matrix"),
-        (product(&PRODUCT_OF_MANY), vec![false, true], 4, "product by functions · matrix"),
+        (
+            within_elementwise().function,
+            vec![true],
+            5,
+            "gated by functions · sigmoid",
+        ),
+        (
+            product(&PRODUCT),
+            vec![true],
+            5,
+            "product by functions · matrix",
+        ),
+        (
+            product(&PRODUCT_OF_MANY),
+            vec![false, true],
+            4,
+            "product by functions · matrix",
+        ),
     ];
     let of_wgpu = Target::new(Adapter::named("rx7900xtx").expect("a row").machine());
     let dialects: [(Target, &dyn Dialect, &str); 3] = [
@@ -369,7 +463,13 @@ fn a_users_kernel_takes_in_what_its_functions_compute() {
             let found: Vec<bool> = compiled.programs.iter().map(|p| is_custom(p)).collect();
             assert_eq!(found, *customs, "{}", function.name);
             let program = compiled.programs.last().expect("a program");
-            assert_eq!(program.params.len(), *params, "{}:\n{}", function.name, program.source);
+            assert_eq!(
+                program.params.len(),
+                *params,
+                "{}:\n{}",
+                function.name,
+                program.source
+            );
             assert!(program.title == *title && program.source.contains(function_of_text));
         }
     }
@@ -390,8 +490,16 @@ fn users_kernels_compile_for_a_gpu() {
     let (mut text, mut functions) = (prelude(), 0);
     for case in cases() {
         for fusion in [true, false] {
-            let target = Target { fusion, ..Target::named("h200") };
-            let compiled = compile(&case.function, &target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
+            let target = Target {
+                fusion,
+                ..Target::named("h200")
+            };
+            let compiled = compile(
+                &case.function,
+                &target,
+                Some(&Cuda as &dyn Dialect),
+                &mut Cheapest,
+            );
             for program in compiled.programs.iter().filter(|p| is_custom(p)) {
                 if !text.contains(&program.name) {
                     functions += program.source.matches("#undef").count();

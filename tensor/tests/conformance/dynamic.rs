@@ -17,7 +17,11 @@ pub fn cases() -> Vec<Case> {
             c.output("token", t.token);
         });
         let case = case.fill(0, Fill::Whole(0, experts as i64));
-        out.push(case.vars(&[&[("n", 1)], &[("n", most as i64 / 2)], &[("n", most as i64)]]));
+        out.push(case.vars(&[
+            &[("n", 1)],
+            &[("n", most as i64 / 2)],
+            &[("n", most as i64)],
+        ]));
     }
     out.push(
         Case::new("a length that is a sum", |c| {
@@ -35,7 +39,11 @@ pub fn cases() -> Vec<Case> {
 }
 
 pub fn states() -> Vec<Case> {
-    let runs: &[&[(&str, i64)]] = &[&[("pos", 0), ("n", 1)], &[("pos", 7), ("n", 4)], &[("pos", 12), ("n", 3)]];
+    let runs: &[&[(&str, i64)]] = &[
+        &[("pos", 0), ("n", 1)],
+        &[("pos", 7), ("n", 4)],
+        &[("pos", 12), ("n", 3)],
+    ];
     let mut out = Vec::new();
     for scalar in [Scalar::F32, Scalar::F16, Scalar::BF16, Scalar::I32] {
         out.push(
@@ -46,7 +54,10 @@ pub fn states() -> Vec<Case> {
                 let next = state.assign((row * 3.0).cast(scalar), pos);
                 c.output_state(next);
                 c.output("sum", next.cast(Scalar::F32).sum(&[1]));
-                c.output("used", next.slice(0, 0, pos + n).cast(Scalar::F32).max(&[0]));
+                c.output(
+                    "used",
+                    next.slice(0, 0, pos + n).cast(Scalar::F32).max(&[0]),
+                );
             })
             .vars(runs)
             .within(Within::Scale(1e-5)),
@@ -81,7 +92,10 @@ pub fn states() -> Vec<Case> {
         Case::new("two writes", |c| {
             let (pos, n) = (c.var("pos", 0, 12), c.var("n", 1, 4));
             let state = c.state("state", dims![16, 10], Scalar::F32);
-            let (a, b) = (c.input("a", dims![n, 10], Scalar::F32), c.input("b", dims![1, 10], Scalar::F32));
+            let (a, b) = (
+                c.input("a", dims![n, 10], Scalar::F32),
+                c.input("b", dims![1, 10], Scalar::F32),
+            );
             let first = state.assign(a, pos);
             let second = first.assign(b * first.sum(&[0]), pos);
             c.output("between", first.max(&[1]));
@@ -102,7 +116,10 @@ pub fn states() -> Vec<Case> {
             c.output("sum", next.cast(Scalar::F32).sum(&[1]));
         });
         let case = case.fill(2, Fill::Values(vec![7.0, 15.0, 0.0, 3.0, 8.0]));
-        out.push(case.vars(&[&[("n", 1)], &[("n", 5)]]).within(Within::Scale(1e-5)));
+        out.push(
+            case.vars(&[&[("n", 1)], &[("n", 5)]])
+                .within(Within::Scale(1e-5)),
+        );
     }
     out.push(
         Case::new("a state made of itself", |c| {

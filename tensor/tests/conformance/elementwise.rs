@@ -36,20 +36,50 @@ pub fn floats() -> Vec<Case> {
         ] {
             let name = format!("{op:?} {lo}..{hi} {dims:?}");
             let case = Case::raw(name, &[(dims, F32)], unary(op)).fill(0, Fill::Uniform(lo, hi));
-            out.push(case.within(if t == 0.0 { Within::Exact } else { Within::Each(t) }));
+            out.push(case.within(if t == 0.0 {
+                Within::Exact
+            } else {
+                Within::Each(t)
+            }));
         }
-        for op in [Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Max, Op::Min, Op::Lt, Op::Eq] {
-            let case = Case::raw(format!("{op:?} {dims:?}"), &[(dims, F32), (dims, F32)], binary(op));
-            out.push(case.fill(1, Fill::Uniform(0.5, 2.0)).within(Within::Each(1e-7)));
+        for op in [
+            Op::Add,
+            Op::Sub,
+            Op::Mul,
+            Op::Div,
+            Op::Max,
+            Op::Min,
+            Op::Lt,
+            Op::Eq,
+        ] {
+            let case = Case::raw(
+                format!("{op:?} {dims:?}"),
+                &[(dims, F32), (dims, F32)],
+                binary(op),
+            );
+            out.push(
+                case.fill(1, Fill::Uniform(0.5, 2.0))
+                    .within(Within::Each(1e-7)),
+            );
         }
-        let case = Case::raw(format!("equal floats {dims:?}"), &[(dims, F32), (dims, F32)], binary(Op::Eq));
+        let case = Case::raw(
+            format!("equal floats {dims:?}"),
+            &[(dims, F32), (dims, F32)],
+            binary(Op::Eq),
+        );
         out.push(case.fill(0, Fill::Whole(0, 3)).fill(1, Fill::Whole(0, 3)));
-        out.push(Case::raw(format!("Fma {dims:?}"), &[(dims, F32); 3], |g, x| {
-            vec![g.build(Op::Fma, F32.one(), Sources::from_slice(x), Arg::None)]
-        }));
+        out.push(Case::raw(
+            format!("Fma {dims:?}"),
+            &[(dims, F32); 3],
+            |g, x| vec![g.build(Op::Fma, F32.one(), Sources::from_slice(x), Arg::None)],
+        ));
         for s in [F32, I32, I64, U8, F16, BF16, Bool] {
             let name = format!("Where {} {dims:?}", s.name());
-            out.push(Case::raw(name, &[(dims, Bool), (dims, s), (dims, s)], |g, x| vec![g.select(x[0], x[1], x[2])]));
+            out.push(Case::raw(
+                name,
+                &[(dims, Bool), (dims, s), (dims, s)],
+                |g, x| vec![g.select(x[0], x[1], x[2])],
+            ));
         }
         out.push(Case::raw(
             format!("Where of a comparison {dims:?}"),
@@ -70,15 +100,37 @@ pub fn integers() -> Vec<Case> {
         for s in [I32, I64, U8, I8, U16, I16, U32] {
             let signed = s.range().is_some_and(|r| r.0 < 0);
             let (lo, hi) = if signed { (-100, 100) } else { (0, 200) };
-            for op in [Op::Add, Op::Mul, Op::IDiv, Op::Mod, Op::Max, Op::Min, Op::And, Op::Or, Op::Xor, Op::Lt, Op::Eq]
-            {
+            for op in [
+                Op::Add,
+                Op::Mul,
+                Op::IDiv,
+                Op::Mod,
+                Op::Max,
+                Op::Min,
+                Op::And,
+                Op::Or,
+                Op::Xor,
+                Op::Lt,
+                Op::Eq,
+            ] {
                 let divides = matches!(op, Op::IDiv | Op::Mod);
-                let case = Case::raw(format!("{op:?} {} {dims:?}", s.name()), &[(dims, s), (dims, s)], binary(op));
+                let case = Case::raw(
+                    format!("{op:?} {} {dims:?}", s.name()),
+                    &[(dims, s), (dims, s)],
+                    binary(op),
+                );
                 let right = if divides { (1, 20) } else { (lo, hi) };
-                out.push(case.fill(0, Fill::Whole(lo, hi)).fill(1, Fill::Whole(right.0, right.1)));
+                out.push(
+                    case.fill(0, Fill::Whole(lo, hi))
+                        .fill(1, Fill::Whole(right.0, right.1)),
+                );
             }
             for op in [Op::Shl, Op::Shr] {
-                let case = Case::raw(format!("{op:?} {} {dims:?}", s.name()), &[(dims, s), (dims, s)], binary(op));
+                let case = Case::raw(
+                    format!("{op:?} {} {dims:?}", s.name()),
+                    &[(dims, s), (dims, s)],
+                    binary(op),
+                );
                 out.push(case.fill(0, Fill::Whole(lo, hi)).fill(1, Fill::Whole(0, 7)));
             }
             let by = |op: Op, v: i64| {
@@ -89,7 +141,13 @@ pub fn integers() -> Vec<Case> {
                 });
                 case.fill(0, Fill::Whole(lo, hi))
             };
-            out.extend([by(Op::IDiv, 7), by(Op::Mod, 7), by(Op::IDiv, 8), by(Op::Mod, 8), by(Op::Shr, 3)]);
+            out.extend([
+                by(Op::IDiv, 7),
+                by(Op::Mod, 7),
+                by(Op::IDiv, 8),
+                by(Op::Mod, 8),
+                by(Op::Shr, 3),
+            ]);
         }
         // Wrapping sums and products.
         for s in [I32, U8, I8, U32] {
@@ -97,11 +155,18 @@ pub fn integers() -> Vec<Case> {
             for op in [Op::Add, Op::Mul] {
                 let name = format!("{op:?} {} wraps {dims:?}", s.name());
                 let case = Case::raw(name, &[(dims, s), (dims, s)], binary(op));
-                out.push(case.fill(0, Fill::Whole(lo, hi)).fill(1, Fill::Whole(lo, hi)));
+                out.push(
+                    case.fill(0, Fill::Whole(lo, hi))
+                        .fill(1, Fill::Whole(lo, hi)),
+                );
             }
         }
         for op in [Op::And, Op::Or, Op::Xor, Op::Eq] {
-            out.push(Case::raw(format!("{op:?} bool {dims:?}"), &[(dims, Bool), (dims, Bool)], binary(op)));
+            out.push(Case::raw(
+                format!("{op:?} bool {dims:?}"),
+                &[(dims, Bool), (dims, Bool)],
+                binary(op),
+            ));
         }
         for n in [3usize, 16] {
             let table: Vec<i32> = (0..n as i32).map(|i| i * i * 1000 - 7).collect();
@@ -123,14 +188,19 @@ pub fn casts() -> Vec<Case> {
         for from in all {
             for to in all.into_iter().filter(|&t| t != from) {
                 let name = format!("{} to {} {dims:?}", from.name(), to.name());
-                let mut case = Case::raw(name, &[(dims, from)], |g, x| vec![g.cast(x[0], to)]).within(Within::Exact);
+                let mut case = Case::raw(name, &[(dims, from)], |g, x| vec![g.cast(x[0], to)])
+                    .within(Within::Exact);
                 if from.is_float() {
                     let narrow = to.range().is_some_and(|r| r.0 == 0);
                     case = case.fill(0, Fill::Uniform(if narrow { 0.0 } else { -120.0 }, 120.0));
                 } else if let (Some((a, b)), Some((c, d))) = (from.range(), to.range()) {
                     // Values out of range wrap.
                     let wide = to != Bool && from != Bool;
-                    let (lo, hi) = if wide { (a.max(-1 << 40), b.min(1 << 40)) } else { (a.max(c), b.min(d)) };
+                    let (lo, hi) = if wide {
+                        (a.max(-1 << 40), b.min(1 << 40))
+                    } else {
+                        (a.max(c), b.min(d))
+                    };
                     case = case.fill(0, Fill::Whole(lo, hi + 1));
                 } else if from != Bool {
                     let (lo, hi) = from.range().expect("an integer");
@@ -139,12 +209,24 @@ pub fn casts() -> Vec<Case> {
                 out.push(case);
             }
         }
-        for (from, to) in [(F32, I32), (I32, F32), (F32, U32), (U32, F32), (F16, U16), (U16, F16), (I32, U32), (I8, U8)]
-        {
+        for (from, to) in [
+            (F32, I32),
+            (I32, F32),
+            (F32, U32),
+            (U32, F32),
+            (F16, U16),
+            (U16, F16),
+            (I32, U32),
+            (I8, U8),
+        ] {
             let name = format!("bits of {} as {} {dims:?}", from.name(), to.name());
-            let case = Case::raw(name, &[(dims, from)], |g, x| vec![g.bitcast(x[0], to)]).within(Within::Exact);
+            let case = Case::raw(name, &[(dims, from)], |g, x| vec![g.bitcast(x[0], to)])
+                .within(Within::Exact);
             out.push(match (from, to) {
-                (I32 | U32, F32) => case.fill(0, Fill::Values(vec![0x3f80_0000 as f64, 0x4049_0fdb as f64, 1.0, 0.0])),
+                (I32 | U32, F32) => case.fill(
+                    0,
+                    Fill::Values(vec![0x3f80_0000 as f64, 0x4049_0fdb as f64, 1.0, 0.0]),
+                ),
                 (U16, F16) => case.fill(0, Fill::Whole(0, 0x7c00)),
                 _ => case,
             });
@@ -159,12 +241,26 @@ pub fn half() -> Vec<Case> {
     for dims in SIZES {
         for (s, t) in [(F16, 1.0 / 1024.0), (BF16, 1.0 / 128.0)] {
             for op in [Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Max, Op::Min, Op::Lt] {
-                let case = Case::raw(format!("{op:?} {} {dims:?}", s.name()), &[(dims, s), (dims, s)], binary(op));
-                out.push(case.fill(1, Fill::Uniform(0.5, 2.0)).within(Within::Each(t)));
+                let case = Case::raw(
+                    format!("{op:?} {} {dims:?}", s.name()),
+                    &[(dims, s), (dims, s)],
+                    binary(op),
+                );
+                out.push(
+                    case.fill(1, Fill::Uniform(0.5, 2.0))
+                        .within(Within::Each(t)),
+                );
             }
             for op in [Op::Neg, Op::Exp, Op::Exp2, Op::Sqrt, Op::Recip, Op::Round] {
-                let case = Case::raw(format!("{op:?} {} {dims:?}", s.name()), &[(dims, s)], unary(op));
-                out.push(case.fill(0, Fill::Uniform(0.5, 2.0)).within(Within::Each(t)));
+                let case = Case::raw(
+                    format!("{op:?} {} {dims:?}", s.name()),
+                    &[(dims, s)],
+                    unary(op),
+                );
+                out.push(
+                    case.fill(0, Fill::Uniform(0.5, 2.0))
+                        .within(Within::Each(t)),
+                );
             }
         }
     }
@@ -186,23 +282,37 @@ pub fn edges() -> Vec<Case> {
                     let mut v = chunk.to_vec();
                     v.resize(5, chunk[0]);
                     let name = format!("{op:?} at its edges, {part}");
-                    out.push(Case::raw(name, &[(dims, F32)], unary(op)).fill(0, Fill::Values(v)).within(within));
+                    out.push(
+                        Case::raw(name, &[(dims, F32)], unary(op))
+                            .fill(0, Fill::Values(v))
+                            .within(within),
+                    );
                 }
             } else {
                 let name = format!("{op:?} at its edges");
-                out.push(Case::raw(name, &[(dims, F32)], unary(op)).fill(0, Fill::Values(v)).within(within));
+                out.push(
+                    Case::raw(name, &[(dims, F32)], unary(op))
+                        .fill(0, Fill::Values(v))
+                        .within(within),
+                );
             }
         }
     };
     let each = Within::Each(4e-7);
     case(
         Op::Exp,
-        &[0.0, -0.0, inf, -inf, nan, 88.72, 88.8, 90.0, 1e30, -87.3, -103.0, -104.0, -200.0, -1e30, 1e-30, 0.5],
+        &[
+            0.0, -0.0, inf, -inf, nan, 88.72, 88.8, 90.0, 1e30, -87.3, -103.0, -104.0, -200.0,
+            -1e30, 1e-30, 0.5,
+        ],
         each,
     );
     case(
         Op::Exp2,
-        &[0.0, -0.0, inf, -inf, nan, 127.9, 128.0, 129.0, 1e30, -126.0, -151.0, -200.0, -1e30, 1e-30, 0.5, -24.0],
+        &[
+            0.0, -0.0, inf, -inf, nan, 127.9, 128.0, 129.0, 1e30, -126.0, -151.0, -200.0, -1e30,
+            1e-30, 0.5, -24.0,
+        ],
         each,
     );
     case(
@@ -227,11 +337,19 @@ pub fn edges() -> Vec<Case> {
         ],
         each,
     );
-    case(Op::Sqrt, &[0.0, 1.0, inf, -1.0, nan, tiny, tiny / 4.0, 3.4e38], each);
-    case(Op::Recip, &[0.0, -0.0, inf, -inf, nan, 3.0, 1e38, -1e-38], each);
+    case(
+        Op::Sqrt,
+        &[0.0, 1.0, inf, -1.0, nan, tiny, tiny / 4.0, 3.4e38],
+        each,
+    );
+    case(
+        Op::Recip,
+        &[0.0, -0.0, inf, -inf, nan, 3.0, 1e38, -1e-38],
+        each,
+    );
     let half = [
-        0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 4194303.5, 4194304.5, 4194305.5, -4194305.5, 8388607.5, 8388609.0, 1e30, inf,
-        nan, 0.49999997,
+        0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 4194303.5, 4194304.5, 4194305.5, -4194305.5, 8388607.5,
+        8388609.0, 1e30, inf, nan, 0.49999997,
     ];
     case(Op::Round, &half, Within::Exact);
     for n in [16i64, 3] {
@@ -258,9 +376,34 @@ pub fn edges() -> Vec<Case> {
                     0.1,
                 ],
             ),
-            (BF16, vec![1.0, 1.00390625, 1.01171875, 3.4e38, 1e-40, nan, inf, -inf, 0.1]),
-            (I32, vec![2147483520.0, 2147483648.0, 1e20, -2147483648.0, -1e20, nan, inf, -inf, 0.99, -0.99, -1.5]),
-            (I8, vec![126.9, 127.5, 128.0, 300.0, -128.9, -129.0, -1e10, nan, 0.0, 1e10]),
+            (
+                BF16,
+                vec![
+                    1.0, 1.00390625, 1.01171875, 3.4e38, 1e-40, nan, inf, -inf, 0.1,
+                ],
+            ),
+            (
+                I32,
+                vec![
+                    2147483520.0,
+                    2147483648.0,
+                    1e20,
+                    -2147483648.0,
+                    -1e20,
+                    nan,
+                    inf,
+                    -inf,
+                    0.99,
+                    -0.99,
+                    -1.5,
+                ],
+            ),
+            (
+                I8,
+                vec![
+                    126.9, 127.5, 128.0, 300.0, -128.9, -129.0, -1e10, nan, 0.0, 1e10,
+                ],
+            ),
             (U8, vec![254.9, 255.5, 256.0, 300.0, -1.0, -0.5, nan, 0.0]),
             (I16, vec![32767.9, 40000.0, -32768.9, -40000.0, nan]),
             (U32, vec![4294967040.0, 5e9, -1.0, 3e9]),
@@ -282,7 +425,10 @@ pub fn edges() -> Vec<Case> {
                 let b = g.bitcast(x[0], from);
                 vec![g.cast(b, F32)]
             });
-            let all: Vec<f64> = (0..65536).step_by(if n == 16 { 1 } else { 7 }).map(f64::from).collect();
+            let all: Vec<f64> = (0..65536)
+                .step_by(if n == 16 { 1 } else { 7 })
+                .map(f64::from)
+                .collect();
             out.push(case.fill(0, Fill::Values(all)).within(Within::Exact));
         }
     }

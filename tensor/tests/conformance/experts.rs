@@ -18,10 +18,17 @@ pub fn one_token() -> Vec<Case> {
             let p = x.linear(c.weight("router", &[count, d], &F32)).sigmoid();
             let chosen = nn::top_k(p, used);
             let (index, weights) = (chosen.index.squeeze(0), chosen.select(p));
-            let w = |name: &str, rows: usize, columns: usize| c.weight(name, &[count, rows, columns], e).gather(index);
+            let w = |name: &str, rows: usize, columns: usize| {
+                c.weight(name, &[count, rows, columns], e).gather(index)
+            };
             let a = x.contract(w("gate", ff, d)).silu() * x.contract(w("up", ff, d));
             let down = a.contract(w("down", d, ff));
-            c.output("y", x + (down * weights.reshape(dims![used, 1])).sum(&[0]).unsqueeze(0));
+            c.output(
+                "y",
+                x + (down * weights.reshape(dims![used, 1]))
+                    .sum(&[0])
+                    .unsqueeze(0),
+            );
         }));
     }
     out
@@ -30,7 +37,11 @@ pub fn one_token() -> Vec<Case> {
 /// Several tokens in tiles of one expert each, with a data-dependent number of tiles.
 pub fn grouped() -> Vec<Case> {
     let of_two = grouped_of([128, 256], &Q4_0, 2, 9).renamed("by 2");
-    ENCODINGS.into_iter().map(|e| grouped_by(e, 4, 13)).chain([of_two]).collect()
+    ENCODINGS
+        .into_iter()
+        .map(|e| grouped_by(e, 4, 13))
+        .chain([of_two])
+        .collect()
 }
 
 /// How tokens are dispatched to experts.
@@ -54,24 +65,41 @@ pub fn with_every_part() -> Vec<Case> {
         let case = Case::new(format!("{glu:?} of experts with biases, {meets:?}"), |c| {
             let n = if many { c.var("n", 1, most) } else { c.int(1) };
             let x = c.input("x", dims![n, d], Scalar::F32);
-            let p = x.linear(c.weight("router", &[count, d], &F32)) + c.weight("router_bias", &[count], &F32);
+            let p = x.linear(c.weight("router", &[count, d], &F32))
+                + c.weight("router_bias", &[count], &F32);
             let chosen = nn::top_k(p, used);
             let height = (meets == Meets::Tiles).then_some(4);
-            let sent = nn::Dispatch::new(chosen.index, n, if many { most } else { 1 }, count, height);
-            let bias = |name: &str, out: usize| sent.of_experts(c.weight(name, &[count, out], &F32));
-            let weight =
-                |name: &str, out: usize, inner: usize| sent.of_experts(c.weight(name, &[count, out, inner], &Q4_0));
-            let both = sent.spread(x).contract(weight("gate_up", 2 * ff, d)) + bias("gate_up_bias", 2 * ff);
+            let sent =
+                nn::Dispatch::new(chosen.index, n, if many { most } else { 1 }, count, height);
+            let bias =
+                |name: &str, out: usize| sent.of_experts(c.weight(name, &[count, out], &F32));
+            let weight = |name: &str, out: usize, inner: usize| {
+                sent.of_experts(c.weight(name, &[count, out, inner], &Q4_0))
+            };
+            let both = sent.spread(x).contract(weight("gate_up", 2 * ff, d))
+                + bias("gate_up_bias", 2 * ff);
             let last = both.rank() - 1;
-            let made = glu.apply(both.slice(last, 0, ff), both.slice(last, ff, ff)).contract(weight("down", d, ff))
+            let made = glu
+                .apply(both.slice(last, 0, ff), both.slice(last, ff, ff))
+                .contract(weight("down", d, ff))
                 + bias("down_bias", d);
-            let weights = nn::softmax(chosen.select(p)) * c.weight("scale", &[count], &F32).gather(chosen.index);
+            let weights = nn::softmax(chosen.select(p))
+                * c.weight("scale", &[count], &F32).gather(chosen.index);
             c.output("y", sent.combine(made, weights));
         });
-        if many { case.vars(&[&[("n", 1)], &[("n", 5)], &[("n", most as i64)]]) } else { case }
+        if many {
+            case.vars(&[&[("n", 1)], &[("n", 5)], &[("n", most as i64)]])
+        } else {
+            case
+        }
     };
-    let meetings = [Meets::One, Meets::Each, Meets::Tiles].map(|meets| (nn::Glu::ClampedSwiglu, meets));
-    meetings.into_iter().chain([(nn::Glu::Geglu, Meets::Tiles)]).map(of).collect()
+    let meetings =
+        [Meets::One, Meets::Each, Meets::Tiles].map(|meets| (nn::Glu::ClampedSwiglu, meets));
+    meetings
+        .into_iter()
+        .chain([(nn::Glu::Geglu, Meets::Tiles)])
+        .map(of)
+        .collect()
 }
 
 /// Tiles of `height` tokens, with at most `most` tokens.
@@ -90,11 +118,18 @@ pub fn grouped_of([d, ff]: [usize; 2], e: EncodingRef, height: usize, most: usiz
         let t = nn::tiles(chosen.index, n, most, count, height);
         let rows = x.gather(t.token).reshape(dims![t.count, height, d]);
         let w = |name: &str, out: usize, inner: usize| {
-            c.weight(name, &[count, out, inner], e).gather(t.expert).unsqueeze(1)
+            c.weight(name, &[count, out, inner], e)
+                .gather(t.expert)
+                .unsqueeze(1)
         };
         let a = rows.contract(w("gate", ff, d)).silu() * rows.contract(w("up", ff, d));
-        let down = a.contract(w("down", d, ff)).reshape(dims![t.count * height as i64, d]);
-        c.output("y", x + (down.gather(t.row) * chosen.select(p).unsqueeze(2)).sum(&[1]));
+        let down = a
+            .contract(w("down", d, ff))
+            .reshape(dims![t.count * height as i64, d]);
+        c.output(
+            "y",
+            x + (down.gather(t.row) * chosen.select(p).unsqueeze(2)).sum(&[1]),
+        );
     });
     case.vars(&[&[("n", 1)], &[("n", 5)], &[("n", most as i64)]])
 }

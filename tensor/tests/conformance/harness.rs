@@ -78,20 +78,44 @@ impl Case {
             let d: Vec<Id> = dims.iter().map(|&n| g.int(n)).collect();
             ids.push(g.param(slot as u32, &d, scalar));
             let storage = Storage::Plain(scalar);
-            slots.push(Slot { name: format!("x{slot}"), kind: SlotKind::Input, dims: dims.to_vec(), storage });
+            slots.push(Slot {
+                name: format!("x{slot}"),
+                kind: SlotKind::Input,
+                dims: dims.to_vec(),
+                storage,
+            });
         }
         let mut outputs = Vec::new();
         for id in body(&mut g, &ids) {
             let dims = g.shape(id).iter().map(|&d| g.max_of(d)).collect();
             outputs.push((slots.len() as u32, id));
             let storage = Storage::Plain(g.scalar(id));
-            slots.push(Slot { name: "y".into(), kind: SlotKind::Output, dims, storage });
+            slots.push(Slot {
+                name: "y".into(),
+                kind: SlotKind::Output,
+                dims,
+                storage,
+            });
         }
-        Case::from_function(name.clone(), Function { name, graph: g, slots, outputs })
+        Case::from_function(
+            name.clone(),
+            Function {
+                name,
+                graph: g,
+                slots,
+                outputs,
+            },
+        )
     }
     fn from_function(name: String, function: Function) -> Case {
         let fills = vec![None; function.slots.len()];
-        Case { name, function: Arc::new(function), fills, vars: vec![vec![]], within: Within::Scale(1e-5) }
+        Case {
+            name,
+            function: Arc::new(function),
+            fills,
+            vars: vec![vec![]],
+            within: Within::Scale(1e-5),
+        }
     }
     /// Sets the contents of a slot; by default floats in -1..1 and integers below 100.
     pub fn fill(mut self, slot: usize, fill: Fill) -> Case {
@@ -110,7 +134,10 @@ impl Case {
     }
     /// True if a weight is packed in blocks.
     pub fn has_packed(&self) -> bool {
-        self.function.slots.iter().any(|s| matches!(s.storage, Storage::Packed(e) if e.elements > 1))
+        self.function
+            .slots
+            .iter()
+            .any(|s| matches!(s.storage, Storage::Packed(e) if e.elements > 1))
     }
     pub fn within(mut self, within: Within) -> Case {
         self.within = within;
@@ -123,7 +150,9 @@ pub struct Random(u64);
 
 impl Random {
     pub fn from_name(name: &str) -> Random {
-        Random(name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)))
+        Random(name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+        }))
     }
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -164,7 +193,11 @@ pub fn blocks(e: EncodingRef, count: usize, r: &mut Random) -> Vec<u8> {
     for _ in 0..count {
         let mut block: Vec<u8> = (0..e.bytes).map(|_| r.next() as u8).collect();
         for &(at, s) in &floats {
-            let v = if e.elements == 1 { 2.0 * r.unit() - 1.0 } else { (r.unit() - 0.3) * 0.01 };
+            let v = if e.elements == 1 {
+                2.0 * r.unit() - 1.0
+            } else {
+                (r.unit() - 0.3) * 0.01
+            };
             put(&mut block, at, s, v);
         }
         if e.name == "mxfp4" {
@@ -210,7 +243,10 @@ fn get(bytes: &[u8], at: usize, scalar: Scalar) -> f64 {
 fn places(dims: &[usize], most: &[i64]) -> Vec<usize> {
     let mut out = vec![0];
     for (&n, &m) in dims.iter().zip(most) {
-        out = out.iter().flat_map(|&p| (0..n).map(move |i| p * m as usize + i)).collect();
+        out = out
+            .iter()
+            .flat_map(|&p| (0..n).map(move |i| p * m as usize + i))
+            .collect();
     }
     out
 }
@@ -235,25 +271,49 @@ pub struct Run {
 /// Differences of the outputs if values before rounding are slightly larger or smaller.
 ///
 /// Empty if no sum is rounded to a narrow float.
-fn slack(f: &Function, vars: &Vars, before: &[Vec<u8>], values: &[Vec<f64>], want: &Want) -> Vec<Vec<f64>> {
+fn slack(
+    f: &Function,
+    vars: &Vars,
+    before: &[Vec<u8>],
+    values: &[Vec<f64>],
+    want: &Want,
+) -> Vec<Vec<f64>> {
     let roots: Vec<Id> = f.outputs.iter().map(|o| o.1).collect();
-    let rounds = |n: &Node| n.op == Op::Cast && n.dtype.scalar.is_half() && f.graph.scalar(n.src[0]) == Scalar::F32;
-    if !f.graph.toposort(&roots).into_iter().any(|n| rounds(&f.graph[n])) {
+    let rounds = |n: &Node| {
+        n.op == Op::Cast && n.dtype.scalar.is_half() && f.graph.scalar(n.src[0]) == Scalar::F32
+    };
+    if !f
+        .graph
+        .toposort(&roots)
+        .into_iter()
+        .any(|n| rounds(&f.graph[n]))
+    {
         return vec![];
     }
-    let moved = [ROUNDED, -ROUNDED].map(|part| truth(f, vars, before, values, Env::new().nudged(part)));
+    let moved =
+        [ROUNDED, -ROUNDED].map(|part| truth(f, vars, before, values, Env::new().nudged(part)));
     let of = |n: usize, i: usize, w: f64| {
         let far: f64 = moved.iter().map(|m| (m[n].1.data[i] - w).abs()).sum();
         if far.is_finite() { far } else { 0.0 }
     };
     let each = |(n, (_, w, _)): (usize, &(u32, HostArray, Vec<usize>))| {
-        w.data.iter().enumerate().map(|(i, &w)| of(n, i, w)).collect()
+        w.data
+            .iter()
+            .enumerate()
+            .map(|(i, &w)| of(n, i, w))
+            .collect()
     };
     want.iter().enumerate().map(each).collect()
 }
 
 /// Evaluates a function for the inputs of a run, in the given environment.
-fn truth<'a>(f: &Function, vars: &Vars, before: &'a [Vec<u8>], values: &'a [Vec<f64>], mut env: Env<'a>) -> Want {
+fn truth<'a>(
+    f: &Function,
+    vars: &Vars,
+    before: &'a [Vec<u8>],
+    values: &'a [Vec<f64>],
+    mut env: Env<'a>,
+) -> Want {
     for &(name, v) in vars {
         env = env.var(name, v);
     }
@@ -298,7 +358,12 @@ pub fn runs(case: &Case) -> Vec<Run> {
                             Some(n) => f.graph[n]
                                 .src
                                 .iter()
-                                .map(|&d| f.graph.evaluate_index(d, &value).expect("a dim of variables") as usize)
+                                .map(|&d| {
+                                    f.graph
+                                        .evaluate_index(d, &value)
+                                        .expect("a dim of variables")
+                                        as usize
+                                })
                                 .collect(),
                             None => slot.dims.iter().map(|&d| d as usize).collect(),
                         };
@@ -312,7 +377,11 @@ pub fn runs(case: &Case) -> Vec<Run> {
                                 Fill::Whole(lo, hi) => (lo + r.below(hi - lo)) as f64,
                                 Fill::Values(v) => v[n % v.len()],
                             };
-                            let v = if s.is_float() { Value::Float(v).stored_as(s).float() } else { v };
+                            let v = if s.is_float() {
+                                Value::Float(v).stored_as(s).float()
+                            } else {
+                                v
+                            };
                             put(&mut bytes, at * s.bytes(), s, v);
                             data.push(v);
                         }
@@ -323,7 +392,13 @@ pub fn runs(case: &Case) -> Vec<Run> {
             }
             let want = truth(f, vars, &before, &values, Env::new());
             let slack = slack(f, vars, &before, &values, &want);
-            Run { vars: vars.clone(), before, values, want, slack }
+            Run {
+                vars: vars.clone(),
+                before,
+                values,
+                want,
+                slack,
+            }
         })
         .collect()
 }
@@ -339,7 +414,11 @@ fn wrong(
     slack: &[f64],
     allows: &dyn Fn(f64, f64) -> bool,
 ) -> Option<String> {
-    let finite = wants[0].data.iter().filter(|v| v.is_finite()).fold(0f64, |m, v| m.max(v.abs()));
+    let finite = wants[0]
+        .data
+        .iter()
+        .filter(|v| v.is_finite())
+        .fold(0f64, |m, v| m.max(v.abs()));
     let value = |want: &HostArray, i: usize| match scalar.is_float() {
         true => Value::Float(want.data[i]).stored_as(scalar).float(),
         false => want.data[i],
@@ -361,7 +440,10 @@ fn wrong(
     let wrong = |&(i, &g): &(usize, &f64)| !wants.iter().any(|want| is_good(value(want, i), g, i));
     let (i, g) = got.iter().enumerate().find(wrong)?;
     let (w, dims) = (value(wants[0], i), &wants[0].dims);
-    Some(format!("element {i} of {dims:?}: {g:e} should be {w:e} (within {:e})", limit(w, i)))
+    Some(format!(
+        "element {i} of {dims:?}: {g:e} should be {w:e} (within {:e})",
+        limit(w, i)
+    ))
 }
 
 /// Tolerance for integer contractions, against a reference with the same int8 activations. f32 and
@@ -388,7 +470,9 @@ pub struct Way {
 
 /// Number of perturbed schedules requested by `GRISTMILL_PERTURB`.
 pub fn asked() -> Option<u64> {
-    std::env::var("GRISTMILL_PERTURB").ok().and_then(|v| v.parse().ok())
+    std::env::var("GRISTMILL_PERTURB")
+        .ok()
+        .and_then(|v| v.parse().ok())
 }
 
 /// Seeds of perturbed schedules: the requested number of them, or `usual`.
@@ -414,16 +498,38 @@ pub fn check(cases: Vec<Case>, mut ways: Vec<Way>) {
         ways.retain(|way| way.name.contains(&text));
     }
     let record = Record::open().expect(RECORD);
-    let wanted = |c: &Case| only.as_ref().is_none_or(|o| c.name.contains(o.as_str())) && !record.has(&c.name);
+    let wanted = |c: &Case| {
+        only.as_ref().is_none_or(|o| c.name.contains(o.as_str())) && !record.has(&c.name)
+    };
     let shard = shard();
     let part = |(i, case): (usize, Case)| (i % shard.1 == shard.0).then_some(case);
-    let cases: Vec<Case> = cases.into_iter().enumerate().filter_map(part).filter(wanted).collect();
-    let turns = if asked().is_some() { vec![ways] } else { in_turn(ways) };
+    let cases: Vec<Case> = cases
+        .into_iter()
+        .enumerate()
+        .filter_map(part)
+        .filter(wanted)
+        .collect();
+    let turns = if asked().is_some() {
+        vec![ways]
+    } else {
+        in_turn(ways)
+    };
     let mut of_turn: Vec<Vec<Case>> = turns.iter().map(|_| Vec::new()).collect();
-    cases.into_iter().enumerate().for_each(|(i, case)| of_turn[i % turns.len()].push(case));
-    let errors: Vec<String> =
-        of_turn.into_iter().zip(&turns).flat_map(|(cases, ways)| run(cases, ways, &record)).collect();
-    assert!(errors.is_empty(), "{} wrong:\n{}", errors.len(), errors[..errors.len().min(40)].join("\n"));
+    cases
+        .into_iter()
+        .enumerate()
+        .for_each(|(i, case)| of_turn[i % turns.len()].push(case));
+    let errors: Vec<String> = of_turn
+        .into_iter()
+        .zip(&turns)
+        .flat_map(|(cases, ways)| run(cases, ways, &record))
+        .collect();
+    assert!(
+        errors.is_empty(),
+        "{} wrong:\n{}",
+        errors.len(),
+        errors[..errors.len().min(40)].join("\n")
+    );
 }
 
 /// Cases of a slow device with the first cheapest schedule, for each case with a given perturbed
@@ -438,13 +544,21 @@ const SLOW: [&str; 4] = ["emulated", "simulated", "interp", "llvmpipe"];
 
 /// Sets of ways to be assigned to successive cases by rotation.
 fn in_turn(ways: Vec<Way>) -> Vec<Vec<Way>> {
-    let called = |way: &Way, name: &str| way.device.device.name() == name || way.device.target.name.contains(name);
-    let slow = ways.iter().any(|way| SLOW.iter().any(|name| called(way, name)));
-    let (cheapest, perturbed): (Vec<Way>, Vec<Way>) = ways.into_iter().partition(|way| way.seed.is_none());
+    let called = |way: &Way, name: &str| {
+        way.device.device.name() == name || way.device.target.name.contains(name)
+    };
+    let slow = ways
+        .iter()
+        .any(|way| SLOW.iter().any(|name| called(way, name)));
+    let (cheapest, perturbed): (Vec<Way>, Vec<Way>) =
+        ways.into_iter().partition(|way| way.seed.is_none());
     if !slow {
         return match perturbed.is_empty() {
             true => vec![cheapest],
-            false => perturbed.into_iter().map(|way| cheapest.iter().cloned().chain([way]).collect()).collect(),
+            false => perturbed
+                .into_iter()
+                .map(|way| cheapest.iter().cloned().chain([way]).collect())
+                .collect(),
         };
     }
     // Ways of one device stay together, for bitwise comparison. A restricted variant is another
@@ -458,14 +572,23 @@ fn in_turn(ways: Vec<Way>) -> Vec<Vec<Way>> {
         }
     }
     let again = turns.first().cloned().filter(|_| !perturbed.is_empty());
-    let again = again.into_iter().flat_map(|first| std::iter::repeat_n(first, CHEAPEST - 1));
-    again.chain(turns).chain(perturbed.into_iter().map(|way| vec![way])).collect()
+    let again = again
+        .into_iter()
+        .flat_map(|first| std::iter::repeat_n(first, CHEAPEST - 1));
+    again
+        .chain(turns)
+        .chain(perturbed.into_iter().map(|way| vec![way]))
+        .collect()
 }
 
 /// Runs cases in these ways and returns their failures.
 fn run(mut cases: Vec<Case>, ways: &[Way], record: &Record) -> Vec<String> {
     // Interpreted devices do not compile, so each case is recorded by itself.
-    let batch = if ways.iter().any(|way| way.device.dialect.is_some()) { BATCH / ways.len() } else { 1 };
+    let batch = if ways.iter().any(|way| way.device.dialect.is_some()) {
+        BATCH / ways.len()
+    } else {
+        1
+    };
     let mut errors = Vec::new();
     while !cases.is_empty() {
         let rest = cases.split_off(batch.clamp(1, cases.len()));
@@ -478,8 +601,14 @@ fn run(mut cases: Vec<Case>, ways: &[Way], record: &Record) -> Vec<String> {
 
 /// Index and number of shards: `GRISTMILL_SHARD=2/3` is every third case from the second on.
 fn shard() -> (usize, usize) {
-    let Ok(text) = std::env::var("GRISTMILL_SHARD") else { return (0, 1) };
-    let parsed = text.split_once('/').and_then(|(i, n)| Some((i.parse::<usize>().ok()?, n.parse::<usize>().ok()?)));
-    let (i, n) = parsed.filter(|(i, n)| (1..=*n).contains(i)).expect("GRISTMILL_SHARD=2/3");
+    let Ok(text) = std::env::var("GRISTMILL_SHARD") else {
+        return (0, 1);
+    };
+    let parsed = text
+        .split_once('/')
+        .and_then(|(i, n)| Some((i.parse::<usize>().ok()?, n.parse::<usize>().ok()?)));
+    let (i, n) = parsed
+        .filter(|(i, n)| (1..=*n).contains(i))
+        .expect("GRISTMILL_SHARD=2/3");
     (i - 1, n)
 }

@@ -39,7 +39,9 @@ static SIXTEEN: Encoding = Encoding {
     bytes: 4 + 8 + 2,
     value: |b| {
         let q = b.u8(b.k() / 2 + 4) >> (b.k() % 2 * 4) & 15;
-        let t = q.of_table(&[-128, -99, -80, -64, -48, -33, -20, -9, 1, 11, 22, 35, 50, 66, 87, 127]);
+        let t = q.of_table(&[
+            -128, -99, -80, -64, -48, -33, -20, -9, 1, 11, 22, 35, 50, 66, 87, 127,
+        ]);
         t * b.f32(0) + (b.u16(12) & 255) * b.f32(0)
     },
 };
@@ -59,7 +61,12 @@ pub fn cases() -> Vec<Case> {
             let x = c.input("x", dims![1, width], Scalar::F32);
             let y = nn::rms_norm(x, c.input("norm", dims![width], Scalar::F32), 1e-5);
             let w = |name: &str| c.weight(name, &[width, width], e);
-            c.output("y", x + nn::Glu::Swiglu.apply(y.linear(w("gate")), y.linear(w("up"))).linear(w("down")));
+            c.output(
+                "y",
+                x + nn::Glu::Swiglu
+                    .apply(y.linear(w("gate")), y.linear(w("up")))
+                    .linear(w("down")),
+            );
         }));
     }
     out

@@ -26,20 +26,36 @@ pub fn cases() -> Vec<Case> {
     case("reshape across", |x| x.reshape(dims![10, 6, 4]));
     case("permute", |x| x.permute(&[2, 0, 1]));
     case("permute the last", |x| x.permute(&[0, 2, 1]));
-    case("permute, reshape, permute", |x| x.permute(&[1, 2, 0]).reshape(dims![15, 16]).permute(&[1, 0]));
+    case("permute, reshape, permute", |x| {
+        x.permute(&[1, 2, 0])
+            .reshape(dims![15, 16])
+            .permute(&[1, 0])
+    });
     case("shrink", |x| x.slice(2, 3, 4).slice(0, 1, 2));
     case("shrink to one", |x| x.slice(1, 5, 1).slice(2, 9, 1));
     case("expand", |x| x.slice(1, 2, 1).expand(dims![4, 7, 10]));
-    case("expand in front", |x| x.slice(0, 3, 1).expand(dims![2, 5, 6, 10]));
+    case("expand in front", |x| {
+        x.slice(0, 3, 1).expand(dims![2, 5, 6, 10])
+    });
     case("cat", |x| Tensor::cat(&[x, x.slice(1, 1, 2)], 1));
-    case("cat at the end", |x| Tensor::cat(&[x.slice(2, 0, 3), x, x.slice(2, 7, 3)], 2));
+    case("cat at the end", |x| {
+        Tensor::cat(&[x.slice(2, 0, 3), x, x.slice(2, 7, 3)], 2)
+    });
     case("cat in front", |x| Tensor::cat(&[x.slice(0, 2, 1), x], 0));
     case("cat of cats", |x| {
         let a = Tensor::cat(&[x.slice(2, 5, 5), x.slice(2, 0, 5)], 2);
         Tensor::cat(&[a.slice(1, 3, 3), a.slice(1, 0, 3)], 1)
     });
-    case("cat, permuted", |x| Tensor::cat(&[x, x], 0).permute(&[2, 1, 0]).reshape(dims![20, 24]));
-    case("window of a reshape", |x| x.reshape(dims![240]).slice(0, 17, 100).reshape(dims![5, 20]));
+    case("cat, permuted", |x| {
+        Tensor::cat(&[x, x], 0)
+            .permute(&[2, 1, 0])
+            .reshape(dims![20, 24])
+    });
+    case("window of a reshape", |x| {
+        x.reshape(dims![240])
+            .slice(0, 17, 100)
+            .reshape(dims![5, 20])
+    });
     case("interleave", |x| {
         let pairs = x.reshape(dims![4, 6, 5, 2]);
         Tensor::cat(&[pairs.slice(3, 1, 1), pairs.slice(3, 0, 1)], 3).reshape(dims![4, 6, 10])
@@ -62,7 +78,11 @@ pub fn cases() -> Vec<Case> {
             c.output("y", x.slice(0, at, n));
             c.output("z", x.slice(0, at, n).permute(&[1, 0]));
         })
-        .vars(&[&[("at", 0), ("n", 8)], &[("at", 8), ("n", 1)], &[("at", 5), ("n", 3)]])
+        .vars(&[
+            &[("at", 0), ("n", 8)],
+            &[("at", 8), ("n", 1)],
+            &[("at", 5), ("n", 3)],
+        ])
         .within(Within::Exact),
     );
     out.push(

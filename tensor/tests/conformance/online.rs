@@ -17,14 +17,22 @@ use std::sync::Arc;
 /// A GPU with subgroup reductions and this workgroup size; 128 threads are four warps that share
 /// MMA.
 fn target(threads: usize) -> Target {
-    Target { threads, int8: false, ..Target::named("h200") }
+    Target {
+        threads,
+        int8: false,
+        ..Target::named("h200")
+    }
 }
 
 /// Workgroup sizes to test.
 const THREADS: [usize; 2] = [64, 128];
 
 fn cases() -> Vec<Case> {
-    let prompts = [attention::prompts(), attention::long_prompts(), attention::long()];
+    let prompts = [
+        attention::prompts(),
+        attention::long_prompts(),
+        attention::long(),
+    ];
     let all = prompts.into_iter().chain([
         attention::grouped_halves(),
         attention::window_halves(),
@@ -36,13 +44,19 @@ fn cases() -> Vec<Case> {
 /// The decision for a case's attention, if `online` is an option.
 fn offered(case: &Case, target: &Target) -> Option<Decision> {
     let decisions = compile(&case.function, target, None, &mut Listed).decisions;
-    decisions.into_iter().find(|d| d.kind == "attention" && d.options.iter().any(|o| o.name == "online"))
+    decisions
+        .into_iter()
+        .find(|d| d.kind == "attention" && d.options.iter().any(|o| o.name == "online"))
 }
 
 /// The target with a plan that selects `online` for a case.
 fn in_one_loop(case: &Case, target: &Target) -> Option<Target> {
     let decision = offered(case, target)?;
-    let online = decision.options.iter().find(|o| o.name == "online").expect("it is offered");
+    let online = decision
+        .options
+        .iter()
+        .find(|o| o.name == "online")
+        .expect("it is offered");
     let mut target = target.clone();
     target.plans.insert(decision.key(), online.plan.clone());
     Some(target)
@@ -53,8 +67,13 @@ fn by_themselves(case: &Case, target: &Target) -> Option<Target> {
     let mut alone = target.clone();
     let decisions = compile(&case.function, target, None, &mut Listed).decisions;
     for decision in decisions.iter().filter(|d| d.kind == "nest") {
-        let option = decision.options.iter().find(|o| o.name == "warps by themselves");
-        alone.plans.extend(option.map(|o| (decision.key(), o.plan.clone())));
+        let option = decision
+            .options
+            .iter()
+            .find(|o| o.name == "warps by themselves");
+        alone
+            .plans
+            .extend(option.map(|o| (decision.key(), o.plan.clone())));
     }
     (alone.plans.len() > target.plans.len()).then_some(alone)
 }
@@ -63,20 +82,39 @@ fn by_themselves(case: &Case, target: &Target) -> Option<Target> {
 fn compare(device: &Opened, name: &str, seeds: &[u64]) -> usize {
     let mut compared = 0;
     for case in cases() {
-        let Some(target) = in_one_loop(&case, &device.target) else { continue };
+        let Some(target) = in_one_loop(&case, &device.target) else {
+            continue;
+        };
         let alone = by_themselves(&case, &target);
-        let device = Opened { target, ..device.clone() };
+        let device = Opened {
+            target,
+            ..device.clone()
+        };
         let way = |seed: Option<u64>| {
-            let name = seed.map_or(format!("{name}, online"), |s| format!("{name}, online, seed {s}"));
-            Way { name, device: device.clone(), seed, same_as: None }
+            let name = seed.map_or(format!("{name}, online"), |s| {
+                format!("{name}, online, seed {s}")
+            });
+            Way {
+                name,
+                device: device.clone(),
+                seed,
+                same_as: None,
+            }
         };
         let apart = alone.map(|target| Way {
             name: format!("{name}, online, warps by themselves"),
-            device: Opened { target, ..device.clone() },
+            device: Opened {
+                target,
+                ..device.clone()
+            },
             seed: None,
             same_as: None,
         });
-        let ways = std::iter::once(None).chain(seeds.iter().copied().map(Some)).map(way).chain(apart).collect();
+        let ways = std::iter::once(None)
+            .chain(seeds.iter().copied().map(Some))
+            .map(way)
+            .chain(apart)
+            .collect();
         check(vec![case], ways);
         compared += 1;
     }
@@ -89,14 +127,23 @@ const ONLINE: usize = 10;
 #[test]
 fn as_nests() {
     for threads in THREADS {
-        let device = Opened { target: target(threads), ..Opened::new(Arc::new(InterpDevice::new()), None) };
-        assert_eq!(compare(&device, &format!("interp, {threads} threads"), &[1, 2]), ONLINE);
+        let device = Opened {
+            target: target(threads),
+            ..Opened::new(Arc::new(InterpDevice::new()), None)
+        };
+        assert_eq!(
+            compare(&device, &format!("interp, {threads} threads"), &[1, 2]),
+            ONLINE
+        );
     }
 }
 
 #[test]
 fn as_linear_code() {
-    for way in linear_of(vec![("64 threads", target(64)), ("128 threads", target(128))]) {
+    for way in linear_of(vec![
+        ("64 threads", target(64)),
+        ("128 threads", target(128)),
+    ]) {
         assert_eq!(compare(&way.device, &way.name, &[1]), ONLINE);
     }
 }
@@ -107,7 +154,10 @@ fn as_threads() {
         match simulated::Simulated::new(target(threads), store()) {
             Ok(device) => {
                 let name = format!("{threads} threads");
-                assert_eq!(compare(&Opened::new(Arc::new(device), Some(&Cuda)), &name, &[1]), ONLINE);
+                assert_eq!(
+                    compare(&Opened::new(Arc::new(device), Some(&Cuda)), &name, &[1]),
+                    ONLINE
+                );
             }
             Err(missing) => simulated::skip(&missing),
         }
@@ -120,9 +170,22 @@ fn as_threads() {
 fn cuda_attention_in_one_loop() {
     let device = super::cuda().swap_remove(0).device;
     for threads in [64, 128, 256] {
-        let target = Target { threads, ..device.target.clone() };
+        let target = Target {
+            threads,
+            ..device.target.clone()
+        };
         let name = format!("cuda, {threads} threads");
-        assert_eq!(compare(&Opened { target, ..device.clone() }, &name, &[1]), ONLINE);
+        assert_eq!(
+            compare(
+                &Opened {
+                    target,
+                    ..device.clone()
+                },
+                &name,
+                &[1]
+            ),
+            ONLINE
+        );
     }
 }
 
@@ -152,7 +215,11 @@ fn scores_stay_in_registers() {
     });
     let found: Vec<(usize, usize)> = bodies
         .map(|body| {
-            let barriers = body.statements.iter().filter(|s| **s == Statement::Barrier).count();
+            let barriers = body
+                .statements
+                .iter()
+                .filter(|s| **s == Statement::Barrier)
+                .count();
             (body.locals.len(), barriers)
         })
         .collect();

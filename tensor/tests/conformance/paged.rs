@@ -24,9 +24,25 @@ type Rows = &'static [(usize, usize)];
 /// Decode rows only: first position, last of a page, first of the next, and more than two pages.
 const DECODING: Rows = &[(0, 0), (1, 63), (2, 64), (3, 130), (4, 9)];
 /// A mixed batch: two decode rows and a prefill chunk across a page border.
-const WITH_PROMPT: Rows = &[(0, 0), (1, 127), (2, 61), (2, 62), (2, 63), (2, 64), (2, 65)];
+const WITH_PROMPT: Rows = &[
+    (0, 0),
+    (1, 127),
+    (2, 61),
+    (2, 62),
+    (2, 63),
+    (2, 64),
+    (2, 65),
+];
 /// Prefill chunks of two sequences, the second at a greater depth.
-const PROMPTS: Rows = &[(0, 0), (0, 1), (0, 2), (1, 189), (1, 190), (1, 191), (1, 192)];
+const PROMPTS: Rows = &[
+    (0, 0),
+    (0, 1),
+    (0, 2),
+    (1, 189),
+    (1, 190),
+    (1, 191),
+    (1, 192),
+];
 /// Rows with small windows that begin in various pages, cross a border, or begin the sequence.
 const LATE: Rows = &[(0, 255), (1, 130), (2, 3), (0, 192), (1, 63), (0, 202)];
 
@@ -36,9 +52,16 @@ fn tables(rows: Rows) -> Vec<Vec<Option<usize>>> {
     let mut free: Vec<usize> = (0..PAGES - 1).collect();
     let mut random = Random::from_name("pages");
     let mut table = |s: usize| {
-        let last = rows.iter().filter(|r| r.0 == s).map(|r| r.1).max().unwrap_or(0);
+        let last = rows
+            .iter()
+            .filter(|r| r.0 == s)
+            .map(|r| r.1)
+            .max()
+            .unwrap_or(0);
         let mut page = || free.swap_remove(random.below(free.len() as i64) as usize);
-        (0..BLOCKS).map(|block| (block <= last / PAGE).then(&mut page)).collect()
+        (0..BLOCKS)
+            .map(|block| (block <= last / PAGE).then(&mut page))
+            .collect()
     };
     (0..sequences).map(&mut table).collect()
 }
@@ -49,7 +72,11 @@ fn entries(rows: Rows) -> Fill {
     let row = |&(s, p): &(usize, usize)| {
         (0..BLOCKS).map({
             let of = &of[s];
-            move |b| of[b].filter(|_| b <= p / PAGE).map_or(-1.0, |page| page as f64)
+            move |b| {
+                of[b]
+                    .filter(|_| b <= p / PAGE)
+                    .map_or(-1.0, |page| page as f64)
+            }
         })
     };
     // Rows that are outside a run do not repeat rows inside it.
@@ -62,16 +89,26 @@ fn seen_alone(name: &str, rows: Rows, width: usize, window: Option<usize>) -> Fi
     let mut seen = vec![false; PAGES * PAGE];
     for &(s, last) in rows {
         let first = window.map_or(0, |window| (last + 1).saturating_sub(window));
-        (first..=last).for_each(|p| seen[of[s][p / PAGE].expect("a page of its own") * PAGE + p % PAGE] = true);
+        (first..=last).for_each(|p| {
+            seen[of[s][p / PAGE].expect("a page of its own") * PAGE + p % PAGE] = true
+        });
     }
-    let number = |i: usize| if seen[i / width] { 2.0 * random.unit() - 1.0 } else { f64::NAN };
+    let number = |i: usize| {
+        if seen[i / width] {
+            2.0 * random.unit() - 1.0
+        } else {
+            f64::NAN
+        }
+    };
     Fill::Values((0..PAGES * PAGE * width).map(number).collect())
 }
 
 /// One run per entry of `ends`, with that number of leading rows.
 fn runs(rows: Rows, ends: &[usize]) -> Vec<[(&'static str, i64); 2]> {
     let length = |n: usize| rows[..n].iter().map(|r| r.1 as i64 + 1).max().unwrap_or(1);
-    ends.iter().map(|&n| [("n", n as i64), ("length", length(n))]).collect()
+    ends.iter()
+        .map(|&n| [("n", n as i64), ("length", length(n))])
+        .collect()
 }
 
 /// Declares the first two slots of every case: positions and block table.
@@ -79,14 +116,24 @@ fn at(c: &Capture, most: usize) -> (Tensor<'_>, PagedRows<'_>) {
     let n = c.var("n", 1, most);
     let positions = c.input("positions", dims![n], Scalar::I32);
     let table = c.input("table", dims![n, BLOCKS], Scalar::I32);
-    (n, PagedRows { positions, length: c.var("length", 1, BLOCKS * PAGE), table, page: PAGE })
+    (
+        n,
+        PagedRows {
+            positions,
+            length: c.var("length", 1, BLOCKS * PAGE),
+            table,
+            page: PAGE,
+        },
+    )
 }
 
 fn finished(case: Case, rows: Rows, ends: &[usize]) -> Case {
     let runs = runs(rows, ends);
     let runs: Vec<&[(&'static str, i64)]> = runs.iter().map(|r| &r[..]).collect();
     let positions = rows.iter().map(|r| r.1 as f64).collect();
-    case.fill(0, Fill::Values(positions)).fill(1, entries(rows)).vars(&runs)
+    case.fill(0, Fill::Values(positions))
+        .fill(1, entries(rows))
+        .vars(&runs)
 }
 
 /// Attention mask and scoring: window, sinks and score cap.
@@ -98,29 +145,67 @@ struct Sight {
 }
 
 /// Capped scores, many of them near the cap.
-const CAPPED: Sight = Sight { cap: Some(0.7), ..ALL };
-const ALL: Sight = Sight { window: None, sinks: false, cap: None };
+const CAPPED: Sight = Sight {
+    cap: Some(0.7),
+    ..ALL
+};
+const ALL: Sight = Sight {
+    window: None,
+    sinks: false,
+    cap: None,
+};
 
 /// The score cap as a part of the case's name.
 fn capped_at(sight: Sight) -> String {
-    sight.cap.map_or(String::new(), |cap| format!(", a cap of {cap}"))
+    sight
+        .cap
+        .map_or(String::new(), |cap| format!(", a cap of {cap}"))
 }
 
 /// Attention without writes, over pools that are NaN at every position that no row attends to.
-fn reading(heads: usize, kv_heads: usize, [depth, out]: [usize; 2], rows: Rows, ends: &[usize], sight: Sight) -> Case {
-    let words = format!("window {:?}, sinks {}, {} rows", sight.window, sight.sinks, rows.len());
+fn reading(
+    heads: usize,
+    kv_heads: usize,
+    [depth, out]: [usize; 2],
+    rows: Rows,
+    ends: &[usize],
+    sight: Sight,
+) -> Case {
+    let words = format!(
+        "window {:?}, sinks {}, {} rows",
+        sight.window,
+        sight.sinks,
+        rows.len()
+    );
     let cap = capped_at(sight);
-    let name = format!("pages, {heads} heads of {depth}, {kv_heads} shared, {out} out, {words}{cap}");
+    let name =
+        format!("pages, {heads} heads of {depth}, {kv_heads} shared, {out} out, {words}{cap}");
     let case = Case::new(&name, |c| {
         let (n, at) = at(c, rows.len());
         let q = c.input("q", dims![n, heads, depth], Scalar::F32);
         let k = c.input("k", dims![PAGES, PAGE, kv_heads, depth], Scalar::F32);
         let v = c.input("v", dims![PAGES, PAGE, kv_heads, out], Scalar::F32);
-        let sinks = sight.sinks.then(|| c.input("sinks", dims![heads], Scalar::F32));
-        c.output("y", q.paged_attention([k, v], &at, Scoring { scale: 0.7, cap: sight.cap }, sight.window, sinks));
+        let sinks = sight
+            .sinks
+            .then(|| c.input("sinks", dims![heads], Scalar::F32));
+        c.output(
+            "y",
+            q.paged_attention(
+                [k, v],
+                &at,
+                Scoring {
+                    scale: 0.7,
+                    cap: sight.cap,
+                },
+                sight.window,
+                sinks,
+            ),
+        );
     });
     let seen = |name, width| seen_alone(name, rows, kv_heads * width, sight.window);
-    let case = case.fill(3, seen("keys", depth)).fill(4, seen("values", out));
+    let case = case
+        .fill(3, seen("keys", depth))
+        .fill(4, seen("values", out));
     finished(case, rows, ends).within(Within::Scale(1e-5))
 }
 
@@ -132,8 +217,14 @@ fn grouped(
     (rows, ends): (Rows, &[usize]),
     sight: Sight,
 ) -> Case {
-    let mut name = format!("pages of {}, {kv_heads} groups of {heads} heads, {} rows", cache.name(), rows.len());
-    name += &sight.window.map_or(String::new(), |window| format!(", window {window}"));
+    let mut name = format!(
+        "pages of {}, {kv_heads} groups of {heads} heads, {} rows",
+        cache.name(),
+        rows.len()
+    );
+    name += &sight
+        .window
+        .map_or(String::new(), |window| format!(", window {window}"));
     name += &capped_at(sight);
     let case = Case::new(name, |c| {
         let (n, at) = at(c, rows.len());
@@ -141,14 +232,32 @@ fn grouped(
         let slots = at.slots(PAGES);
         let cached = |what: &'static str, width: usize| {
             let row = c.input(what, dims![n, width], Scalar::F32);
-            let state = c.state(what, dims![PAGES * PAGE, width], cache).scatter(row.cast(cache), slots);
+            let state = c
+                .state(what, dims![PAGES * PAGE, width], cache)
+                .scatter(row.cast(cache), slots);
             c.output_state(state);
             state.cast(Scalar::F32)
         };
         let k = cached("keys", kv_heads * depth).reshape(dims![PAGES, PAGE, kv_heads, depth]);
         let v = cached("values", kv_heads * out).reshape(dims![PAGES, PAGE, kv_heads, out]);
-        let q = if cache == Scalar::F16 { q.cast(cache).cast(Scalar::F32) } else { q };
-        c.output("y", q.paged_attention([k, v], &at, Scoring { scale: 0.2, cap: sight.cap }, sight.window, None));
+        let q = if cache == Scalar::F16 {
+            q.cast(cache).cast(Scalar::F32)
+        } else {
+            q
+        };
+        c.output(
+            "y",
+            q.paged_attention(
+                [k, v],
+                &at,
+                Scoring {
+                    scale: 0.2,
+                    cap: sight.cap,
+                },
+                sight.window,
+                None,
+            ),
+        );
     });
     finished(case, rows, ends).within(within(cache))
 }
@@ -158,12 +267,18 @@ fn grouped(
 /// Where that is an f16 MMA, the combine weights of a data-dependent number of chunks are computed
 /// in the kernel that rounds the product's operand.
 fn projected(heads: usize, kv_heads: usize, width: usize, rows: Rows, ends: &[usize]) -> Case {
-    let name = format!("pages, {heads} heads of {width}, {kv_heads} shared, {} rows, times a matrix", rows.len());
+    let name = format!(
+        "pages, {heads} heads of {width}, {kv_heads} shared, {} rows, times a matrix",
+        rows.len()
+    );
     let case = Case::new(name, |c| {
         let (n, at) = at(c, rows.len());
         let q = c.input("q", dims![n, heads, width], Scalar::F32);
-        let [k, v] = ["k", "v"].map(|name| c.input(name, dims![PAGES, PAGE, kv_heads, width], Scalar::F32));
-        let y = q.paged_attention([k, v], &at, 0.7, None, None).reshape(dims![n, heads * width]);
+        let [k, v] =
+            ["k", "v"].map(|name| c.input(name, dims![PAGES, PAGE, kv_heads, width], Scalar::F32));
+        let y = q
+            .paged_attention([k, v], &at, 0.7, None, None)
+            .reshape(dims![n, heads * width]);
         c.output("y", y.linear(c.weight("w", &[32, heads * width], &Q4_0)));
     });
     let seen = |name| seen_alone(name, rows, kv_heads * width, None);
@@ -172,8 +287,18 @@ fn projected(heads: usize, kv_heads: usize, width: usize, rows: Rows, ends: &[us
 }
 
 /// A latent KV cache shared by all heads; values are the first part of its rows.
-fn latent(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, rows: Rows, ends: &[usize]) -> Case {
-    let name = format!("latent pages of {}, {heads} heads of {rank} and {rope}, {} rows", cache.name(), rows.len());
+fn latent(
+    heads: usize,
+    [rank, rope]: [usize; 2],
+    cache: Scalar,
+    rows: Rows,
+    ends: &[usize],
+) -> Case {
+    let name = format!(
+        "latent pages of {}, {heads} heads of {rank} and {rope}, {} rows",
+        cache.name(),
+        rows.len()
+    );
     let case = Case::new(name, |c| {
         let (n, at) = at(c, rows.len());
         let (latent, rotated) = (
@@ -181,11 +306,21 @@ fn latent(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, rows: Rows, end
             c.input("rotated", dims![n, heads, rope], Scalar::F32),
         );
         let row = c.input("row", dims![n, rank + rope], Scalar::F32);
-        let state = c.state("cache", dims![PAGES * PAGE, rank + rope], cache).scatter(row.cast(cache), at.slots(PAGES));
+        let state = c
+            .state("cache", dims![PAGES * PAGE, rank + rope], cache)
+            .scatter(row.cast(cache), at.slots(PAGES));
         c.output_state(state);
-        let k = state.cast(Scalar::F32).reshape(dims![PAGES, PAGE, 1, rank + rope]);
-        let q = Tensor::cat(&[latent, rotated + 0.5].map(|q| q.cast(cache).cast(Scalar::F32)), 2);
-        c.output("y", q.paged_attention([k, k.slice(3, 0, rank)], &at, 0.2, None, None));
+        let k = state
+            .cast(Scalar::F32)
+            .reshape(dims![PAGES, PAGE, 1, rank + rope]);
+        let q = Tensor::cat(
+            &[latent, rotated + 0.5].map(|q| q.cast(cache).cast(Scalar::F32)),
+            2,
+        );
+        c.output(
+            "y",
+            q.paged_attention([k, k.slice(3, 0, rank)], &at, 0.2, None, None),
+        );
     });
     finished(case, rows, ends).within(within(cache))
 }
@@ -195,21 +330,39 @@ fn bytes(heads: usize, rows: Rows, ends: &[usize]) -> Case {
     let (rank, rope, group) = (64, 32, 32);
     let width = rank + rope;
     let row = |i: i64| if i % 16 == 5 { 127 } else { i * 37 % 253 - 126 };
-    let rows_of = (0..29 * group as i64).map(|i| row(i) as f64 / 64.0).collect();
-    let case = Case::new(format!("latent pages of bytes, {heads} heads, {} rows", rows.len()), |c| {
-        let (n, at) = at(c, rows.len());
-        let q = c.input("q", dims![n, heads, width], Scalar::F32);
-        let slots = at.slots(PAGES);
-        let (codes, scales) = c.input("row", dims![n, width], Scalar::F32).encode_rows(group);
-        let codes = c.state("cache", dims![PAGES * PAGE, width], Scalar::I8).scatter(codes, slots);
-        c.output_state(codes);
-        let scales =
-            c.state("scales", dims![PAGES * PAGE, width / group], Scalar::F16).scatter(scales.cast(Scalar::F16), slots);
-        c.output_state(scales);
-        let k = codes.decode_rows(scales, group).reshape(dims![PAGES, PAGE, 1, width]);
-        c.output("y", q.paged_attention([k, k.slice(3, 0, rank)], &at, 0.2, None, None));
-    });
-    let case = case.fill(3, Fill::Values(rows_of)).fill(4, Fill::Whole(-127, 128)).fill(5, Fill::Uniform(0.0, 0.02));
+    let rows_of = (0..29 * group as i64)
+        .map(|i| row(i) as f64 / 64.0)
+        .collect();
+    let case = Case::new(
+        format!("latent pages of bytes, {heads} heads, {} rows", rows.len()),
+        |c| {
+            let (n, at) = at(c, rows.len());
+            let q = c.input("q", dims![n, heads, width], Scalar::F32);
+            let slots = at.slots(PAGES);
+            let (codes, scales) = c
+                .input("row", dims![n, width], Scalar::F32)
+                .encode_rows(group);
+            let codes = c
+                .state("cache", dims![PAGES * PAGE, width], Scalar::I8)
+                .scatter(codes, slots);
+            c.output_state(codes);
+            let scales = c
+                .state("scales", dims![PAGES * PAGE, width / group], Scalar::F16)
+                .scatter(scales.cast(Scalar::F16), slots);
+            c.output_state(scales);
+            let k = codes
+                .decode_rows(scales, group)
+                .reshape(dims![PAGES, PAGE, 1, width]);
+            c.output(
+                "y",
+                q.paged_attention([k, k.slice(3, 0, rank)], &at, 0.2, None, None),
+            );
+        },
+    );
+    let case = case
+        .fill(3, Fill::Values(rows_of))
+        .fill(4, Fill::Whole(-127, 128))
+        .fill(5, Fill::Uniform(0.0, 0.02));
     finished(case, rows, ends)
 }
 
@@ -219,37 +372,61 @@ const PIECE: usize = 6;
 const OWN: [f64; BLOCKS] = [7.0, 2.0, 0.0, 5.0];
 /// Chunks by tokens and position: within the first page, across two and three pages, at a page's
 /// end.
-const PIECES: &[&[(&str, i64)]] =
-    &[&[("n", 1), ("pos", 0)], &[("n", 5), ("pos", 61)], &[("n", 6), ("pos", 126)], &[("n", 1), ("pos", 63)]];
+const PIECES: &[&[(&str, i64)]] = &[
+    &[("n", 1), ("pos", 0)],
+    &[("n", 5), ("pos", 61)],
+    &[("n", 6), ("pos", 126)],
+    &[("n", 1), ("pos", 63)],
+];
 
 /// A prefill chunk of one sequence: rows are written and gathered by number, then dense attention.
 fn piece(heads: usize, [rank, rope]: [usize; 2], cache: Scalar, own_values: bool) -> Case {
     let width = rank + rope;
-    let name =
-        format!("a piece over pages of {}, {heads} heads of {rank} and {rope}, own values {own_values}", cache.name());
+    let name = format!(
+        "a piece over pages of {}, {heads} heads of {rank} and {rope}, own values {own_values}",
+        cache.name()
+    );
     let case = Case::new(name, |c| {
         let (n, pos) = (c.var("n", 1, PIECE), c.var("pos", 0, BLOCKS * PAGE - PIECE));
         let table = c.input("pages", dims![BLOCKS], Scalar::I32);
         let slots = |positions| table.slots_of(positions, [PAGES, PAGE]);
         let at = slots(c.iota(dims![n], 0).cast(Scalar::I64) + pos);
-        let before = slots(c.iota(dims![BLOCKS * PAGE], 0).cast(Scalar::I64).minimum(pos + n - 1));
-        let q = c.input("q", dims![n, heads, width], Scalar::F32).cast(cache).cast(Scalar::F32);
+        let before = slots(
+            c.iota(dims![BLOCKS * PAGE], 0)
+                .cast(Scalar::I64)
+                .minimum(pos + n - 1),
+        );
+        let q = c
+            .input("q", dims![n, heads, width], Scalar::F32)
+            .cast(cache)
+            .cast(Scalar::F32);
         let row = c.input("row", dims![n, width], Scalar::F32);
-        let state = c.state("cache", dims![PAGES * PAGE, width], cache).scatter(row.cast(cache), at);
+        let state = c
+            .state("cache", dims![PAGES * PAGE, width], cache)
+            .scatter(row.cast(cache), at);
         c.output_state(state);
         let rows = state.gather(before).cast(Scalar::F32);
         let [k, v] = match own_values {
             // One part of a head's row is its keys, another its values.
             true => [
-                rows.slice(1, 0, rank).unsqueeze(1).expand(dims![BLOCKS * PAGE, heads, rank]),
-                rows.slice(1, rank, rope).unsqueeze(1).expand(dims![BLOCKS * PAGE, heads, rope]),
+                rows.slice(1, 0, rank)
+                    .unsqueeze(1)
+                    .expand(dims![BLOCKS * PAGE, heads, rank]),
+                rows.slice(1, rank, rope)
+                    .unsqueeze(1)
+                    .expand(dims![BLOCKS * PAGE, heads, rope]),
             ],
             false => [rows.unsqueeze(1), rows.slice(1, 0, rank).unsqueeze(1)],
         };
         let q = if own_values { q.slice(2, 0, rank) } else { q };
-        c.output("y", q.attention_within([k, v], [pos, pos + n], 0.2, None, None));
+        c.output(
+            "y",
+            q.attention_within([k, v], [pos, pos + n], 0.2, None, None),
+        );
     });
-    case.fill(0, Fill::Values(OWN.to_vec())).vars(PIECES).within(within(cache))
+    case.fill(0, Fill::Values(OWN.to_vec()))
+        .vars(PIECES)
+        .within(within(cache))
 }
 
 /// Tolerance as in `attention.rs`: f16 queries have f16 weights and partial results.
@@ -261,7 +438,11 @@ fn within(cache: Scalar) -> Within {
 }
 
 pub fn cases() -> Vec<Case> {
-    let sees = |window, sinks| Sight { window, sinks, cap: None };
+    let sees = |window, sinks| Sight {
+        window,
+        sinks,
+        cap: None,
+    };
     vec![
         reading(4, 1, [24, 16], DECODING, &[1, 2, 3, 5], ALL),
         reading(4, 4, [8, 12], WITH_PROMPT, &[2, 4, 7], ALL),
@@ -271,8 +452,24 @@ pub fn cases() -> Vec<Case> {
         reading(4, 2, [16, 20], LATE, &[1, 3, 6], sees(Some(20), true)),
         grouped([4, 2], [32, 16], Scalar::F32, (DECODING, &[1, 4]), ALL),
         grouped([4, 4], [16, 16], Scalar::F16, (WITH_PROMPT, &[3, 7]), ALL),
-        grouped([4, 2], [32, 16], Scalar::F16, (LATE, &[1, 3, 6]), sees(Some(20), false)),
-        reading(4, 2, [16, 20], LATE, &[1, 6], Sight { cap: Some(0.7), ..sees(Some(20), true) }),
+        grouped(
+            [4, 2],
+            [32, 16],
+            Scalar::F16,
+            (LATE, &[1, 3, 6]),
+            sees(Some(20), false),
+        ),
+        reading(
+            4,
+            2,
+            [16, 20],
+            LATE,
+            &[1, 6],
+            Sight {
+                cap: Some(0.7),
+                ..sees(Some(20), true)
+            },
+        ),
         grouped([4, 2], [32, 16], Scalar::F16, (PROMPTS, &[3, 7]), CAPPED),
         latent(4, [32, 16], Scalar::F32, PROMPTS, &[3, 5]),
         bytes(4, DECODING, &[2, 5]),
@@ -285,8 +482,26 @@ pub fn cases() -> Vec<Case> {
 pub fn halves() -> Vec<Case> {
     vec![
         grouped([16, 2], [64, 32], Scalar::F16, (DECODING, &[1, 5]), ALL),
-        grouped([16, 2], [64, 32], Scalar::F16, (LATE, &[2, 6]), Sight { window: Some(70), ..ALL }),
-        grouped([16, 2], [64, 32], Scalar::F16, (LATE, &[2, 6]), Sight { window: Some(70), ..CAPPED }),
+        grouped(
+            [16, 2],
+            [64, 32],
+            Scalar::F16,
+            (LATE, &[2, 6]),
+            Sight {
+                window: Some(70),
+                ..ALL
+            },
+        ),
+        grouped(
+            [16, 2],
+            [64, 32],
+            Scalar::F16,
+            (LATE, &[2, 6]),
+            Sight {
+                window: Some(70),
+                ..CAPPED
+            },
+        ),
         latent(16, [32, 16], Scalar::F16, WITH_PROMPT, &[2, 7]),
         latent(20, [64, 64], Scalar::F16, DECODING, &[3, 5]),
         piece(16, [64, 64], Scalar::F16, false),
@@ -297,5 +512,8 @@ pub fn halves() -> Vec<Case> {
 ///
 /// With one unit there are enough workgroups to write the product's operand in its read layout.
 pub fn projections() -> Vec<Case> {
-    vec![projected(8, 2, 64, DECODING, &[1, 3, 5]), projected(16, 2, 32, DECODING, &[2, 5])]
+    vec![
+        projected(8, 2, 64, DECODING, &[1, 3, 5]),
+        projected(16, 2, 32, DECODING, &[2, 5]),
+    ]
 }

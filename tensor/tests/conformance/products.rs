@@ -34,19 +34,29 @@ fn weight(name: &str, rows: usize, most: usize) -> Case {
         let bias = c.input("bias", dims![rows], Scalar::F32);
         c.output("y", x.linear(c.weight("w", &[rows, 64], e)) + bias);
     })
-    .vars(&[&[("n", 1)], &[("n", most as i64 - 9)], &[("n", most as i64)]])
+    .vars(&[
+        &[("n", 1)],
+        &[("n", most as i64 - 9)],
+        &[("n", most as i64)],
+    ])
 }
 
 /// Attention written without its op: scores of queries and keys, and weighted values.
 pub fn scores(scalar: Scalar, [tokens, heads, depth]: [usize; 3]) -> Case {
-    Case::new(format!("scores and values of {} for {tokens} tokens", scalar.name()), |c| {
-        let side = |name| c.input(name, dims![tokens, heads, depth], scalar).permute(&[1, 0, 2]);
-        let [q, k, v] = ["q", "k", "v"].map(side);
-        let scores = q.matmul(k.permute(&[0, 2, 1])) * 0.125;
-        let weights = (scores - scores.max(&[2]).unsqueeze(2)).exp();
-        let sums = weights.sum(&[2]).unsqueeze(2);
-        c.output("y", (weights / sums).cast(scalar).matmul(v));
-    })
+    Case::new(
+        format!("scores and values of {} for {tokens} tokens", scalar.name()),
+        |c| {
+            let side = |name| {
+                c.input(name, dims![tokens, heads, depth], scalar)
+                    .permute(&[1, 0, 2])
+            };
+            let [q, k, v] = ["q", "k", "v"].map(side);
+            let scores = q.matmul(k.permute(&[0, 2, 1])) * 0.125;
+            let weights = (scores - scores.max(&[2]).unsqueeze(2)).exp();
+            let sums = weights.sum(&[2]).unsqueeze(2);
+            c.output("y", (weights / sums).cast(scalar).matmul(v));
+        },
+    )
 }
 
 pub fn cases() -> Vec<Case> {
@@ -70,18 +80,45 @@ fn fragments_multiply_halves() {
     let few = |case: &Case| case.name.starts_with("scores");
     let many = [Scalar::F16, Scalar::BF16, Scalar::F32].map(|s| scores(s, [512, 8, 64]));
     for case in cases().into_iter().filter(|case| !few(case)).chain(many) {
-        let on = Target { threads: 64, ..Target::named("h200") };
-        let off = Target { machine: Machine { fragments: &[], ..on.machine.clone() }, ..on.clone() };
+        let on = Target {
+            threads: 64,
+            ..Target::named("h200")
+        };
+        let off = Target {
+            machine: Machine {
+                fragments: &[],
+                ..on.machine.clone()
+            },
+            ..on.clone()
+        };
         let texts = |target: &Target| -> String {
-            let compiled = compile(&case.function, target, Some(&Cuda as &dyn Dialect), &mut Cheapest);
-            compiled.programs.iter().map(|p| p.source.as_str()).collect()
+            let compiled = compile(
+                &case.function,
+                target,
+                Some(&Cuda as &dyn Dialect),
+                &mut Cheapest,
+            );
+            compiled
+                .programs
+                .iter()
+                .map(|p| p.source.as_str())
+                .collect()
         };
         let text = texts(&on);
         let found = ["mma_halves(", "mma_bf16("].map(|name| text.contains(name));
-        let of = |name: &str| case.name.split(' ').any(|word| word.trim_end_matches(',') == name);
+        let of = |name: &str| {
+            case.name
+                .split(' ')
+                .any(|word| word.trim_end_matches(',') == name)
+        };
         // Activations are not rounded to bf16 for a bf16 weight.
         let kept = case.name.contains("rows of bf16");
-        assert_eq!(found, [of("f16"), of("bf16") && !kept], "{}:\n{text}", case.name);
+        assert_eq!(
+            found,
+            [of("f16"), of("bf16") && !kept],
+            "{}:\n{text}",
+            case.name
+        );
         assert!(!texts(&off).contains("mma"), "{}", case.name);
     }
 }
@@ -92,14 +129,39 @@ fn tiles_multiply_activations() {
     let amx = Isa::Amx.target();
     let cases = cases();
     let products = |case: &Case| {
-        let compiled = compile(&case.function, &amx, Some(&dialect::C as &dyn Dialect), &mut Cheapest);
-        compiled.programs.iter().filter(|p| p.source.contains("TILE_PRODUCT")).count()
+        let compiled = compile(
+            &case.function,
+            &amx,
+            Some(&dialect::C as &dyn Dialect),
+            &mut Cheapest,
+        );
+        compiled
+            .programs
+            .iter()
+            .filter(|p| p.source.contains("TILE_PRODUCT"))
+            .count()
     };
     for case in cases.iter().filter(|case| !case.name.starts_with("scores")) {
-        assert_eq!(products(case), usize::from(case.name == "64 x 48 over 64 bf16 along"), "{}", case.name);
+        assert_eq!(
+            products(case),
+            usize::from(case.name == "64 x 48 over 64 bf16 along"),
+            "{}",
+            case.name
+        );
     }
     // In attention only the scores do: weights are rounded where they are read.
     assert_eq!(products(&scores(Scalar::BF16, [512, 8, 64])), 1);
-    let device = Opened { target: amx, ..on_cpu(Isa::Plain, 2) };
-    check(cases, vec![Way { name: "amx simulated".into(), device, seed: None, same_as: None }]);
+    let device = Opened {
+        target: amx,
+        ..on_cpu(Isa::Plain, 2)
+    };
+    check(
+        cases,
+        vec![Way {
+            name: "amx simulated".into(),
+            device,
+            seed: None,
+            same_as: None,
+        }],
+    );
 }

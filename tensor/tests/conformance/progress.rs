@@ -26,7 +26,13 @@ pub struct Tally {
 
 impl Tally {
     pub fn new(target: &str) -> Tally {
-        Tally { target: target.into(), decisions: BTreeMap::new(), planned: 0, run: 0, texts: 0 }
+        Tally {
+            target: target.into(),
+            decisions: BTreeMap::new(),
+            planned: 0,
+            run: 0,
+            texts: 0,
+        }
     }
     /// Counts the decisions of a schedule with several options.
     pub fn decided<'a>(&mut self, decisions: impl IntoIterator<Item = &'a Decision>) {
@@ -40,7 +46,10 @@ impl Tally {
     /// `decided <tab> target <tab> kind <tab> alternative <tab> offered <tab> taken`.
     fn lines(&self) -> String {
         let line = |((kind, alternative), Count { offered, taken }): (&(&str, &str), &Count)| {
-            format!("decided\t{}\t{kind}\t{alternative}\t{offered}\t{taken}\n", self.target)
+            format!(
+                "decided\t{}\t{kind}\t{alternative}\t{offered}\t{taken}\n",
+                self.target
+            )
         };
         self.decisions.iter().map(line).collect()
     }
@@ -56,7 +65,11 @@ pub struct Finished {
 
 impl Finished {
     pub fn new(case: &str) -> Finished {
-        Finished { case: case.into(), tallies: Vec::new(), wrong: Vec::new() }
+        Finished {
+            case: case.into(),
+            tallies: Vec::new(),
+            wrong: Vec::new(),
+        }
     }
     pub fn add(&mut self, tally: Tally) {
         self.tallies.push(tally);
@@ -66,7 +79,11 @@ impl Finished {
     /// For a failed case, its failures instead.
     fn lines(&self) -> String {
         if !self.wrong.is_empty() {
-            return self.wrong.iter().map(|e| format!("wrong\t{}\n", e.replace(['\n', '\t'], " "))).collect();
+            return self
+                .wrong
+                .iter()
+                .map(|e| format!("wrong\t{}\n", e.replace(['\n', '\t'], " ")))
+                .collect();
         }
         let sum = |of: fn(&Tally) -> usize| self.tallies.iter().map(of).sum::<usize>();
         let (planned, run, texts) = (sum(|t| t.planned), sum(|t| t.run), sum(|t| t.texts));
@@ -100,7 +117,8 @@ impl Record {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
         let folder = std::env::var_os("GRISTMILL_RECORD").map(PathBuf::from);
         // Shards of a test run in parallel.
-        let part = std::env::var("GRISTMILL_SHARD").map(|part| format!("@{}", part.replace('/', "of")));
+        let part =
+            std::env::var("GRISTMILL_SHARD").map(|part| format!("@{}", part.replace('/', "of")));
         let name = test.replace("::", "-") + &part.unwrap_or_default() + ".tsv";
         let path = folder.map(|folder| folder.join(name));
         let (mut done, mut fatal) = (HashSet::new(), HashSet::new());
@@ -111,14 +129,23 @@ impl Record {
                 Err(e) => return Err(e),
             };
             // A line without its end was being written when the process ended.
-            let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            let whole = text
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n'));
             let right: String = whole.filter(|line| !line.starts_with("wrong\t")).collect();
-            let named = |kind: &str, line: &str| Some(line.strip_prefix(kind)?.split('\t').next()?.to_owned());
+            let named = |kind: &str, line: &str| {
+                Some(line.strip_prefix(kind)?.split('\t').next()?.to_owned())
+            };
             done.extend(right.lines().filter_map(|line| named("case\t", line)));
             fatal.extend(right.lines().filter_map(|line| named("fatal\t", line)));
             std::fs::write(path, right)?;
         }
-        let record = Record { test, path, done, fatal };
+        let record = Record {
+            test,
+            path,
+            done,
+            fatal,
+        };
         record.pauses()?;
         Ok(record)
     }
@@ -128,7 +155,9 @@ impl Record {
     }
     /// Records that a schedule begins; false if it terminated a process before and must be skipped.
     pub fn begins(&self, what: &str, schedule: &str) -> io::Result<bool> {
-        let Some(path) = &self.path else { return Ok(true) };
+        let Some(path) = &self.path else {
+            return Ok(true);
+        };
         if self.fatal.contains(schedule) {
             return Ok(false);
         }
@@ -137,7 +166,9 @@ impl Record {
     }
     /// Records that no schedule is in progress.
     pub fn pauses(&self) -> io::Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
+        let Some(path) = &self.path else {
+            return Ok(());
+        };
         match std::fs::remove_file(path.with_extension("now")) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
             _ => Ok(()),
@@ -145,14 +176,29 @@ impl Record {
     }
     /// Appends the results of cases and prints progress past captured output; `left` cases remain.
     pub fn add(&self, finished: &[Finished], stages: &Stages, left: usize) -> io::Result<()> {
-        let Some(path) = &self.path else { return Ok(()) };
-        let Stages { truth, plan, compile, run } = stages;
+        let Some(path) = &self.path else {
+            return Ok(());
+        };
+        let Stages {
+            truth,
+            plan,
+            compile,
+            run,
+        } = stages;
         let [truth, plan, compile, run] = [truth, plan, compile, run].map(Duration::as_millis);
         let lines: String = finished.iter().map(Finished::lines).collect();
         let times = format!("time\t{truth}\t{plan}\t{compile}\t{run}\n");
-        OpenOptions::new().create(true).append(true).open(path)?.write_all((lines + &times).as_bytes())?;
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)?
+            .write_all((lines + &times).as_bytes())?;
         let wrong: usize = finished.iter().map(|f| f.wrong.len()).sum();
-        let said = format!("{}: {} cases, {left} left, {wrong} wrong\n", self.test, finished.len());
+        let said = format!(
+            "{}: {} cases, {left} left, {wrong} wrong\n",
+            self.test,
+            finished.len()
+        );
         io::stderr().write_all(said.as_bytes())
     }
 }
@@ -161,8 +207,15 @@ impl Record {
 fn alternatives_are_counted() {
     use gristmill_compiler::decision::Alternative;
     let of = |kind, options: &[&'static str], chosen, asked| {
-        let options = options.iter().map(|name| Alternative::named(name, 1.0)).collect();
-        Decision { chosen, asked, ..Decision::new(kind, "Reduce [2]".into(), options) }
+        let options = options
+            .iter()
+            .map(|name| Alternative::named(name, 1.0))
+            .collect();
+        Decision {
+            chosen,
+            asked,
+            ..Decision::new(kind, "Reduce [2]".into(), options)
+        }
     };
     let all = [
         of("place", &["buffer", "fuse"], 1, true),
@@ -171,10 +224,20 @@ fn alternatives_are_counted() {
         of("workgroup", &["alone"], 0, true),
         of("kept", &["buffer", "fuse"], 0, false),
     ];
-    let expected = ["merge\tapart\t1\t1", "merge\ttogether\t1\t0", "place\tbuffer\t2\t0", "place\tfuse\t2\t2"];
+    let expected = [
+        "merge\tapart\t1\t1",
+        "merge\ttogether\t1\t0",
+        "place\tbuffer\t2\t0",
+        "place\tfuse\t2\t2",
+    ];
     let mut tally = Tally::new("gpu");
     all.iter().for_each(|decision| tally.decided([decision]));
-    assert_eq!(tally.lines(), expected.map(|line| format!("decided\tgpu\t{line}\n")).concat());
+    assert_eq!(
+        tally.lines(),
+        expected
+            .map(|line| format!("decided\tgpu\t{line}\n"))
+            .concat()
+    );
     let mut finished = Finished::new("c");
     finished.add(tally);
     assert!(finished.lines().ends_with("case\tc\t0\t0\t0\n"));

@@ -17,7 +17,11 @@ pub fn cases() -> Vec<Case> {
                 c.output("columns", x.sum(&[0]));
                 c.output("all", x.sum(&[0, 1]).unsqueeze(0));
             });
-            out.push(if scalar == Scalar::F32 { case } else { case.fill(0, Fill::Whole(-1000, 1000)) });
+            out.push(if scalar == Scalar::F32 {
+                case
+            } else {
+                case.fill(0, Fill::Whole(-1000, 1000))
+            });
         }
         out.push(Case::new(format!("three axes, {n}"), |c| {
             let x = c.input("x", dims![3, n, 8], Scalar::F32);
@@ -26,11 +30,17 @@ pub fn cases() -> Vec<Case> {
             c.output("front", x.max(&[0, 1]));
         }));
         out.push(Case::new(format!("dot of {n}"), |c| {
-            let (x, w) = (c.input("x", dims![n], Scalar::F32), c.input("w", dims![6, n], Scalar::F32));
+            let (x, w) = (
+                c.input("x", dims![n], Scalar::F32),
+                c.input("w", dims![6, n], Scalar::F32),
+            );
             c.output("y", (w * x).sum(&[1]));
         }));
         out.push(Case::new(format!("columns of {n}"), |c| {
-            let (x, w) = (c.input("x", dims![9, 1], Scalar::F32), c.input("w", dims![9, n], Scalar::F32));
+            let (x, w) = (
+                c.input("x", dims![9, 1], Scalar::F32),
+                c.input("w", dims![9, n], Scalar::F32),
+            );
             c.output("y", (w * x).sum(&[0]));
         }));
     }

@@ -10,7 +10,9 @@ use gristmill_backend::libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use gristmill_runtime::image::Image;
 use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::{Key, Store};
-use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay};
+use gristmill_runtime::{
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay,
+};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::collections::HashMap;
@@ -62,7 +64,10 @@ pub fn skip(missing: &str) {
     );
     static SAID: Once = Once::new();
     SAID.call_once(|| {
-        let _ = writeln!(std::io::stderr(), "skipped: conformance of simulated threads: {missing}");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: conformance of simulated threads: {missing}"
+        );
     });
 }
 
@@ -98,8 +103,17 @@ fn cuda() -> Language {
              return sim::run([](void *b) {{ sim::call({symbol}, (void **)b); }}, b, threads, groups, shared);\n}}\n"
         ))
     };
-    let prelude = format!("{}{}{}", include_str!("coroutines.h"), include_str!("simulated.h"), dialect::common());
-    Language { prelude, arguments: &[], kernel }
+    let prelude = format!(
+        "{}{}{}",
+        include_str!("coroutines.h"),
+        include_str!("simulated.h"),
+        dialect::common()
+    );
+    Language {
+        prelude,
+        arguments: &[],
+        kernel,
+    }
 }
 
 /// A library of kernels; its coroutines are global, so one workgroup runs at a time.
@@ -121,16 +135,40 @@ impl Simulated {
         Simulated::for_language(cuda(), target, store)
     }
     /// Creates a device for another language.
-    pub fn for_language(language: Language, target: Target, store: Store) -> Result<Simulated, String> {
-        let output = Command::new(COMPILER).arg("--version").stdin(Stdio::null()).output();
+    pub fn for_language(
+        language: Language,
+        target: Target,
+        store: Store,
+    ) -> Result<Simulated, String> {
+        let output = Command::new(COMPILER)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .output();
         let output = output.map_err(|e| format!("{COMPILER} does not run: {e}"))?;
-        let version = String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
+        let version = String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned();
         let (store, language, known) = (Arc::new(store), Arc::new(language), Known::default());
-        Ok(Simulated { memory: InterpDevice::new(), target, version, store, language, known })
+        Ok(Simulated {
+            memory: InterpDevice::new(),
+            target,
+            version,
+            store,
+            language,
+            known,
+        })
     }
     /// The same device for another target; kernels with equal texts are compiled once.
     pub fn with_target(&self, target: Target) -> Simulated {
-        let Simulated { version, store, language, known, .. } = self;
+        let Simulated {
+            version,
+            store,
+            language,
+            known,
+            ..
+        } = self;
         let (language, known) = (language.clone(), known.clone());
         Simulated {
             memory: InterpDevice::new(),
@@ -149,7 +187,8 @@ impl Simulated {
             return Ok(bytes);
         }
         let place = self.store.temporary()?;
-        std::fs::write(place.path().join("kernels.cc"), source).map_err(Error::io("writing kernels"))?;
+        std::fs::write(place.path().join("kernels.cc"), source)
+            .map_err(Error::io("writing kernels"))?;
         let output = Command::new(COMPILER)
             .args(arguments)
             .args(["-o", "kernels.so", "kernels.cc"])
@@ -162,7 +201,8 @@ impl Simulated {
                 message: String::from_utf8_lossy(&output.stderr).into_owned(),
             });
         }
-        let bytes = std::fs::read(place.path().join("kernels.so")).map_err(Error::io("reading kernels"))?;
+        let bytes =
+            std::fs::read(place.path().join("kernels.so")).map_err(Error::io("reading kernels"))?;
         self.store.put(&key, &bytes)?;
         Ok(bytes)
     }
@@ -188,7 +228,11 @@ fn units(texts: &[KernelText]) -> Vec<&[KernelText]> {
 
 impl Simulated {
     /// Compiles and loads a library of kernels, optimised if they run for long.
-    fn unit<'a>(&self, texts: impl Iterator<Item = &'a KernelText>, long: bool) -> Result<Loaded, Error> {
+    fn unit<'a>(
+        &self,
+        texts: impl Iterator<Item = &'a KernelText>,
+        long: bool,
+    ) -> Result<Loaded, Error> {
         // The prelude is the same for all kernels and runs most, so it is always optimised.
         let mut source = format!("{OPTIMISED}{}{AS_ASKED}", self.language.prelude);
         for text in texts {
@@ -198,7 +242,11 @@ impl Simulated {
         // SAFETY: the library is compiled from our text.
         let library = unsafe { Library::open(Some(image.path()), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|e| Error::invalid("a library", e.to_string()))?;
-        Ok(Loaded { library, turn: Mutex::new(()), _image: image })
+        Ok(Loaded {
+            library,
+            turn: Mutex::new(()),
+            _image: image,
+        })
     }
 }
 
@@ -224,13 +272,24 @@ impl Device for Simulated {
     fn read(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.memory.read(from, offset, data)
     }
-    fn stage<'a>(&'a self, to: &Buffer, offset: usize, len: usize) -> Result<Box<dyn StagedWrite + 'a>, Error> {
+    fn stage<'a>(
+        &'a self,
+        to: &Buffer,
+        offset: usize,
+        len: usize,
+    ) -> Result<Box<dyn StagedWrite + 'a>, Error> {
         staging::staged_in_place(self.id(), to, offset, len)
     }
-    fn load(&self, programs: &[Program], _: &dyn Fn(usize, usize)) -> Result<Vec<Arc<dyn Kernel>>, Error> {
+    fn load(
+        &self,
+        programs: &[Program],
+        _: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Arc<dyn Kernel>>, Error> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for long in [false, true] {
-            let these = programs.iter().filter(|p| (p.estimate.operations > LONG) == long);
+            let these = programs
+                .iter()
+                .filter(|p| (p.estimate.operations > LONG) == long);
             let mut texts: Vec<KernelText> = these.map(KernelText::from_program).collect();
             texts.retain(|t| !known.contains_key(&t.key));
             texts.sort_by_key(|t| t.key);
@@ -245,10 +304,17 @@ impl Device for Simulated {
             let text = KernelText::from_program(program);
             let library = known[&text.key].clone();
             // SAFETY: `unit` defines the function with this type.
-            let run = unsafe { library.library.get::<Run>(format!("run_{}", text.symbol).as_bytes()) };
+            let run = unsafe {
+                library
+                    .library
+                    .get::<Run>(format!("run_{}", text.symbol).as_bytes())
+            };
             let run = *run.map_err(|e| Error::invalid(&program.name, e.to_string()))?;
             let simulation = Simulation { run, library };
-            Ok(Arc::new(LoadedProgram::new(program.clone(), self.id(), simulation)) as Arc<dyn Kernel>)
+            Ok(
+                Arc::new(LoadedProgram::new(program.clone(), self.id(), simulation))
+                    as Arc<dyn Kernel>,
+            )
         };
         programs.iter().map(kernel).collect()
     }
@@ -286,10 +352,19 @@ impl SimulatedReplay {
         arguments.push(values.as_mut_ptr().cast());
         let _turn = library.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: buffers and variables are in the order of the program's parameters.
-        match unsafe { run(arguments.as_ptr(), program.threads as i32, groups, program.scratch) } {
+        match unsafe {
+            run(
+                arguments.as_ptr(),
+                program.threads as i32,
+                groups,
+                program.scratch,
+            )
+        } {
             0 => Ok(()),
             1 => Err(invalid("its threads part at a barrier")),
-            2 => Err(invalid("a thread ended without waiting for what comes before")),
+            2 => Err(invalid(
+                "a thread ended without waiting for what comes before",
+            )),
             4 => Err(invalid("wrote past the end of its scratch")),
             _ => Err(invalid("no memory")),
         }
@@ -298,7 +373,9 @@ impl SimulatedReplay {
 
 impl Replay for SimulatedReplay {
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
-        self.launches.iter().try_for_each(|l| SimulatedReplay::launch(l, vars))
+        self.launches
+            .iter()
+            .try_for_each(|l| SimulatedReplay::launch(l, vars))
     }
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         self.start(vars).map(|()| vec![0.0; self.launches.len()])

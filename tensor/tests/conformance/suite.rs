@@ -42,8 +42,17 @@ impl Suite {
         let start = Instant::now();
         let truths = cases.iter().map(Truth::for_case).collect();
         let finished = cases.iter().map(|c| Finished::new(&c.name)).collect();
-        let stages = Stages { truth: start.elapsed(), ..Stages::default() };
-        Suite { cases, truths, bits: HashMap::new(), finished, stages }
+        let stages = Stages {
+            truth: start.elapsed(),
+            ..Stages::default()
+        };
+        Suite {
+            cases,
+            truths,
+            bits: HashMap::new(),
+            finished,
+            stages,
+        }
     }
     /// Runs all cases in all ways; returns results per case and the time per stage.
     pub fn run(mut self, ways: &[Way], record: &Record) -> (Vec<Finished>, Stages) {
@@ -61,19 +70,26 @@ impl Suite {
         self.stages.plan += start.elapsed();
         let start = Instant::now();
         for (case, error) in group.load(&mut planned.schedules) {
-            self.finished[case].wrong.push(format!("{} / {error}", self.cases[case].name));
+            self.finished[case]
+                .wrong
+                .push(format!("{} / {error}", self.cases[case].name));
         }
         let mut jit = Jit::new(group.device.clone());
         // All kernels of a batch are compiled together, including repacking kernels.
         let of = |s: &Schedule| {
             let layouts = s.ready.compiled.layouts.iter();
-            layouts.map(|l| packer(&s.ready.function, l)).collect::<Vec<_>>()
+            layouts
+                .map(|l| packer(&s.ready.function, l))
+                .collect::<Vec<_>>()
         };
         let packers: Vec<_> = planned.schedules.iter().flat_map(of).collect();
         jit.prepare_packers(&packers).expect("kernels");
         self.stages.compile += start.elapsed();
         for schedule in &planned.schedules {
-            if record.begins("run", &schedule.name(&self.cases)).expect(RECORD) {
+            if record
+                .begins("run", &schedule.name(&self.cases))
+                .expect(RECORD)
+            {
                 self.run_schedule(&jit, schedule, &group.device.target);
             }
         }
@@ -103,36 +119,69 @@ impl Suite {
     fn meaning(&self, schedule: &Schedule, target: &Target) -> Option<Meaning> {
         let decisions = &schedule.ready.compiled.decisions;
         let f = decompose::meaning(&self.cases[schedule.case].function, target, decisions)?;
-        let forms = || decisions.iter().filter(|d| d.kind == "product").map(|d| d.options[d.chosen].plan.as_str());
+        let forms = || {
+            decisions
+                .iter()
+                .filter(|d| d.kind == "product")
+                .map(|d| d.options[d.chosen].plan.as_str())
+        };
         let in_integers = |plan: &str| plan == MatmulVariant::Integers.to_string();
-        let of_halves =
-            |plan: &str| ![MatmulVariant::Integers, MatmulVariant::Floats].iter().any(|form| form.to_string() == plan);
+        let of_halves = |plan: &str| {
+            ![MatmulVariant::Integers, MatmulVariant::Floats]
+                .iter()
+                .any(|form| form.to_string() == plan)
+        };
         let mixed = forms().any(in_integers) && forms().any(of_halves);
         let within = if mixed { MIXED } else { DERIVED };
-        Some(Meaning { values: self.truths[schedule.case].meant(&f), within })
+        Some(Meaning {
+            values: self.truths[schedule.case].meant(&f),
+            within,
+        })
     }
     /// Runs a schedule on run `j` of its case; returns the output bytes.
     fn computed(&self, jit: &Jit, schedule: &Schedule, j: usize) -> Result<Outputs, String> {
         let run = &self.truths[schedule.case].runs[j];
         let args = buffers(jit, run, schedule);
-        let call = Call { function: schedule.ready.clone(), args: args.clone() };
+        let call = Call {
+            function: schedule.ready.clone(),
+            args: args.clone(),
+        };
         jit.run(&[call], &run.vars).map_err(|e| e.to_string())?;
         let read = |slot: u32| {
             let mut bytes = vec![0; args[slot as usize].len()];
-            jit.device().read(&args[slot as usize], 0, &mut bytes).expect("read");
+            jit.device()
+                .read(&args[slot as usize], 0, &mut bytes)
+                .expect("read");
             bytes
         };
         Ok(run.want.iter().map(|want| read(want.0)).collect())
     }
     /// Records wrong outputs, and differences from a way that must be bit-identical.
-    fn judge(&mut self, after: &Outputs, way: &Way, [i, j]: [usize; 2], meaning: Option<&Meaning>, at: &str) {
-        let (case, run, errors) = (&self.cases[i], &self.truths[i].runs[j], &mut self.finished[i].wrong);
+    fn judge(
+        &mut self,
+        after: &Outputs,
+        way: &Way,
+        [i, j]: [usize; 2],
+        meaning: Option<&Meaning>,
+        at: &str,
+    ) {
+        let (case, run, errors) = (
+            &self.cases[i],
+            &self.truths[i].runs[j],
+            &mut self.finished[i].wrong,
+        );
         for (n, ((slot, want, places), bytes)) in run.want.iter().zip(after).enumerate() {
-            let Storage::Plain(scalar) = case.function.slots[*slot as usize].storage else { continue };
-            let got: Vec<f64> = places.iter().map(|&p| get(bytes, p * scalar.bytes(), scalar)).collect();
+            let Storage::Plain(scalar) = case.function.slots[*slot as usize].storage else {
+                continue;
+            };
+            let got: Vec<f64> = places
+                .iter()
+                .map(|&p| get(bytes, p * scalar.bytes(), scalar))
+                .collect();
             let judged = match meaning {
                 Some(meant) => {
-                    let off = |want, within| wrong(&[want], &got, scalar, within, &[], &|_, _| false);
+                    let off =
+                        |want, within| wrong(&[want], &got, scalar, within, &[], &|_, _| false);
                     off(&meant.values[j][n].1, meant.within).or_else(|| off(want, ENCODED))
                 }
                 None => Accuracy::for_way(way).wrong(case, run, n, &got, scalar),
@@ -143,7 +192,10 @@ impl Suite {
         match self.bits.get(&(mark, [i, j])) {
             Some((other, b)) if b != after => errors.push(format!("{at}: differs from {other}")),
             Some(_) => {}
-            None => drop(self.bits.insert((mark, [i, j]), (way.name.clone(), after.clone()))),
+            None => drop(
+                self.bits
+                    .insert((mark, [i, j]), (way.name.clone(), after.clone())),
+            ),
         }
     }
 }
@@ -151,7 +203,9 @@ impl Suite {
 /// Key of the kernel that repacks a slot into its layout.
 fn packer(f: &Function, &(slot, layout): &(u32, Layout)) -> (EncodingRef, Layout, usize) {
     let info = &f.slots[slot as usize];
-    let (Storage::Packed(e), Some(&columns)) = (info.storage, info.dims.last()) else { panic!("{slot} is not packed") };
+    let (Storage::Packed(e), Some(&columns)) = (info.storage, info.dims.last()) else {
+        panic!("{slot} is not packed")
+    };
     (e, layout, columns as usize)
 }
 
@@ -159,7 +213,9 @@ fn packer(f: &Function, &(slot, layout): &(u32, Layout)) -> (EncodingRef, Layout
 fn buffers(jit: &Jit, run: &Run, schedule: &Schedule) -> Vec<Buffer> {
     let (device, function) = (jit.device(), &schedule.ready.function);
     let written = |bytes: &Vec<u8>| {
-        let buffer = device.alloc(bytes.len().max(1), Memory::Scratch).expect("memory");
+        let buffer = device
+            .alloc(bytes.len().max(1), Memory::Scratch)
+            .expect("memory");
         device.write(&buffer, 0, bytes).expect("written");
         buffer
     };
@@ -167,9 +223,13 @@ fn buffers(jit: &Jit, run: &Run, schedule: &Schedule) -> Vec<Buffer> {
     for layout in &schedule.ready.compiled.layouts {
         let (slot, key) = (layout.0 as usize, packer(function, layout));
         let dims = &function.slots[slot].dims;
-        let packed = device.alloc(key.1.bytes(key.0, dims).expect("a layout"), Memory::Scratch).expect("memory");
+        let packed = device
+            .alloc(key.1.bytes(key.0, dims).expect("a layout"), Memory::Scratch)
+            .expect("memory");
         let rows = dims[..dims.len() - 1].iter().product::<i64>() as usize;
-        jit.packer(key).and_then(|p| p.pack(&args[slot], &packed, rows)).expect("packed");
+        jit.packer(key)
+            .and_then(|p| p.pack(&args[slot], &packed, rows))
+            .expect("packed");
         args[slot] = packed;
     }
     args

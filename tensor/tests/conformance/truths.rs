@@ -36,12 +36,19 @@ static KNOWN: Mutex<Option<Kept>> = Mutex::new(None);
 impl Truth {
     /// Returns the results of a case, computed if they are not cached.
     pub fn for_case(case: &Case) -> Arc<Truth> {
-        let key = Key::from_parts([&case.name, &case.function.key().to_string(), &format!("{:?} {:?}", case.fills, case.vars)]);
+        let key = Key::from_parts([
+            &case.name,
+            &case.function.key().to_string(),
+            &format!("{:?} {:?}", case.fills, case.vars),
+        ]);
         let kept = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = kept().get_or_insert_default().truths.get(&key) {
             return known.clone();
         }
-        let new = Arc::new(Truth { runs: runs(case), meanings: Mutex::default() });
+        let new = Arc::new(Truth {
+            runs: runs(case),
+            meanings: Mutex::default(),
+        });
         let bytes = new.runs.iter().map(Run::bytes).sum::<usize>();
         let mut kept = kept();
         let kept = kept.get_or_insert_default();
@@ -55,14 +62,20 @@ impl Truth {
     pub fn meant(&self, f: &Function) -> Meant {
         let mut meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |r: &Run| truth(f, &r.vars, &r.before, &r.values, Env::new());
-        meanings.entry(f.key()).or_insert_with(|| Arc::new(self.runs.iter().map(of).collect())).clone()
+        meanings
+            .entry(f.key())
+            .or_insert_with(|| Arc::new(self.runs.iter().map(of).collect()))
+            .clone()
     }
 }
 
 impl Run {
     fn bytes(&self) -> usize {
         let of_values = |all: &[Vec<f64>]| all.iter().map(|v| 8 * v.len()).sum::<usize>();
-        let of_outputs = self.want.iter().map(|(_, array, places)| 8 * (array.data.len() + places.len()));
+        let of_outputs = self
+            .want
+            .iter()
+            .map(|(_, array, places)| 8 * (array.data.len() + places.len()));
         let before: usize = self.before.iter().map(Vec::len).sum();
         before + of_values(&self.values) + of_values(&self.slack) + of_outputs.sum::<usize>()
     }

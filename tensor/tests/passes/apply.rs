@@ -5,7 +5,9 @@ use crate::context::layout;
 use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, ranges};
 use crate::{show, statements, tensors};
-use gristmill_compiler::testing::{self, Derived, Expander, NestPlan, Packing, ProposalContext, Ranges};
+use gristmill_compiler::testing::{
+    self, Derived, Expander, NestPlan, Packing, ProposalContext, Ranges,
+};
 use gristmill_uop::op::Class;
 use gristmill_uop::rules::{dot, lift};
 use gristmill_uop::{Arg, Graph, Id, Scalar, text};
@@ -75,13 +77,23 @@ pub const PASSES: &[(&str, Pass)] = &[
 /// Claims that expressions, of tensors or of elements, are equal before and after a pass.
 fn values(before: (&Graph, &[Id]), after: (&Graph, &[Id])) -> Claim {
     let (g, roots) = before;
-    let kernel = g.toposort(roots).iter().any(|&n| g[n].op.class() == Class::Kernel);
+    let kernel = g
+        .toposort(roots)
+        .iter()
+        .any(|&n| g[n].op.class() == Class::Kernel);
     let ranges = ranges(g, roots);
     let of = |(g, roots): (&Graph, &[Id])| match kernel {
         true => Meaning::Kernels(Kernels::of_values(g.clone(), roots, &ranges)),
         false => {
-            let outputs = roots.iter().enumerate().map(|(i, &r)| (1000 + i as u32, r)).collect();
-            Meaning::Tensors(Tensors { graph: g.clone(), outputs })
+            let outputs = roots
+                .iter()
+                .enumerate()
+                .map(|(i, &r)| (1000 + i as u32, r))
+                .collect();
+            Meaning::Tensors(Tensors {
+                graph: g.clone(),
+                outputs,
+            })
         }
     };
     Claim::same(of(before), of(after))
@@ -91,9 +103,16 @@ fn values(before: (&Graph, &[Id]), after: (&Graph, &[Id])) -> Claim {
 fn rules(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let (mut g, mut map) = (Graph::new(), FxHashMap::default());
-    let roots: Vec<Id> = p.roots.iter().map(|&r| g.import(&p.graph, r, &mut map)).collect();
+    let roots: Vec<Id> = p
+        .roots
+        .iter()
+        .map(|&r| g.import(&p.graph, r, &mut map))
+        .collect();
     let claim = values((&p.graph, &p.roots), (&g, &roots));
-    Ok(Applied { text: text::print(&g, &roots), claim })
+    Ok(Applied {
+        text: text::print(&g, &roots),
+        claim,
+    })
 }
 
 /// `machine: signed` multiplies signed bytes; `machine: rows` has no zero to multiply with sums.
@@ -105,9 +124,16 @@ fn rules_dot(case: &Case) -> Result<Applied, String> {
         dot::ROWS => machine == "rows",
         _ => true,
     };
-    let roots: Vec<Id> = p.roots.iter().map(|&r| dot::derive(&mut g, r, &on)).collect();
+    let roots: Vec<Id> = p
+        .roots
+        .iter()
+        .map(|&r| dot::derive(&mut g, r, &on))
+        .collect();
     let claim = values((&p.graph, &p.roots), (&g, &roots));
-    Ok(Applied { text: text::print(&g, &roots), claim })
+    Ok(Applied {
+        text: text::print(&g, &roots),
+        claim,
+    })
 }
 
 /// Lifts one root, a byte that depends on the range `byte: %n` of four, to a word.
@@ -116,11 +142,18 @@ fn rules_dot(case: &Case) -> Result<Applied, String> {
 fn rules_lift(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let byte = p.named(case.get("byte").ok_or("no `byte`")?)?[0];
-    let &[root] = &p.roots[..] else { return Err("one root".into()) };
+    let &[root] = &p.roots[..] else {
+        return Err("one root".into());
+    };
     let mut g = p.graph;
     let word = lift::word(&mut g, root, byte);
     let text = text::print(&g, &[word]);
-    let others: Vec<Id> = g.free_ranges(root).iter().copied().filter(|&r| r != byte).collect();
+    let others: Vec<Id> = g
+        .free_ranges(root)
+        .iter()
+        .copied()
+        .filter(|&r| r != byte)
+        .collect();
     let mut at = g.int(0);
     for &r in &others {
         let bound = g[r].src[0];
@@ -153,26 +186,40 @@ fn rules_lift(case: &Case) -> Result<Applied, String> {
         between: vec![1001],
         ..Kernels::new(g, vec![])
     };
-    Ok(Applied { text, claim: Claim::same(Meaning::Kernels(old), Meaning::Kernels(new)) })
+    Ok(Applied {
+        text,
+        claim: Claim::same(Meaning::Kernels(old), Meaning::Kernels(new)),
+    })
 }
 
 /// The text of nests, and the claim that they compute the same.
 fn same(before: (Graph, Vec<Id>), after: (Graph, Vec<Id>)) -> Applied {
     let text = show::nests(&after.0, &after.1);
     let of = |(g, nests): (Graph, Vec<Id>)| Meaning::Kernels(Kernels::new(g, nests));
-    Applied { text, claim: Claim::same(of(before), of(after)) }
+    Applied {
+        text,
+        claim: Claim::same(of(before), of(after)),
+    }
 }
 
 /// The largest range number; ranges made by a pass are numbered after it.
 fn last_range(g: &Graph, nests: &[Id]) -> u32 {
-    g.toposort(nests).iter().map(|&n| g.range_number(n)).max().unwrap_or(0)
+    g.toposort(nests)
+        .iter()
+        .map(|&n| g.range_number(n))
+        .max()
+        .unwrap_or(0)
 }
 
 /// Nests that load only the machine's types.
 fn legalise(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let mut g = p.graph.clone();
-    let nests = p.roots.iter().map(|&n| testing::legalise(&mut g, n, &target)).collect();
+    let nests = p
+        .roots
+        .iter()
+        .map(|&n| testing::legalise(&mut g, n, &target))
+        .collect();
     Ok(same((p.graph, p.roots), (g, nests)))
 }
 
@@ -197,10 +244,18 @@ fn simt(case: &Case) -> Result<Applied, String> {
     let mut nests = Vec::new();
     for &nest in &p.roots {
         let fused = testing::fused(&mut g, nest);
-        let of = testing::ThreadNest { store: nest, fused, accumulators: None };
+        let of = testing::ThreadNest {
+            store: nest,
+            fused,
+            accumulators: None,
+        };
         let first = || of.proposals(&g, &target, false).remove(0).plan;
         let plan = case.parsed("plan")?.unwrap_or_else(first);
-        let of = if matches!(plan, NestPlan::Warps(_) | NestPlan::Accumulators(_)) { nest } else { fused };
+        let of = if matches!(plan, NestPlan::Warps(_) | NestPlan::Accumulators(_)) {
+            nest
+        } else {
+            fused
+        };
         nests.push(testing::simt(&mut g, of, &plan, &target, &mut ranges));
     }
     Ok(same((p.graph, p.roots), (g, nests)))
@@ -211,19 +266,33 @@ fn fragment_tiling(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let mut g = p.graph.clone();
     let mut ranges = Ranges::after(last_range(&g, &p.roots));
-    let Some((&last, stages)) = p.roots.split_last() else { return Err("a nest".into()) };
+    let Some((&last, stages)) = p.roots.split_last() else {
+        return Err("a nest".into());
+    };
     let product = testing::MmaProduct::from_store(&g, last, &target.machine);
-    let first = product.map(|product| testing::propose_warps(&g, last, &product, &target).remove(0).plan);
+    let first = product.map(|product| {
+        testing::propose_warps(&g, last, &product, &target)
+            .remove(0)
+            .plan
+    });
     let tiled = match case.parsed("plan")?.or(first) {
-        Some(NestPlan::Warps(warps)) => testing::fragment_tiling(&mut g, last, &warps, &target.machine, &mut ranges),
+        Some(NestPlan::Warps(warps)) => {
+            testing::fragment_tiling(&mut g, last, &warps, &target.machine, &mut ranges)
+        }
         _ => None,
     };
     match tiled {
-        None => Ok(Applied { text: "left as it is\n".into(), claim: Claim::Text }),
+        None => Ok(Applied {
+            text: "left as it is\n".into(),
+            claim: Claim::Text,
+        }),
         Some(nest) => {
             let text = show::nests(&g, &[nest]);
             let nests = stages.iter().copied().chain([nest]).collect();
-            Ok(Applied { text, ..same((p.graph, p.roots), (g, nests)) })
+            Ok(Applied {
+                text,
+                ..same((p.graph, p.roots), (g, nests))
+            })
         }
     }
 }
@@ -245,14 +314,18 @@ fn fuse_reductions(case: &Case) -> Result<Applied, String> {
 /// `layout: 1=planes`: the layouts of slots.
 fn derived(case: &Case, g: &Graph, nests: &[Id]) -> Result<Derived, String> {
     let mut out = Derived::default();
-    let Some((slot, words)) = case.get("layout").and_then(|l| l.split_once('=')) else { return Ok(out) };
+    let Some((slot, words)) = case.get("layout").and_then(|l| l.split_once('=')) else {
+        return Ok(out);
+    };
     let slot: u32 = slot.parse().map_err(|_| format!("`{slot}` is no slot"))?;
     let encoding = g.toposort(nests).into_iter().find_map(|n| match g[n].arg {
         Arg::Packed(s, e) if s == slot => Some(e),
         _ => None,
     });
-    let packing = Packing::for_encoding(encoding.ok_or("no such packed slot")?).ok_or("a format without layouts")?;
-    out.layouts.insert(slot, (layout(words)?, Arc::new(packing)));
+    let packing = Packing::for_encoding(encoding.ok_or("no such packed slot")?)
+        .ok_or("a format without layouts")?;
+    out.layouts
+        .insert(slot, (layout(words)?, Arc::new(packing)));
     Ok(out)
 }
 
@@ -263,12 +336,20 @@ fn workgroup(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let mut g = p.graph.clone();
     let derived = derived(case, &g, &p.roots)?;
-    let room = case.parsed("room")?.unwrap_or_else(|| testing::room(&target));
+    let room = case
+        .parsed("room")?
+        .unwrap_or_else(|| testing::room(&target));
     let (buffers, fused) = (FxHashMap::default(), FxHashSet::default());
     let mut x = Expander::new(&buffers, &fused, &derived);
     x.ranges = Ranges::after(last_range(&g, &p.roots));
     // There is no hint, so the node passed here has no effect.
-    let around = ProposalContext { node: p.roots[0], hint: None, derived: &derived, target: &target, room };
+    let around = ProposalContext {
+        node: p.roots[0],
+        hint: None,
+        derived: &derived,
+        target: &target,
+        room,
+    };
     let plan = match case.parsed("plan")? {
         Some(plan) => plan,
         None => testing::propose_workgroup(&g, &p.roots, &around),
@@ -290,5 +371,8 @@ fn price(case: &Case) -> Result<Applied, String> {
         e.other_bytes,
         e.operations
     );
-    Ok(Applied { text, claim: Claim::Text })
+    Ok(Applied {
+        text,
+        claim: Claim::Text,
+    })
 }

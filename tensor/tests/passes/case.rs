@@ -53,20 +53,38 @@ impl Case {
         };
         let comment: Vec<&str> = before.lines().take_while(|l| l.starts_with('#')).collect();
         if !comment.last().is_some_and(|l| l.ends_with('.')) {
-            return Err("begins with no comment of whole sentences that says what it shows, and why".into());
+            return Err(
+                "begins with no comment of whole sentences that says what it shows, and why".into(),
+            );
         }
         let rest = before.lines().skip(comment.len());
         let mut header = BTreeMap::new();
         for line in rest.clone().take_while(|l| !l.is_empty()) {
-            let (key, value) = line.split_once(':').ok_or_else(|| format!("`{line}` is not `key: value`"))?;
-            if header.insert(key.to_string(), value.trim().to_string()).is_some() {
+            let (key, value) = line
+                .split_once(':')
+                .ok_or_else(|| format!("`{line}` is not `key: value`"))?;
+            if header
+                .insert(key.to_string(), value.trim().to_string())
+                .is_some()
+            {
                 return Err(format!("`{key}` stands twice"));
             }
         }
-        let input = rest.skip_while(|l| !l.is_empty()).collect::<Vec<_>>().join("\n");
+        let input = rest
+            .skip_while(|l| !l.is_empty())
+            .collect::<Vec<_>>()
+            .join("\n");
         let parent = path.parent().and_then(|p| p.file_name()).expect("a folder");
         let (path, pass) = (path.to_path_buf(), parent.to_string_lossy().into_owned());
-        Ok(Case { path, pass, header, read: RefCell::default(), before, input, expected })
+        Ok(Case {
+            path,
+            pass,
+            header,
+            read: RefCell::default(),
+            before,
+            input,
+            expected,
+        })
     }
 
     /// Returns a value of the header, and marks its key as read.
@@ -76,11 +94,20 @@ impl Case {
     }
     /// Parses a value of the header.
     pub fn parsed<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, String> {
-        self.get(key).map(|v| v.parse().map_err(|_| format!("`{key}: {v}` cannot be read"))).transpose()
+        self.get(key)
+            .map(|v| {
+                v.parse()
+                    .map_err(|_| format!("`{key}: {v}` cannot be read"))
+            })
+            .transpose()
     }
     /// Fails if the header has a key that the pass has not read.
     pub fn all_read(&self) -> Result<(), String> {
-        match self.header.keys().find(|k| !self.read.borrow().contains(*k)) {
+        match self
+            .header
+            .keys()
+            .find(|k| !self.read.borrow().contains(*k))
+        {
             Some(key) => Err(format!("`{key}` is nothing that {} reads", self.pass)),
             None => Ok(()),
         }
@@ -90,29 +117,46 @@ impl Case {
     pub fn target(&self) -> Result<Target, String> {
         let line = self.get("target").ok_or("no `target`")?;
         // The workers come first, because other facts of a CPU depend on their number.
-        let workers = line.split_once("workers=").and_then(|(_, w)| w.split(' ').next()?.parse().ok()).unwrap_or(2);
+        let workers = line
+            .split_once("workers=")
+            .and_then(|(_, w)| w.split(' ').next()?.parse().ok())
+            .unwrap_or(2);
         let mut words = line.split_whitespace();
         let mut target = match words.next() {
             Some("cpu-avx512vnni") => Target::cpu("avx512vnni", 16, workers),
-            Some("cpu-avx2") => {
-                Target::new(Machine { pairs: true, signed_bytes: true, ..Machine::cpu("avx2", 8, workers) })
-            }
-            Some("cpu-neon") => Target::new(Machine { signed_bytes: true, ..Machine::cpu("neon", 4, workers) }),
+            Some("cpu-avx2") => Target::new(Machine {
+                pairs: true,
+                signed_bytes: true,
+                ..Machine::cpu("avx2", 8, workers)
+            }),
+            Some("cpu-neon") => Target::new(Machine {
+                signed_bytes: true,
+                ..Machine::cpu("neon", 4, workers)
+            }),
             Some("cpu-plain") => Target::cpu("plain", 1, workers),
-            Some(gpu) if gpu.strip_prefix("gpu-").and_then(Machine::named).is_some() => Target::named(&gpu[4..]),
+            Some(gpu) if gpu.strip_prefix("gpu-").and_then(Machine::named).is_some() => {
+                Target::named(&gpu[4..])
+            }
             Some(name) if let Some(of) = name.strip_prefix("adapter-").and_then(Adapter::named) => {
                 Target::new(of.machine())
             }
             other => return Err(format!("no target is called {other:?}")),
         };
         for word in words {
-            let (key, value) = word.split_once('=').ok_or_else(|| format!("`{word}` is not `key=value`"))?;
+            let (key, value) = word
+                .split_once('=')
+                .ok_or_else(|| format!("`{word}` is not `key=value`"))?;
             if key == "off" {
-                let flag = FLAGS.iter().find(|f| f.name == value).ok_or_else(|| format!("no flag `{value}`"))?;
+                let flag = FLAGS
+                    .iter()
+                    .find(|f| f.name == value)
+                    .ok_or_else(|| format!("no flag `{value}`"))?;
                 (flag.off)(&mut target);
                 continue;
             }
-            let n: usize = value.parse().map_err(|_| format!("`{word}` is no number"))?;
+            let n: usize = value
+                .parse()
+                .map_err(|_| format!("`{word}` is no number"))?;
             let field = match key {
                 "workers" => &mut target.machine.units,
                 "threads" => &mut target.threads,
@@ -129,19 +173,32 @@ impl Case {
 
     /// The input as a graph, interned as it is written.
     pub fn graph(&self) -> Result<Parsed, String> {
-        let numbers: Vec<u32> =
-            self.input.lines().filter_map(|l| l.trim().strip_prefix('%')?.split_once(" =")?.0.parse().ok()).collect();
+        let numbers: Vec<u32> = self
+            .input
+            .lines()
+            .filter_map(|l| l.trim().strip_prefix('%')?.split_once(" =")?.0.parse().ok())
+            .collect();
         // All nodes are added as roots, to learn their ids.
         let all: String = numbers.iter().map(|n| format!(" %{n}")).collect();
         let input: String = self
             .input
             .lines()
-            .map(|l| if l.starts_with("return") { format!("{l}{all}\n") } else { format!("{l}\n") })
+            .map(|l| {
+                if l.starts_with("return") {
+                    format!("{l}{all}\n")
+                } else {
+                    format!("{l}\n")
+                }
+            })
             .collect();
-        let (graph, mut roots) =
-            text::parse(&input, &gristmill_encodings::by_name).map_err(|e| format!("the input: {e}"))?;
+        let (graph, mut roots) = text::parse(&input, &gristmill_encodings::by_name)
+            .map_err(|e| format!("the input: {e}"))?;
         let nodes = roots.split_off(roots.len() - numbers.len());
-        Ok(Parsed { graph, roots, numbers: numbers.into_iter().zip(nodes).collect() })
+        Ok(Parsed {
+            graph,
+            roots,
+            numbers: numbers.into_iter().zip(nodes).collect(),
+        })
     }
 
     /// Compares the pass's output with the file; blessing rewrites the file instead.
@@ -150,7 +207,8 @@ impl Case {
             return Ok(());
         }
         if bless {
-            return std::fs::write(&self.path, format!("{}{LINE}{found}", self.before)).map_err(|e| e.to_string());
+            return std::fs::write(&self.path, format!("{}{LINE}{found}", self.before))
+                .map_err(|e| e.to_string());
         }
         Err(format!(
             "differs from what the file expects (-) in what was found (+)\n{}hint: where the change is meant, \
@@ -163,8 +221,15 @@ impl Case {
 impl Parsed {
     /// The nodes that a value of the header lists: `%3 %5`.
     pub fn named(&self, words: &str) -> Result<Vec<Id>, String> {
-        let one = |w: &str| -> Option<Id> { self.numbers.get(&w.strip_prefix('%')?.parse().ok()?).copied() };
-        words.split_whitespace().map(|w| one(w).ok_or_else(|| format!("`{w}` is no node of the input"))).collect()
+        let one = |w: &str| -> Option<Id> {
+            self.numbers
+                .get(&w.strip_prefix('%')?.parse().ok()?)
+                .copied()
+        };
+        words
+            .split_whitespace()
+            .map(|w| one(w).ok_or_else(|| format!("`{w}` is no node of the input")))
+            .collect()
     }
 }
 

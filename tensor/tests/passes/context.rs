@@ -3,7 +3,8 @@
 use crate::case::{Case, Parsed};
 use crate::kernels::LaidOut;
 use gristmill_compiler::testing::{
-    Cheapest, Decider, Derived, Hint, Layout, MatmulVariants, Packing, attention, factors, int8, layouts_of,
+    Cheapest, Decider, Derived, Hint, Layout, MatmulVariants, Packing, attention, factors, int8,
+    layouts_of,
 };
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::target::Target;
@@ -44,7 +45,12 @@ pub fn function(g: &Graph, roots: &[Id]) -> Function {
             _ => SlotKind::Input,
         };
         let dims = g.dims(id).iter().map(|&d| g.max_of(d)).collect();
-        slots[number] = Slot { kind, dims, storage, ..unused(number) };
+        slots[number] = Slot {
+            kind,
+            dims,
+            storage,
+            ..unused(number)
+        };
     }
     let mut outputs = Vec::new();
     for &root in roots {
@@ -59,9 +65,19 @@ pub fn function(g: &Graph, roots: &[Id]) -> Function {
         outputs.push((slots.len() as u32, root));
         let dims = g.shape(root).iter().map(|&d| g.max_of(d)).collect();
         let storage = Storage::Plain(g.scalar(root));
-        slots.push(Slot { name: "out".into(), kind: SlotKind::Output, dims, storage });
+        slots.push(Slot {
+            name: "out".into(),
+            kind: SlotKind::Output,
+            dims,
+            storage,
+        });
     }
-    Function { name: "case".into(), graph: g.clone(), slots, outputs }
+    Function {
+        name: "case".into(),
+        graph: g.clone(),
+        slots,
+        outputs,
+    }
 }
 
 /// A tensor-level graph after the passes listed in `after: attention int8`.
@@ -84,30 +100,81 @@ impl Context {
         for pass in case.get("after").unwrap_or_default().split_whitespace() {
             match pass {
                 "attention" => {
-                    let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
-                    attention(&mut graph, &mut roots, &mut hints, &target, "case", &mut decider)
+                    let mut decider = Decider {
+                        policy: &mut Cheapest,
+                        plans: &target.plans,
+                        log: vec![],
+                    };
+                    attention(
+                        &mut graph,
+                        &mut roots,
+                        &mut hints,
+                        &target,
+                        "case",
+                        &mut decider,
+                    )
                 }
                 "factors" => {
-                    let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
-                    factors(&mut graph, &mut roots, &mut hints, &function, &target, &mut decider)
+                    let mut decider = Decider {
+                        policy: &mut Cheapest,
+                        plans: &target.plans,
+                        log: vec![],
+                    };
+                    factors(
+                        &mut graph,
+                        &mut roots,
+                        &mut hints,
+                        &function,
+                        &target,
+                        &mut decider,
+                    )
                 }
                 "int8" => {
-                    let mut decider = Decider { policy: &mut Cheapest, plans: &target.plans, log: vec![] };
+                    let mut decider = Decider {
+                        policy: &mut Cheapest,
+                        plans: &target.plans,
+                        log: vec![],
+                    };
                     let mut forms = MatmulVariants::new("case", &target, &mut decider);
-                    derived = int8(&mut graph, &mut roots, &mut hints, layouts_of(&function, &target), &mut forms)
+                    derived = int8(
+                        &mut graph,
+                        &mut roots,
+                        &mut hints,
+                        layouts_of(&function, &target),
+                        &mut forms,
+                    )
                 }
                 _ => return Err(format!("`{pass}` is no pass that comes before")),
             }
         }
-        Ok(Context { parsed, function, target, graph, roots, hints, derived })
+        Ok(Context {
+            parsed,
+            function,
+            target,
+            graph,
+            roots,
+            hints,
+            derived,
+        })
     }
     /// The current outputs.
     pub fn outputs(&self) -> Vec<(u32, Id)> {
-        self.function.outputs.iter().zip(&self.roots).map(|(o, &r)| (o.0, r)).collect()
+        self.function
+            .outputs
+            .iter()
+            .zip(&self.roots)
+            .map(|(o, &r)| (o.0, r))
+            .collect()
     }
     /// The roots of the printed graph: the outputs, and sums of activations that no node refers to.
     pub fn all(&self) -> Vec<Id> {
-        let mut sums: Vec<Id> = self.derived.dots.values().filter_map(|d| d.s).map(|s| s.0).collect();
+        let mut sums: Vec<Id> = self
+            .derived
+            .dots
+            .values()
+            .filter_map(|d| d.s)
+            .map(|s| s.0)
+            .collect();
         sums.sort_unstable();
         sums.dedup();
         self.roots.iter().copied().chain(sums).collect()
@@ -116,8 +183,15 @@ impl Context {
     pub fn laid_out(&self) -> Vec<LaidOut> {
         let of = |(&slot, (layout, _)): (&u32, &(Layout, Arc<Packing>))| {
             let info = &self.function.slots[slot as usize];
-            let Storage::Packed(encoding) = info.storage else { unreachable!("a layout of plain numbers") };
-            LaidOut { slot, encoding, layout: *layout, dims: info.dims.clone() }
+            let Storage::Packed(encoding) = info.storage else {
+                unreachable!("a layout of plain numbers")
+            };
+            LaidOut {
+                slot,
+                encoding,
+                layout: *layout,
+                dims: info.dims.clone(),
+            }
         };
         self.derived.layouts.iter().map(of).collect()
     }
@@ -125,7 +199,9 @@ impl Context {
 
 /// `rows 16`, `planes` or `file`.
 pub fn layout(words: &str) -> Result<Layout, String> {
-    format!("layout: {words}").parse().map_err(|_| format!("no layout `{words}`"))
+    format!("layout: {words}")
+        .parse()
+        .map_err(|_| format!("no layout `{words}`"))
 }
 
 /// `encoding: q4_0`.

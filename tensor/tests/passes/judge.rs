@@ -65,13 +65,18 @@ impl Meaning {
     fn check(&self) -> Result<(), String> {
         let spec = |g: &Graph, root, level| spec::check(g, root, level).map_err(|e| e.to_string());
         match self {
-            Meaning::Tensors(t) => t.roots().into_iter().try_for_each(|r| spec(&t.graph, r, Level::Tensor)),
+            Meaning::Tensors(t) => t
+                .roots()
+                .into_iter()
+                .try_for_each(|r| spec(&t.graph, r, Level::Tensor)),
             Meaning::Kernels(k) => k.launches.iter().try_for_each(|bodies| {
                 let (g, root) = k.root(bodies);
                 spec(&g, root, Level::Kernel)
             }),
             Meaning::Linear(l) => {
-                let check = |k: &Lowered| testing::check_linear(&k.graph, &k.code).map_err(|e| e.to_string());
+                let check = |k: &Lowered| {
+                    testing::check_linear(&k.graph, &k.code).map_err(|e| e.to_string())
+                };
                 l.kernels.iter().try_for_each(check)
             }
             Meaning::Values(_) => Ok(()),
@@ -84,7 +89,16 @@ impl Meaning {
             | Meaning::Values(Linear { nests: k, .. })
             | Meaning::Kernels(k) => {
                 let filled = k.filled.iter().map(|f| f.1);
-                (&k.graph, k.launches.iter().flatten().flatten().copied().chain(filled).collect())
+                (
+                    &k.graph,
+                    k.launches
+                        .iter()
+                        .flatten()
+                        .flatten()
+                        .copied()
+                        .chain(filled)
+                        .collect(),
+                )
             }
         }
     }
@@ -115,16 +129,29 @@ fn wanted(g: &Graph, roots: &[Id]) -> BTreeMap<u32, Wanted> {
         };
         let bytes = storage.bytes(&dims).expect("rows of whole blocks");
         let packed = matches!(storage, Storage::Packed(_));
-        out.insert(slot, Wanted { scalar: g.scalar(id), packed, bytes });
+        out.insert(
+            slot,
+            Wanted {
+                scalar: g.scalar(id),
+                packed,
+                bytes,
+            },
+        );
     }
     out
 }
 
 /// Checks a claim.
 pub fn judge(case: &Case, applied: &Applied) -> Result<(), String> {
-    let Claim::Same(all) = &applied.claim else { return Ok(()) };
-    let (before, after) = all.split_first().expect("something is the same as something");
-    before.check().map_err(|e| format!("the input breaks its spec: {e}"))?;
+    let Claim::Same(all) = &applied.claim else {
+        return Ok(());
+    };
+    let (before, after) = all
+        .split_first()
+        .expect("something is the same as something");
+    before
+        .check()
+        .map_err(|e| format!("the input breaks its spec: {e}"))?;
     let broken = |e| format!("what came out breaks its spec: {e}\n{}", applied.text);
     after.iter().try_for_each(|m| m.check().map_err(broken))?;
     let within = case.parsed::<f64>("within")?.unwrap_or(WITHIN);
@@ -138,15 +165,25 @@ pub fn judge(case: &Case, applied: &Applied) -> Result<(), String> {
         let fill = |(&slot, w): (&u32, &Wanted)| {
             let bytes = match w.packed {
                 true => random.blocks(w.bytes),
-                false => random.elements(w.scalar, w.bytes / w.scalar.bytes(), fills.get(&slot).copied()),
+                false => random.elements(
+                    w.scalar,
+                    w.bytes / w.scalar.bytes(),
+                    fills.get(&slot).copied(),
+                ),
             };
             (slot, bytes)
         };
         let slots: Slots = wanted.iter().map(fill).collect();
         let want = values(before, &slots, &vars)?;
         for meaning in after {
-            let result = values(meaning, &slots, &vars).and_then(|got| compare(&want, &got, within));
-            result.map_err(|e| format!("computes something else, with {vars:?}: {e}\n{}", applied.text))?;
+            let result =
+                values(meaning, &slots, &vars).and_then(|got| compare(&want, &got, within));
+            result.map_err(|e| {
+                format!(
+                    "computes something else, with {vars:?}: {e}\n{}",
+                    applied.text
+                )
+            })?;
         }
     }
     Ok(())
@@ -160,7 +197,10 @@ fn fills(case: &Case) -> Result<HashMap<u32, (i64, i64)>, String> {
         Some((slot.parse().ok()?, (lo.parse().ok()?, hi.parse().ok()?)))
     };
     let words = case.get("fill").unwrap_or_default();
-    words.split_whitespace().map(|w| one(w).ok_or_else(|| format!("`{w}` is not `slot=lo..hi`"))).collect()
+    words
+        .split_whitespace()
+        .map(|w| one(w).ok_or_else(|| format!("`{w}` is not `slot=lo..hi`")))
+        .collect()
 }
 
 /// `vars: n=3 pos=5; n=1 pos=0`: one run each.
@@ -177,15 +217,28 @@ fn variables(case: &Case, meanings: &[Meaning]) -> Result<Vec<Vars>, String> {
         }
     }
     let Some(line) = case.get("vars") else {
-        let end = |high: bool| known.iter().map(|(n, b)| (n.clone(), if high { b.1 } else { b.0 })).collect();
-        return Ok(if known.is_empty() { vec![vec![]] } else { vec![end(true), end(false)] });
+        let end = |high: bool| {
+            known
+                .iter()
+                .map(|(n, b)| (n.clone(), if high { b.1 } else { b.0 }))
+                .collect()
+        };
+        return Ok(if known.is_empty() {
+            vec![vec![]]
+        } else {
+            vec![end(true), end(false)]
+        });
     };
     let one = |w: &str| -> Option<(String, i64)> {
         let (name, v) = w.split_once('=')?;
         Some((name.to_string(), v.parse().ok()?))
     };
-    let run =
-        |words: &str| words.split_whitespace().map(|w| one(w).ok_or(format!("`{w}` is not `name=value`"))).collect();
+    let run = |words: &str| {
+        words
+            .split_whitespace()
+            .map(|w| one(w).ok_or(format!("`{w}` is not `name=value`")))
+            .collect()
+    };
     line.split(';').map(run).collect()
 }
 
@@ -193,15 +246,26 @@ fn variables(case: &Case, meanings: &[Meaning]) -> Result<Vec<Vars>, String> {
 fn values(meaning: &Meaning, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32, Values>, String> {
     let read = |(slot, w): (u32, Written)| {
         let size = w.scalar.bytes();
-        let data = (0..w.bytes.len() / size).map(|i| Some(get(&w.bytes, i * size, w.scalar))).collect();
-        (slot, Values { scalar: w.scalar, data })
+        let data = (0..w.bytes.len() / size)
+            .map(|i| Some(get(&w.bytes, i * size, w.scalar)))
+            .collect();
+        (
+            slot,
+            Values {
+                scalar: w.scalar,
+                data,
+            },
+        )
     };
     let written = match meaning {
         Meaning::Tensors(t) => return Ok(evaluated(t, slots, vars)),
         Meaning::Kernels(k) => {
             let mut slots = slots.clone();
             if !k.filled.is_empty() {
-                let known = Tensors { graph: k.graph.clone(), outputs: k.filled.clone() };
+                let known = Tensors {
+                    graph: k.graph.clone(),
+                    outputs: k.filled.clone(),
+                };
                 let filled = evaluated(&known, &slots, vars).into_iter();
                 slots.extend(filled.map(|(slot, v)| (slot, v.bytes())));
             }
@@ -224,7 +288,11 @@ impl Values {
         let mut out = vec![0; self.data.len() * size];
         for (i, v) in self.data.iter().enumerate() {
             let v = v.unwrap_or(0.0);
-            let v = if self.scalar.is_float() { Value::Float(v) } else { Value::Int(v as i64) };
+            let v = if self.scalar.is_float() {
+                Value::Float(v)
+            } else {
+                Value::Int(v as i64)
+            };
             put(&mut out, i * size, self.scalar, v.stored_as(self.scalar));
         }
         out
@@ -233,16 +301,23 @@ impl Values {
 
 fn evaluated(t: &Tensors, slots: &Slots, vars: &Vars) -> BTreeMap<u32, Values> {
     let g = &t.graph;
-    let most = |id: Id| -> Vec<usize> { g.dims(id).iter().map(|&d| g.max_of(d) as usize).collect() };
+    let most =
+        |id: Id| -> Vec<usize> { g.dims(id).iter().map(|&d| g.max_of(d) as usize).collect() };
     let var = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1);
     let mut plain: HashMap<u32, Vec<f64>> = HashMap::new();
     for id in g.toposort(&t.roots()) {
-        let (Some(n), Arg::Param(_)) = (slot(g, id), &g[id].arg) else { continue };
+        let (Some(n), Arg::Param(_)) = (slot(g, id), &g[id].arg) else {
+            continue;
+        };
         debug_assert_eq!(g[id].op, Op::Param);
         let dim = |&d: &Id| g.evaluate_index(d, &var).expect("a dim of variables") as usize;
         let dims: Vec<usize> = g.dims(id).iter().map(dim).collect();
         let at = places(&dims, &most(id)).into_iter();
-        plain.insert(n, at.map(|p| get(&slots[&n], p * g.scalar(id).bytes(), g.scalar(id))).collect());
+        plain.insert(
+            n,
+            at.map(|p| get(&slots[&n], p * g.scalar(id).bytes(), g.scalar(id)))
+                .collect(),
+        );
     }
     let mut env = Env::new();
     for (name, v) in vars {
@@ -260,23 +335,54 @@ fn evaluated(t: &Tensors, slots: &Slots, vars: &Vars) -> BTreeMap<u32, Values> {
         for (v, at) in array.data.iter().zip(places(&array.dims, &most)) {
             data[at] = Some(*v);
         }
-        (slot, Values { scalar: g.scalar(id), data })
+        (
+            slot,
+            Values {
+                scalar: g.scalar(id),
+                data,
+            },
+        )
     };
-    t.outputs.iter().zip(evaluate_all(g, &t.roots(), &env)).map(placed).collect()
+    t.outputs
+        .iter()
+        .zip(evaluate_all(g, &t.roots(), &env))
+        .map(placed)
+        .collect()
 }
 
 /// Describes the first wrong element.
-fn compare(want: &BTreeMap<u32, Values>, got: &BTreeMap<u32, Values>, within: f64) -> Result<(), String> {
+fn compare(
+    want: &BTreeMap<u32, Values>,
+    got: &BTreeMap<u32, Values>,
+    within: f64,
+) -> Result<(), String> {
     for (slot, want) in want {
-        let got = got.get(slot).ok_or_else(|| format!("slot {slot} is not written"))?;
-        let most = want.data.iter().flatten().filter(|v| v.is_finite()).fold(0f64, |m, v| m.max(v.abs()));
-        let allowed = if want.scalar.is_float() { within * most } else { 0.0 };
+        let got = got
+            .get(slot)
+            .ok_or_else(|| format!("slot {slot} is not written"))?;
+        let most = want
+            .data
+            .iter()
+            .flatten()
+            .filter(|v| v.is_finite())
+            .fold(0f64, |m, v| m.max(v.abs()));
+        let allowed = if want.scalar.is_float() {
+            within * most
+        } else {
+            0.0
+        };
         for (i, w) in want.data.iter().enumerate() {
             let Some(w) = *w else { continue };
-            let Some(&found) = got.data.get(i) else { return Err(format!("slot {slot} ends before element {i}")) };
-            let Some(g) = found else { return Err(format!("slot {slot}, element {i} is not known")) };
+            let Some(&found) = got.data.get(i) else {
+                return Err(format!("slot {slot} ends before element {i}"));
+            };
+            let Some(g) = found else {
+                return Err(format!("slot {slot}, element {i} is not known"));
+            };
             if !(w == g || w.is_nan() && g.is_nan() || (w - g).abs() <= allowed) {
-                return Err(format!("slot {slot}, element {i}: {w} became {g}, more than {allowed:e} off"));
+                return Err(format!(
+                    "slot {slot}, element {i}: {w} became {g}, more than {allowed:e} off"
+                ));
             }
         }
     }

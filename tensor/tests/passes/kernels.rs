@@ -4,7 +4,9 @@ use crate::memory::{Slots, Vars, Wanted, slot};
 use crate::show::stripped;
 use gristmill_backend::interp::InterpDevice;
 use gristmill_backend::interp::linear::LinearDevice;
-use gristmill_compiler::testing::{KernelCode, Layout, PackedRows, Packing, global_ranges, prepack};
+use gristmill_compiler::testing::{
+    KernelCode, Layout, PackedRows, Packing, global_ranges, prepack,
+};
 use gristmill_runtime::{Buffer, Device, Kernel, Launch, Memory};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::program::{Access, Extent, Param, Program};
@@ -41,15 +43,29 @@ impl Linear {
     pub fn new(nests: Kernels, graph: Graph, code: KernelCode) -> Linear {
         let mut program = nests.program(&nests.launches[0]);
         program.threads = code.threads;
-        Linear { kernels: vec![Lowered { program, graph, code }], nests }
+        Linear {
+            kernels: vec![Lowered {
+                program,
+                graph,
+                code,
+            }],
+            nests,
+        }
     }
     /// Runs the kernels and returns the contents of written slots.
     pub fn run(&self, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32, Written>, String> {
         let device = LinearDevice::new(Target::cpu("plain", 1, 1));
         let one = |k: &Lowered, buffer: &dyn Fn(u32) -> Option<Buffer>| {
-            replayed(&device, device.kernel(&k.program, k.graph.clone(), k.code.clone()), buffer, vars)
+            replayed(
+                &device,
+                device.kernel(&k.program, k.graph.clone(), k.code.clone()),
+                buffer,
+                vars,
+            )
         };
-        self.nests.run_on(&device, slots, &|buffer| self.kernels.iter().try_for_each(|k| one(k, buffer)))
+        self.nests.run_on(&device, slots, &|buffer| {
+            self.kernels.iter().try_for_each(|k| one(k, buffer))
+        })
     }
 }
 
@@ -77,11 +93,21 @@ pub struct Written {
 impl Kernels {
     /// Nests of one kernel.
     pub fn new(graph: Graph, nests: Vec<Id>) -> Kernels {
-        Kernels { graph, launches: vec![vec![nests]], layouts: vec![], filled: vec![], between: vec![] }
+        Kernels {
+            graph,
+            launches: vec![vec![nests]],
+            layouts: vec![],
+            filled: vec![],
+            between: vec![],
+        }
     }
     /// Wraps values in nests that store them for all of these ranges.
     pub fn of_values(mut graph: Graph, values: &[Id], ranges: &[FixedRange]) -> Kernels {
-        let nests = values.iter().enumerate().map(|(i, &v)| stored(&mut graph, v, 1000 + i as u32, ranges)).collect();
+        let nests = values
+            .iter()
+            .enumerate()
+            .map(|(i, &v)| stored(&mut graph, v, 1000 + i as u32, ranges))
+            .collect();
         Kernels::new(graph, nests)
     }
     fn nests(&self) -> Vec<Id> {
@@ -94,7 +120,12 @@ impl Kernels {
         let mut rest = &all[..];
         let node = |g: &mut Graph, op, src: &[Id]| {
             let dtype = g[src[0]].dtype;
-            g.intern(Node { op, dtype, src: Sources::from_slice(src), arg: Arg::None })
+            g.intern(Node {
+                op,
+                dtype,
+                src: Sources::from_slice(src),
+                arg: Arg::None,
+            })
         };
         let mut of = Vec::new();
         for body in bodies {
@@ -119,7 +150,9 @@ impl Kernels {
             if !matches!(n.op, Op::Load | Op::Store) {
                 continue;
             }
-            let Some(slot) = slot(g, n.src[0]) else { continue };
+            let Some(slot) = slot(g, n.src[0]) else {
+                continue;
+            };
             let bytes = match (n.op, &g[n.src[0]].arg) {
                 (Op::Store, _) => g[n.src[2]].dtype.scalar.bytes(),
                 _ => n.dtype.scalar.bytes(),
@@ -127,15 +160,23 @@ impl Kernels {
             let Some((_, most)) = g.bounds(n.src[1]) else {
                 continue;
             };
-            let bytes = most.saturating_mul(g.unit_bytes(n.src[0])).saturating_add(bytes as i64);
+            let bytes = most
+                .saturating_mul(g.unit_bytes(n.src[0]))
+                .saturating_add(bytes as i64);
             if bytes > 1 << 24 {
                 // A data-dependent address; another access or the case defines the size.
                 continue;
             }
             let packed = matches!(g[n.src[0]].arg, Arg::Packed(..));
             let scalar = g.scalar(n.src[0]);
-            let known = out.entry(slot).or_insert(Wanted { scalar, packed, bytes: 0 });
-            known.bytes = known.bytes.max((bytes as usize).next_multiple_of(scalar.bytes()));
+            let known = out.entry(slot).or_insert(Wanted {
+                scalar,
+                packed,
+                bytes: 0,
+            });
+            known.bytes = known
+                .bytes
+                .max((bytes as usize).next_multiple_of(scalar.bytes()));
         }
         Ok(out)
     }
@@ -176,14 +217,25 @@ impl Kernels {
     pub fn run(&self, slots: &Slots, vars: &Vars) -> Result<BTreeMap<u32, Written>, String> {
         let device = InterpDevice::new();
         self.run_on(&device, slots, &|buffer| {
-            self.launches.iter().try_for_each(|bodies| launch(&device, self.program(bodies), buffer, vars))
+            self.launches
+                .iter()
+                .try_for_each(|bodies| launch(&device, self.program(bodies), buffer, vars))
         })
     }
-    fn run_on(&self, device: &dyn Device, slots: &Slots, run: &Run) -> Result<BTreeMap<u32, Written>, String> {
+    fn run_on(
+        &self,
+        device: &dyn Device,
+        slots: &Slots,
+        run: &Run,
+    ) -> Result<BTreeMap<u32, Written>, String> {
         let mut buffers: BTreeMap<u32, Buffer> = BTreeMap::new();
         for (slot, bytes) in self.memory(slots)? {
-            let buffer = device.alloc(bytes.len(), Memory::Scratch).map_err(|e| e.to_string())?;
-            device.write(&buffer, 0, &bytes).map_err(|e| e.to_string())?;
+            let buffer = device
+                .alloc(bytes.len(), Memory::Scratch)
+                .map_err(|e| e.to_string())?;
+            device
+                .write(&buffer, 0, &bytes)
+                .map_err(|e| e.to_string())?;
             buffers.insert(slot, buffer);
         }
         run(&|slot| buffers.get(&slot).cloned())?;
@@ -191,10 +243,20 @@ impl Kernels {
         let mut out = BTreeMap::new();
         for nest in self.nests() {
             let buffer = g[nest].src[0];
-            let Some(slot) = slot(g, buffer).filter(|s| !self.between.contains(s)) else { continue };
+            let Some(slot) = slot(g, buffer).filter(|s| !self.between.contains(s)) else {
+                continue;
+            };
             let mut bytes = vec![0; buffers[&slot].len()];
-            device.read(&buffers[&slot], 0, &mut bytes).map_err(|e| e.to_string())?;
-            out.insert(slot, Written { scalar: g.scalar(buffer), bytes });
+            device
+                .read(&buffers[&slot], 0, &mut bytes)
+                .map_err(|e| e.to_string())?;
+            out.insert(
+                slot,
+                Written {
+                    scalar: g.scalar(buffer),
+                    bytes,
+                },
+            );
         }
         Ok(out)
     }
@@ -206,7 +268,10 @@ fn program(mut g: Graph, root: Id) -> Program {
     for body in g[root].src.clone() {
         let nests = g[body].src.to_vec();
         let one = g.int(1);
-        let bounds: Vec<Id> = global_ranges(&g, &nests).iter().map(|&r| g[r].src[0]).collect();
+        let bounds: Vec<Id> = global_ranges(&g, &nests)
+            .iter()
+            .map(|&r| g[r].src[0])
+            .collect();
         let count = bounds.iter().fold(one, |p, &b| g.mul(p, b));
         groups = g.add(groups, count);
     }
@@ -214,7 +279,11 @@ fn program(mut g: Graph, root: Id) -> Program {
     let mut slots: Vec<u32> = order.iter().filter_map(|&n| slot(&g, n)).collect();
     slots.sort_unstable();
     slots.dedup();
-    let params = slots.into_iter().map(|slot| Param { slot, access: Access::ReadWrite, extent: Extent::Fixed(0) });
+    let params = slots.into_iter().map(|slot| Param {
+        slot,
+        access: Access::ReadWrite,
+        extent: Extent::Fixed(0),
+    });
     let mut vars: Vec<Arc<str>> = Vec::new();
     for n in order {
         if let Arg::Var(name, ..) = &g[n].arg
@@ -223,7 +292,11 @@ fn program(mut g: Graph, root: Id) -> Program {
             vars.push(name.clone());
         }
     }
-    Program { params: params.collect(), vars, ..Program::new("r_case", Arc::new(g), root, groups) }
+    Program {
+        params: params.collect(),
+        vars,
+        ..Program::new("r_case", Arc::new(g), root, groups)
+    }
 }
 
 fn launch(
@@ -232,7 +305,10 @@ fn launch(
     buffer: &dyn Fn(u32) -> Option<Buffer>,
     vars: &Vars,
 ) -> Result<(), String> {
-    let kernel = device.load(&[program], &|_, _| {}).map_err(|e| e.to_string())?.remove(0);
+    let kernel = device
+        .load(&[program], &|_, _| {})
+        .map_err(|e| e.to_string())?
+        .remove(0);
     replayed(device, kernel, buffer, vars)
 }
 
@@ -243,10 +319,20 @@ fn replayed(
     buffer: &dyn Fn(u32) -> Option<Buffer>,
     vars: &Vars,
 ) -> Result<(), String> {
-    let found = |p: &Param| buffer(p.slot).ok_or_else(|| format!("nothing is known of slot {}", p.slot));
-    let buffers = kernel.program().params.iter().map(found).collect::<Result<_, _>>()?;
+    let found =
+        |p: &Param| buffer(p.slot).ok_or_else(|| format!("nothing is known of slot {}", p.slot));
+    let buffers = kernel
+        .program()
+        .params
+        .iter()
+        .map(found)
+        .collect::<Result<_, _>>()?;
     let vars: Vec<(&str, i64)> = vars.iter().map(|(n, v)| (n.as_str(), *v)).collect();
-    let launch = Launch { kernel, buffers, level: 0 };
+    let launch = Launch {
+        kernel,
+        buffers,
+        level: 0,
+    };
     let mut replay = device.capture(vec![launch]).map_err(|e| e.to_string())?;
     replay.replay(&vars).map_err(|e| e.to_string())
 }
@@ -256,16 +342,29 @@ fn packed(l: &LaidOut, file: &[u8]) -> Result<Vec<u8>, String> {
     let packing = Packing::for_encoding(l.encoding).ok_or("a layout of a format that has none")?;
     let columns = *l.dims.last().expect("rows") as usize;
     let rows: i64 = l.dims[..l.dims.len() - 1].iter().product();
-    let of = PackedRows { encoding: l.encoding, packing: &packing, layout: l.layout, columns };
+    let of = PackedRows {
+        encoding: l.encoding,
+        packing: &packing,
+        layout: l.layout,
+        columns,
+    };
     let program = prepack(&of, &Target::cpu("plain", 1, 1), None);
     let device = InterpDevice::new();
     let fail = |e: gristmill_runtime::Error| e.to_string();
-    let size = l.layout.bytes(l.encoding, &l.dims).ok_or("dims that have no such layout")?;
+    let size = l
+        .layout
+        .bytes(l.encoding, &l.dims)
+        .ok_or("dims that have no such layout")?;
     let [from, to] = [file.len(), size].map(|n| device.alloc(n, Memory::Scratch));
     let (from, to) = (from.map_err(fail)?, to.map_err(fail)?);
     device.write(&from, 0, file).map_err(fail)?;
     let vars = vec![("groups".to_string(), rows / l.layout.lanes())];
-    launch(&device, program, &|slot| Some(if slot == 0 { from.clone() } else { to.clone() }), &vars)?;
+    launch(
+        &device,
+        program,
+        &|slot| Some(if slot == 0 { from.clone() } else { to.clone() }),
+        &vars,
+    )?;
     let mut out = vec![0; size];
     device.read(&to, 0, &mut out).map_err(fail)?;
     Ok(out)
@@ -286,7 +385,11 @@ pub fn ranges(g: &Graph, values: &[Id]) -> Vec<FixedRange> {
         bound: g.max_of(g[r].src[0]),
         kind: g.range_kind(r).expect("a range"),
     };
-    let mut all: Vec<FixedRange> = values.iter().flat_map(|&v| g.free_ranges(v)).map(of).collect();
+    let mut all: Vec<FixedRange> = values
+        .iter()
+        .flat_map(|&v| g.free_ranges(v))
+        .map(of)
+        .collect();
     all.sort_unstable();
     all.dedup();
     all

@@ -10,7 +10,9 @@ pub struct Random(u64);
 
 impl Random {
     pub fn from_name(name: &str) -> Random {
-        Random(name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)))
+        Random(name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| {
+            (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+        }))
     }
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -38,7 +40,11 @@ impl Random {
                 (None, Scalar::Bool) => Value::Int(self.below(2)),
                 _ => Value::Int(self.below(100)),
             };
-            let v = if scalar.is_float() { Value::Float(v.float()) } else { v };
+            let v = if scalar.is_float() {
+                Value::Float(v.float())
+            } else {
+                v
+            };
             put(&mut out, i * scalar.bytes(), scalar, v.stored_as(scalar));
         }
         out
@@ -83,7 +89,10 @@ pub fn get(bytes: &[u8], at: usize, scalar: Scalar) -> f64 {
 pub fn places(dims: &[usize], most: &[usize]) -> Vec<usize> {
     let mut out = vec![0];
     for (&n, &m) in dims.iter().zip(most) {
-        out = out.iter().flat_map(|&p| (0..n).map(move |i| p * m + i)).collect();
+        out = out
+            .iter()
+            .flat_map(|&p| (0..n).map(move |i| p * m + i))
+            .collect();
     }
     out
 }

@@ -12,7 +12,10 @@ pub struct Numbers(HashMap<Id, u32>);
 impl Numbers {
     /// Numbers nodes as [`text::print`] does.
     pub fn new(g: &Graph, roots: &[Id]) -> Numbers {
-        let lines = g.toposort(roots).into_iter().filter(|&n| g[n].op != Op::Const);
+        let lines = g
+            .toposort(roots)
+            .into_iter()
+            .filter(|&n| g[n].op != Op::Const);
         Numbers(lines.zip(0..).collect())
     }
     /// Formats a node as an operand.
@@ -24,7 +27,13 @@ impl Numbers {
         }
     }
     pub fn names(&self, g: &Graph, ids: &[Id]) -> String {
-        format!("[{}]", ids.iter().map(|&n| self.name(g, n)).collect::<Vec<_>>().join(", "))
+        format!(
+            "[{}]",
+            ids.iter()
+                .map(|&n| self.name(g, n))
+                .collect::<Vec<_>>()
+                .join(", ")
+        )
     }
 }
 
@@ -33,9 +42,18 @@ pub fn stripped(from: &Graph, roots: &[Id]) -> (Graph, Vec<Id>) {
     let (mut to, mut map) = (Graph::new(), HashMap::<Id, Id>::new());
     for id in from.toposort(roots) {
         let node = &from[id];
-        let src: Sources =
-            if node.op == Op::Param { Sources::new() } else { node.src.iter().map(|s| map[s]).collect() };
-        map.insert(id, to.intern(Node { src, ..node.clone() }));
+        let src: Sources = if node.op == Op::Param {
+            Sources::new()
+        } else {
+            node.src.iter().map(|s| map[s]).collect()
+        };
+        map.insert(
+            id,
+            to.intern(Node {
+                src,
+                ..node.clone()
+            }),
+        );
     }
     let roots = roots.iter().map(|r| map[r]).collect();
     (to, roots)
@@ -48,12 +66,21 @@ pub fn nests(g: &Graph, all: &[Id]) -> String {
 }
 
 /// Schedule hints, one line per node.
-pub fn hints<'a>(g: &Graph, numbers: &Numbers, all: impl IntoIterator<Item = (&'a Id, &'a Hint)>) -> String {
+pub fn hints<'a>(
+    g: &Graph,
+    numbers: &Numbers,
+    all: impl IntoIterator<Item = (&'a Id, &'a Hint)>,
+) -> String {
     let mut all: Vec<(&Id, &Hint)> = all.into_iter().collect();
     all.sort_by_key(|h| numbers.0.get(h.0));
     let mut out = String::new();
     for (&node, h) in all {
-        let _ = write!(out, "hint {}: over the launch {} axes", numbers.name(g, node), h.globals);
+        let _ = write!(
+            out,
+            "hint {}: over the launch {} axes",
+            numbers.name(g, node),
+            h.globals
+        );
         let _ = write!(out, ", {} of the last inside as {}", h.tile, h.inner.name());
         let _ = write!(out, ", inside {}", numbers.names(g, &h.inside));
         let _ = write!(out, ", staged {}", numbers.names(g, &h.staged));
@@ -63,14 +90,30 @@ pub fn hints<'a>(g: &Graph, numbers: &Numbers, all: impl IntoIterator<Item = (&'
                 None => format!("(axis {})", f.chunk),
                 Some(_) => format!("({} + axis {})", numbers.name(g, f.base), f.chunk),
             };
-            let _ = write!(out, ", skipped where {size}·{chunk} > {first} + (axis {})", f.token);
+            let _ = write!(
+                out,
+                ", skipped where {size}·{chunk} > {first} + (axis {})",
+                f.token
+            );
             if let Some(w) = f.window {
-                let _ = write!(out, " or {size}·{chunk} + {} < {first} + (axis {})", size + w - 2, f.token);
+                let _ = write!(
+                    out,
+                    " or {size}·{chunk} + {} < {first} + (axis {})",
+                    size + w - 2,
+                    f.token
+                );
             }
         }
         if let Some(r) = h.resident {
-            let settled = r.settled.map_or("nothing".to_string(), |s| format!("what is before {}", numbers.name(g, s)));
-            let _ = write!(out, ", resident {} of {} positions, settled {settled}", numbers.name(g, r.node), r.size);
+            let settled = r.settled.map_or("nothing".to_string(), |s| {
+                format!("what is before {}", numbers.name(g, s))
+            });
+            let _ = write!(
+                out,
+                ", resident {} of {} positions, settled {settled}",
+                numbers.name(g, r.node),
+                r.size
+            );
         }
         out.push('\n');
     }
@@ -101,7 +144,9 @@ pub fn renumbered(text: &str) -> String {
     let mut parts = text.split('%');
     let mut out = parts.next().unwrap_or_default().to_string();
     for part in parts {
-        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        let end = part
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(part.len());
         let (number, rest) = part.split_at(end);
         let next = known.len();
         let _ = write!(out, "%{}{rest}", known.entry(number).or_insert(next));

@@ -15,12 +15,31 @@ pub struct Written {
 }
 
 /// Code that fills the stages by their nests and then writes the values in all threads and loops.
-pub fn straight(g: &mut Graph, stages: &[Id], values: &[Written], threads: &[Id], loops: &[Id]) -> KernelCode {
+pub fn straight(
+    g: &mut Graph,
+    stages: &[Id],
+    values: &[Written],
+    threads: &[Id],
+    loops: &[Id],
+) -> KernelCode {
     let total: i64 = threads.iter().map(|&r| g.max_of(g[r].src[0])).product();
-    let mut w = Writer { g, out: vec![], defined: vec![] };
+    let mut w = Writer {
+        g,
+        out: vec![],
+        defined: vec![],
+    };
     for &nest in stages {
         let src = w.g[nest].src.clone();
-        w.nest(&Written { buffer: src[0], at: src[1], value: src[2] }, &[], 1, &src[3..]);
+        w.nest(
+            &Written {
+                buffer: src[0],
+                at: src[1],
+                value: src[2],
+            },
+            &[],
+            1,
+            &src[3..],
+        );
     }
     if total > 1 && !stages.is_empty() {
         w.out.push(Statement::Barrier);
@@ -28,8 +47,18 @@ pub fn straight(g: &mut Graph, stages: &[Id], values: &[Written], threads: &[Id]
     for value in values {
         w.nest(value, threads, total, loops);
     }
-    let code = Code { statements: w.out, ..Code::default() };
-    KernelCode { bodies: vec![code], threads: total as usize, resident: 1, shared: None, entry: vec![], idle: vec![] }
+    let code = Code {
+        statements: w.out,
+        ..Code::default()
+    };
+    KernelCode {
+        bodies: vec![code],
+        threads: total as usize,
+        resident: 1,
+        shared: None,
+        entry: vec![],
+        idle: vec![],
+    }
 }
 
 struct Writer<'a> {
@@ -41,8 +70,16 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn nest(&mut self, w: &Written, threads: &[Id], total: i64, loops: &[Id]) {
-        let (staged, threads) = (self.g[w.buffer].op == Op::Local, count_threads(self.g, threads, total));
-        self.out.push(Statement::Nest { buffer: w.buffer, staged, globals: vec![], threads });
+        let (staged, threads) = (
+            self.g[w.buffer].op == Op::Local,
+            count_threads(self.g, threads, total),
+        );
+        self.out.push(Statement::Nest {
+            buffer: w.buffer,
+            staged,
+            globals: vec![],
+            threads,
+        });
         self.defined.push(HashSet::new());
         self.all(loops, |writer| {
             writer.define(w.at);
@@ -56,7 +93,11 @@ impl Writer<'_> {
     fn all(&mut self, loops: &[Id], inside: impl FnOnce(&mut Self)) {
         for &range in loops {
             self.define(self.g[range].src[0]);
-            self.out.push(Statement::Loop { range, step: 1, unroll: None });
+            self.out.push(Statement::Loop {
+                range,
+                step: 1,
+                unroll: None,
+            });
             self.defined.push(HashSet::new());
         }
         inside(self);
@@ -67,7 +108,10 @@ impl Writer<'_> {
     }
     fn define(&mut self, id: Id) {
         let n = self.g[id].clone();
-        let leaf = matches!(n.op, Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc);
+        let leaf = matches!(
+            n.op,
+            Op::Const | Op::Var | Op::Param | Op::Local | Op::Range | Op::Acc
+        );
         if leaf && n.dtype.lanes == 1 || self.defined.iter().any(|d| d.contains(&id)) {
             return;
         }
@@ -75,17 +119,28 @@ impl Writer<'_> {
             self.sum(id, &n);
         } else {
             // A fold over threads refers to their range without defining it.
-            let operands = if n.op == Op::Fold { &n.src[..1] } else { &n.src[..] };
+            let operands = if n.op == Op::Fold {
+                &n.src[..1]
+            } else {
+                &n.src[..]
+            };
             operands.iter().for_each(|&s| self.define(s));
             self.out.push(Statement::Define(id));
         }
         self.defined.last_mut().expect("a nest is open").insert(id);
     }
     fn sum(&mut self, id: Id, n: &Node) {
-        let Arg::Reduce(op, _) = n.arg else { unreachable!("a reduction of no kind") };
+        let Arg::Reduce(op, _) = n.arg else {
+            unreachable!("a reduction of no kind")
+        };
         let first = identity(self.g, op, n.dtype);
         self.define(first);
-        let node = |op, src: &[Id]| Node { op, dtype: n.dtype, src: Sources::from_slice(src), arg: Arg::None };
+        let node = |op, src: &[Id]| Node {
+            op,
+            dtype: n.dtype,
+            src: Sources::from_slice(src),
+            arg: Arg::None,
+        };
         let acc = self.g.intern(node(Op::Acc, &[first, id]));
         self.out.push(Statement::Accumulator(acc));
         self.all(&n.src[1..], |writer| {
