@@ -189,7 +189,7 @@ impl<'a> Prepack<'a> {
     fn looped(&mut self, n: i64) -> Id {
         self.ranges.fixed(&mut self.g, n, RangeKind::Loop)
     }
-    /// `a·step + b`
+    /// Builds the index `a·step + b` as a node.
     fn at(&mut self, a: Id, step: i64, b: Id) -> Id {
         let step = self.g.int(step);
         let a = self.g.mul(a, step);

@@ -93,7 +93,7 @@ fn units(target: &Target) -> f64 {
     target.machine.units.max(1) as f64
 }
 
-/// ⌈n / by⌉
+/// Returns the number of groups of `by` that hold `n` elements.
 fn up(n: i64, by: i64) -> i64 {
     (n + by - 1) / by.max(1)
 }
