@@ -176,8 +176,8 @@ impl Costs {
         machine.sm.is_some() && NAMED.iter().all(|row| row.name != machine.name)
     }
 
-    /// Returns the machine with these costs, scaled relative to the H200, if
-    /// plans use measured costs.
+    /// Returns the machine with the H200's tabulated costs, scaled by the ratios of measured costs,
+    /// if plans use these.
     pub fn plan(mut self, mut machine: Machine) -> Machine {
         if !Costs::can_plan(&machine) {
             return machine;

@@ -54,7 +54,7 @@ pub struct Machine {
     /// Whether narrower values can be stored nevertheless, as parts of words that other
     /// threads may write concurrently.
     pub part_writes: bool,
-    /// Whether it computes only with 32-bit numbers and basic arithmetic. Narrower types,
+    /// Whether it computes only with 32-bit values and basic arithmetic. Narrower types,
     /// exponentials and logarithms are then legalised.
     pub words_alone: bool,
     /// Whether the device's compiler honours unroll counts; if not, loops are unrolled before.

@@ -70,7 +70,7 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// Returns whether it applies to machines of that kind.
+    /// Returns whether the setting applies to machines of this kind.
     pub fn acts_on(&self, kind: MachineKind) -> bool {
         self.of.is_none_or(|of| of == kind)
     }
