@@ -257,7 +257,7 @@ pub fn find(name: &str) -> Result<DeviceSelector, Error> {
         })
 }
 
-/// Opens the device of that name with these options.
+/// Opens the device named `name`, with these options.
 pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
     let DeviceSelector {
         row,

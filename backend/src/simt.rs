@@ -83,7 +83,7 @@ pub trait Simt<'a> {
     }
     /// Writes a block statement: a nest with its thread indices, a condition, or an end.
     ///
-    /// Returns whether the statement is one of those.
+    /// Returns false for any other statement.
     fn block(&mut self, s: &'a Statement) -> bool {
         match s {
             Statement::End => self.line(format_args!("}}")),

@@ -26,7 +26,7 @@ unsafe impl Send for LoadedModule {}
 unsafe impl Sync for LoadedModule {}
 
 impl LoadedModule {
-    /// Returns the function of that name.
+    /// Looks up the kernel function `symbol` in a loaded module.
     pub fn new(
         current: &Current,
         module: Arc<Module>,

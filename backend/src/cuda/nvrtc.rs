@@ -151,7 +151,7 @@ impl Nvrtc {
         Ok(compiled.cubin)
     }
 
-    /// Compiles a text with a kernel of that name, with additional options.
+    /// Compiles the source of kernel `name`, with additional options.
     pub fn compile(
         &self,
         name: &str,

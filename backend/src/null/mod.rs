@@ -33,12 +33,12 @@ impl NullDevice {
             used: Arc::default(),
         }
     }
-    /// Creates the NVIDIA GPU of that name in [`NAMED`]; None means an H200.
+    /// Creates the NVIDIA GPU named `machine` in [`NAMED`]; `None` means an H200.
     pub fn for_gpu(machine: Option<&'static str>) -> NullDevice {
         let name = format!("null:{}", machine.unwrap_or("gpu"));
         NullDevice::new(name, Target::named(machine.unwrap_or("h200")))
     }
-    /// Creates the GPU of that name as wgpu would describe it; None means an H200.
+    /// Creates the GPU named `machine` as wgpu would describe it; `None` means an H200.
     pub fn for_adapter(machine: Option<&'static str>) -> NullDevice {
         let name = format!("null:{}", machine.unwrap_or("wgpu"));
         let adapter = Adapter::named(machine.unwrap_or("h200"))

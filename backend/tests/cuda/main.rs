@@ -114,7 +114,7 @@ fn a_call_that_fails_is_an_error_that_leaves_nothing_behind() {
     assert!(heard > 100, "{heard} errors");
 }
 
-/// The same with a fatal error, after which all calls fail with it.
+/// Fails each driver call in a session with a fatal error, which all later calls return as well.
 #[test]
 fn a_call_that_ends_the_device_makes_it_lost() {
     let fake = Fake::new();
