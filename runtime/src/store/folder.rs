@@ -201,7 +201,7 @@ impl Folder {
         write().map_err(|e| fault(&self.path, format!("cannot be written to: {e}")))
     }
 
-    /// Removes the file or empty directory of that name.
+    /// Removes the file or empty directory `name`.
     pub fn remove(&self, name: &str) -> bool {
         let remove = |flags| rustix::fs::unlinkat(&self.directory, name, flags);
         remove(AtFlags::empty())
