@@ -109,7 +109,7 @@ pub fn value(g: &Graph, nests: &[Id]) -> Option<Id> {
         .find(|&n| g[n].op == Op::Call)
 }
 
-/// Whether that program is a custom kernel, which consists of its text and has no statements.
+/// Whether a program is a custom kernel, which consists of its text and has no statements.
 pub fn is_custom(program: &Program) -> bool {
     let g = &program.graph;
     let bodies = &g[program.root].src;

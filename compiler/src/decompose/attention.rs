@@ -160,9 +160,9 @@ fn rounded_keys(g: &mut Graph, src: &[Id], target: &Target, hints: &mut FxHashMa
 /// Loops from memory, prompts of 2,048 tokens on an H200: 64 tokens a workgroup, at 0.33 of the
 /// cost, 2–18 % faster (GLM, Llama 3.1 8B); 32 tokens, at 0.55–0.6, 7–25 % slower.
 const MARGIN: f64 = 0.5;
-/// The same for an online loop with staged rows. In steps of 512 tokens on an H100 it was never
-/// slower: at 0.51 of the default's cost GLM's prompt is 9 % faster, at 0.76 V2-Lite's 6 % and
-/// Youtu's 25 % (docs/experiments/105). No ratio between 0.76 and 1 was measured.
+/// Fraction that an online loop with staged rows must save. In steps of 512 tokens on an H100 it
+/// was never slower: at 0.51 of the default's cost GLM's prompt is 9 % faster, at 0.76 V2-Lite's 6
+/// % and Youtu's 25 % (docs/experiments/105). No ratio between 0.76 and 1 was measured.
 const MARGIN_STAGED_LOOP: f64 = 0.15;
 
 /// Chooses the attention's plan: the default, or the cheapest if it saves at least the margin.

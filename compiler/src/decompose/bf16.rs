@@ -17,8 +17,8 @@ use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 /// dequantise, 8 ns for products with 16 tokens, 45 ns in integers (Xeon, Q4_0). It pays from about
 /// 16 tokens, but a step may have fewer than its maximum. 128 is not tuned.
 const LEAST: i64 = 128;
-/// The same for a fixed token count, such as tiles of one expert: two tiles of 16.
-/// Not measured against 16.
+/// Minimum tokens with a fixed token count, such as tiles of one expert: two tiles of 16. Not
+/// measured against 16.
 const LEAST_FIXED: i64 = 32;
 
 /// A contraction on bf16 tiles, and the nodes it materialises.

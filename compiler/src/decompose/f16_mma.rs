@@ -40,9 +40,9 @@ pub const GROUP_OF_A_TERM: f64 = 2.0 * OF_GROUP / OF_LANE as f64;
 /// products take one token at a time: on an H100 steps of two sequences were 5–21 % faster than
 /// with integers, of four 19–34 % (five models).
 const LEAST: i64 = 2;
-/// The same for rows with many steps in an odd number, which warps cannot split: a fragment's
-/// columns. Queries of gpt-oss (45 steps) take 27 us with fragments on an H100; two tokens take
-/// 10 us with integers.
+/// Fewest tokens for rows with many steps in an odd number, which warps cannot split: a fragment's
+/// columns. Queries of gpt-oss (45 steps) take 27 us with fragments on an H100; two tokens take 10
+/// us with integers.
 const LEAST_OF_ODD: i64 = 8;
 /// Most steps of a row that one warp processes about as fast as several would. The keys of each of
 /// GLM's heads have 3; nothing between 3 and 45 was measured.

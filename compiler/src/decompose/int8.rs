@@ -102,7 +102,7 @@ impl Derived {
         let at = g.add(group, row);
         g.add(at, within)
     }
-    /// Whether that node is a contraction by tiles or cooperative matrices.
+    /// Whether a node is a contraction by tiles or cooperative matrices.
     pub fn is_tiled(&self, node: Id) -> bool {
         self.tiled.contains_key(&node) || self.staged.contains_key(&node)
     }

@@ -125,8 +125,8 @@ impl<'a, 'd> MatmulVariants<'a, 'd> {
     }
     /// Chooses a variant among those that suit; the default is the first preferred one.
     ///
-    /// An output, which is read by more than kernels, is a site of its own: it may
-    /// have fewer legal variants.
+    /// An output of the function is a separate site, since code outside the kernels reads it: it
+    /// may have fewer legal variants.
     pub fn decide(
         &mut self,
         g: &Graph,

@@ -40,7 +40,7 @@ impl Nest {
             closed: closed.to_vec(),
         }
     }
-    /// Removes the loops of that kind; returns the new store and the removed ranges.
+    /// Removes the loops of kind `kind`; returns the new store and the removed ranges.
     pub fn split_loops(mut self, g: &mut Graph, kind: RangeKind) -> (Id, Vec<Id>) {
         let (split, left) = self
             .closed
@@ -74,7 +74,7 @@ impl Nest {
     }
 }
 
-/// Whether that nest adds to its buffer.
+/// Whether a nest adds to its buffer.
 pub fn adds(g: &Graph, store: Id) -> bool {
     g[store].arg != Arg::None
 }
@@ -108,7 +108,7 @@ impl Ranges {
     pub fn after(last: u32) -> Ranges {
         Ranges { last }
     }
-    /// A new range of that kind, or the index 0 if the bound is 1.
+    /// A new range of kind `kind`, or the index 0 if the bound is 1.
     pub fn range(&mut self, g: &mut Graph, bound: Id, kind: RangeKind) -> Id {
         if g.int_value(bound) == Some(1) {
             return g.int(0);

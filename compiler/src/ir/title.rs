@@ -48,7 +48,7 @@ pub fn title_of_nests(g: &Graph, function: &Function, nests: &[Id]) -> String {
     of_nodes(g, &nodes, function, &used)
 }
 
-/// The title of a custom kernel of that name: the name, then the title of its fused nodes, if any.
+/// The title of the custom kernel `name`: its name, then the title of its fused nodes, if any.
 pub fn title_of_text(g: &Graph, function: &Function, name: &str, nests: &[Id]) -> String {
     match title_of_nests(g, function, nests) {
         nothing if nothing == COPY => name.to_owned(),

@@ -16,8 +16,8 @@ use smallvec::smallvec;
 /// Offset in bytes between consecutive rows of a staged operand, modulo the 128 bytes of the banks:
 /// every other row starts in the other half.
 const BANKS_OF_ONE: i64 = 64;
-/// The same with both operands staged, where lanes load a word of each row: eight rows
-/// start four banks apart.
+/// Same offset with both operands staged, where lanes load a word of each row: eight rows start
+/// four banks apart.
 const BANKS_OF_BOTH: i64 = 16;
 
 /// Whether computing `node` from materialised nodes involves a reduction.

@@ -20,7 +20,7 @@ pub fn fixed(g: &Graph, r: Id) -> Option<i64> {
     g.int_value(g[r].src[0])
 }
 
-/// Whether the range is of that kind.
+/// Whether range `r` has this kind.
 pub fn is(g: &Graph, r: Id, kind: RangeKind) -> bool {
     g.range_kind(r) == Some(kind)
 }

@@ -35,7 +35,7 @@ const PANEL_ROWS: i64 = 128;
 /// Minimum panels per core, if there are enough rows: other cores take over from a
 /// core that is interrupted.
 const PANELS_OF_A_CORE: i64 = 4;
-/// The same for panels that are read once each, where longer ones give longer streams.
+/// Minimum panels per core if each panel is read once, where longer ones give longer streams.
 /// DeepSeek-V2-Lite Q4_0, 16 sequences on two Zen 5 cores: 66 to 70 tok/s with panels of 128 rows,
 /// 72 to 76 with two panels per core (docs/experiments/125).
 const PANELS_READ_IN_TURN: i64 = 2;

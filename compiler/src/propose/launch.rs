@@ -28,8 +28,9 @@ const SHARED_PERCENT: [(&str, i64); 3] = [
 /// are then reloaded: GLM's gate and up on an H100 take 176 us instead of 129 with a fifth of
 /// L1 (docs/experiments/081).
 const ITERATIONS_AHEAD: i64 = 1;
-/// The same for products of several warps, which compute an iteration faster than memory answers,
-/// as far as shared memory has room. One, two and three were not compared.
+/// Iterations to copy ahead for products of several warps (wgmma), which compute an iteration
+/// faster than memory answers, as far as shared memory has room. One, two and three were not
+/// compared.
 const ITERATIONS_AHEAD_OF_GROUPS: i64 = 3;
 
 /// Properties of a launch that its plan depends on.

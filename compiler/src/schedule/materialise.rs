@@ -122,7 +122,7 @@ impl Saving {
     pub fn decision(self, site: String) -> Decision {
         PLACE.at(site, [self.with, self.without])
     }
-    /// The same as a log entry, for a node that stays materialised.
+    /// The decision as a log entry, for a node that stays materialised.
     fn kept(self, site: String) -> Decision {
         Decision {
             kind: KEPT,

@@ -226,7 +226,7 @@ struct Weighted {
     j: u8,
 }
 
-/// Matches a term as such weighted sums.
+/// Returns every way to read a term as weighted sums of gathered rows.
 fn weighted(t: &mut TermGraph, term: &Term) -> Vec<Weighted> {
     let TermForm::Contract(contraction) = &term.form else {
         return vec![];

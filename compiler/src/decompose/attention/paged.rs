@@ -1,8 +1,8 @@
 //! Maps positions of several sequences to rows of a paged KV cache.
 //!
-//! A position after the row's own reads the row's own position, and one before its window reads the
-//! window's first position; both are masked. No row reads cache rows that it may not attend to, so
-//! their content does not matter.
+//! Masked positions are clamped: one after the token's reads the token's own position, and one
+//! before its window reads the window's first position. No token reads cache rows that it may not
+//! attend to, so their content does not matter.
 
 use super::plan;
 use super::tiled::AttentionShape;

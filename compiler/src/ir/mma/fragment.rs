@@ -43,7 +43,7 @@ impl MmaSum {
     pub fn staged_columns(&self, g: &Graph) -> bool {
         is_staged(g, self.columns)
     }
-    /// Recognises a node as such a sum.
+    /// Recognises a node as a sum of MMA products; `None` otherwise.
     pub fn from_node(g: &Graph, id: Id) -> Option<MmaSum> {
         let n = &g[id];
         let product = (n.op == Op::Reduce && matches!(n.arg, Arg::Reduce(ReduceOp::Add, _)))
@@ -132,7 +132,7 @@ impl MmaSum {
     }
 }
 
-/// Whether that node loads from a packed buffer.
+/// Whether a node loads from a packed buffer.
 fn is_packed(g: &Graph, n: &Node) -> bool {
     n.op == Op::Load && matches!(g[n.src[0]].arg, Arg::Packed(..))
 }

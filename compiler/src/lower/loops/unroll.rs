@@ -140,7 +140,7 @@ fn reads_weight(g: &Graph, s: &Statement) -> bool {
     matches!(g[buffer].arg, Arg::Packed(..))
 }
 
-/// Returns whether the statement accumulates an MMA product of that kind.
+/// Returns whether the statement accumulates an MMA product with op `product`.
 fn multiplies(g: &Graph, s: &Statement, product: Op) -> bool {
     matches!(s, Statement::Accumulate(_, value) if g[*value].op == product)
 }
