@@ -122,7 +122,7 @@ pub(super) struct WeightInfo {
 pub(super) struct LayerWeights(HashMap<Cow<'static, str>, WeightInfo>);
 
 impl LayerWeights {
-    /// Returns the tensor of that name. Panics if it is not in the table.
+    /// Returns the tensor named `name`. Panics if it is not in the table.
     pub fn get(&self, name: &str) -> &WeightInfo {
         self.0
             .get(name)

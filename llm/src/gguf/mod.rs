@@ -156,7 +156,7 @@ impl Gguf {
         &self.tensors
     }
 
-    /// Returns the tensor of that name.
+    /// Returns the tensor named `name`.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.index.get(name).map(|&i| &self.tensors[i])
     }

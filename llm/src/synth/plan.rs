@@ -8,7 +8,7 @@ use gristmill_uop::encoding::EncodingRef;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no preset of that name.
+    /// No preset has the requested name.
     #[error("no preset named {name}")]
     UnknownPreset {
         /// Name that was requested.
@@ -16,7 +16,7 @@ pub enum Error {
         /// All preset names, comma-separated for messages.
         presets: String,
     },
-    /// There is no file type of that name.
+    /// No file type has the requested name.
     #[error("no quantisation named {name}")]
     UnknownQuant {
         /// Name that was requested.

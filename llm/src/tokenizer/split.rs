@@ -45,7 +45,7 @@ struct Pattern {
 }
 
 impl PreTokenizer {
-    /// Compiles the pre-tokeniser of that name in the table.
+    /// Compiles the pre-tokeniser `name` of the table.
     pub(super) fn new(name: &str) -> Result<Self, TokenizerError> {
         let pre = PRE_TYPES
             .iter()

@@ -79,7 +79,7 @@ fn answers(batcher: &mut Batcher, prompts: &[&[u32]], apart: usize) -> (Vec<Vec<
     answers_with(batcher, prompts, apart, Reuse::Exact)
 }
 
-/// Does the same with exact reuse or any reuse.
+/// Returns [`answers`] with the given prefix reuse.
 fn answers_with(
     batcher: &mut Batcher,
     prompts: &[&[u32]],

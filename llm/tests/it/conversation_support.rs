@@ -81,7 +81,7 @@ pub fn ask(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -
     }
 }
 
-/// Does the same on a batcher that was reset.
+/// Resets the batcher and calls [`ask`].
 pub fn fresh(scratch: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -> Asked {
     scratch.reset();
     let asked = ask(scratch, prompt, reuse, tokens);

@@ -66,7 +66,8 @@ fn answer(batcher: &mut Batcher, prompt: &[u32], tokens: usize) -> Result<Vec<u3
     answer_with(batcher, prompt, tokens, Reuse::Exact)
 }
 
-/// Does the same with a reuse mode; with [`Reuse::Any`] pages may be read without a block table.
+/// Returns an [`answer`] with the given reuse mode; with [`Reuse::Any`] pages may be read without a
+/// block table.
 fn answer_with(
     batcher: &mut Batcher,
     prompt: &[u32],

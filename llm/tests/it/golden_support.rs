@@ -355,8 +355,8 @@ pub fn logits(f: &Fixture, tokens: &[i64], way: Way) -> Vec<Vec<f64>> {
     run(f, tokens, way, |_| None, |_, _, _| ())
 }
 
-/// Does the same; `watch` selects a node of a function, and `inspect` gets the first position, the
-/// call and that node's value.
+/// Returns the logits after every token, as [`logits`] does. `watch` selects a node of a function,
+/// and `inspect` gets the first position, the call and that node's value.
 pub fn run(
     f: &Fixture,
     tokens: &[i64],

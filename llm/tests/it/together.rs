@@ -71,7 +71,7 @@ fn answers(batcher: &mut Batcher, asked: &[Asked], apart: usize) -> Vec<Vec<u32>
     answers_with(batcher, asked, apart, INVARIANT)
 }
 
-/// Does the same with these options.
+/// Returns [`answers`] with the given options.
 fn answers_with(
     batcher: &mut Batcher,
     asked: &[Asked],

@@ -58,7 +58,8 @@ fn cut_vocabularies_agree_with_llama_cpp_on_all_cases() {
     }
 }
 
-/// The same with whole vocabularies, and the text in the vocabulary of every family.
+/// Compares with llama.cpp on whole vocabularies, and on the text in the vocabulary of every
+/// family.
 #[cfg(feature = "reference-tests")]
 #[test]
 fn whole_vocabularies_agree_with_llama_cpp() {

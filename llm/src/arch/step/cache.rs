@@ -6,8 +6,8 @@
 //! the variable `first_page` is the first of them. Rows after the last token are read with weight
 //! 0, so the runtime clears pages that may hold NaN or infinity before such a step.
 //!
-//! Any other step reads pages through a block table. Positions after the last token are mapped to
-//! its own row, so that no row of another sequence is multiplied, not even by 0.
+//! Any other step reads pages through a block table. Masked positions after a token are mapped to
+//! the token's own row, so that no row of another sequence is multiplied, not even by 0.
 //!
 //! Sliding-window layers have a page pool and a block table of their own ([`super::super::Pools`]).
 //! A contiguous step reads that pool as one ring buffer whose blocks are shifted by `window_shift`.
