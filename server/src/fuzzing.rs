@@ -28,7 +28,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 
-/// A model that is never loaded; its text side can be read once.
+/// A model that is never loaded; its tokenizer and template can be read once.
 struct Toy(Mutex<Option<ModelText>>);
 
 impl ModelSource for Toy {
@@ -47,7 +47,7 @@ impl ModelSource for Toy {
     }
 }
 
-/// Returns the specification of a [`Toy`] with this text side.
+/// Returns the specification of a [`Toy`] with this tokenizer and template.
 fn toy_spec(text: ModelText, context: usize) -> ModelSpec {
     let vocabulary = text.tokenizer.n_tokens();
     let about = ModelFacts {
@@ -165,7 +165,7 @@ impl Door {
         };
         let (sender, accepted) = mpsc::channel();
         std::thread::Builder::new().spawn(move || {
-            // Keeps the text side alive for the requests.
+            // Keeps the tokenizer and template alive for the requests.
             let _served = served;
             while let Some(request) = model.queue.next(KeepAlive::UntilNeeded) {
                 // The request ends when it is dropped, which must follow the report.

@@ -77,7 +77,8 @@ pub struct GenerationParams {
     pub markers: bool,
     /// Number of alternatives reported with each token; `None` reports no log-probabilities.
     pub logprobs: Option<usize>,
-    /// The same for the tokens of the prompt.
+    /// Number of alternatives reported with each prompt token; `None` reports no log-probabilities
+    /// of the prompt.
     pub prompt_logprobs: Option<usize>,
     /// Whether text is sent as it is generated, or at the end only.
     pub stream: bool,

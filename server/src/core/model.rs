@@ -9,7 +9,7 @@ use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use std::collections::HashSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Text side of a model: what a server needs besides the engine.
+/// Tokenizer, chat template, default sampling parameters and other text properties of a model.
 pub struct ModelText {
     /// Name of the model for clients.
     pub name: String,
@@ -34,7 +34,7 @@ pub struct ModelFacts {
     pub weight_bytes: u64,
 }
 
-/// A model's text side and metadata, prepared for requests.
+/// A model's tokenizer, template and metadata, prepared for requests.
 pub struct Served {
     /// Name of the model for clients.
     pub name: String,

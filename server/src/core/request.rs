@@ -35,7 +35,8 @@ pub struct GenerateRequest {
     pub stream: bool,
     /// Number of alternatives returned with each token; `None` returns no log-probabilities.
     pub logprobs: Option<usize>,
-    /// The same for the tokens of the prompts.
+    /// Number of alternatives returned with each prompt token; `None` returns no log-probabilities
+    /// of prompts.
     pub prompt_logprobs: Option<usize>,
 }
 

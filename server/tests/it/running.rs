@@ -71,7 +71,7 @@ impl File {
     pub fn spec(name: &str, path: &str, opened: Opened) -> ModelSpec {
         File::spec_for(name, path, opened, PARALLEL)
     }
-    /// The same with a number of concurrent sequences.
+    /// Model of a file, served with at most `sequences` concurrent sequences.
     fn spec_for(name: &str, path: &str, opened: Opened, sequences: usize) -> ModelSpec {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
         let file = File {

@@ -188,7 +188,8 @@ impl ModelEntry {
     pub fn unplanned(&self) -> Option<LoadError> {
         lock(&self.plan).as_ref().err().cloned()
     }
-    /// Returns the text side of the model, shared with its current users or read from its files.
+    /// Returns the model's tokenizer, template and metadata, shared with current users or read from
+    /// files.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -202,7 +203,7 @@ impl ModelEntry {
         *served = Arc::downgrade(&fresh);
         Ok(fresh)
     }
-    /// Returns the text side with another context length, the one that loading arrived at.
+    /// Returns the same with `context` as context length, which loading chose.
     ///
     /// # Errors
     /// When it cannot be read.

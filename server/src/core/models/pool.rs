@@ -342,7 +342,7 @@ impl Models {
                 if self.keeps_resident(at, bytes) {
                     // The worker's memory is freed even if it panics.
                     let _ = catch_unwind(AssertUnwindSafe(|| worker.run()));
-                    // Requests share the text side until here.
+                    // Requests share the tokenizer and template until here.
                     drop(served);
                 }
                 self.worker_ended(at);
