@@ -59,7 +59,7 @@ pub enum Error {
         /// Matching models, with the shortest suffix that selects each.
         models: Vec<Offer>,
     },
-    /// The store has nothing of that name.
+    /// The store has no model with this name.
     #[error("{0} is not among the models that are kept here")]
     NotKept(Name),
     /// The name matches files in the store that were not downloaded.
