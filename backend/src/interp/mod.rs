@@ -1,6 +1,6 @@
 //! The device `interp`: interprets kernel-level graphs in plain Rust. Slow, without dependencies.
 //!
-//! It is the oracle that other devices are compared with.
+//! Tests compare other devices with it.
 //!
 //! Semantics of a kernel: its workgroups are divided among its bodies in order; the count of a body
 //! is the product of the bounds of its `Global` ranges (row-major by number). A workgroup runs the

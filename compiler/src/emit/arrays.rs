@@ -50,7 +50,7 @@ impl Signature {
 
 /// Returns the element type that a buffer's or stage's own accesses require.
 fn element(g: &Graph, buffer: Id, accesses: &AllAccesses) -> Element {
-    let (a, scalar) = (accesses.of(buffer), g.scalar(buffer));
+    let (a, scalar) = (accesses.for_buffer(buffer), g.scalar(buffer));
     match (a.matrices, a.words) {
         (Some(tile), _)
             if g[buffer].op == Op::Local && !a.halves && tile != COOPERATIVE_8.tile() =>

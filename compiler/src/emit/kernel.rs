@@ -1,4 +1,4 @@
-//! A kernel in a graph of its own, and its arguments.
+//! Copies a kernel into a separate graph, and determines its arguments.
 
 use super::dialect::Signature;
 use crate::ir::mma::fragment::alignment;
@@ -172,7 +172,7 @@ impl Signature {
                 let of_class = |body: &Vec<Id>| {
                     body.iter()
                         .copied()
-                        .filter(|stage| is_it(&accesses.of(*stage)))
+                        .filter(|stage| is_it(&accesses.for_buffer(*stage)))
                         .collect()
                 };
                 let all: Vec<Vec<Id>> = locals.iter().map(of_class).collect();

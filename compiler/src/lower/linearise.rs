@@ -123,8 +123,8 @@ fn with_legal_loads(g: &mut Graph, nests: &[Id], target: &Target) -> Vec<Id> {
     nests.iter().map(legal).collect()
 }
 
-/// Linearises one nest. With `shared`, it fills a stage in each iteration of that loop; otherwise it
-/// may read the stages of `filled`.
+/// Linearises one nest. With `shared`, it fills a stage in each iteration of that loop; otherwise
+/// it may read the stages of `filled`.
 fn linearised(
     g: &mut Graph,
     nest: Id,

@@ -288,7 +288,7 @@ impl<'a> LinearMachine<'a> {
     fn count(&mut self, threads: &[ThreadIndex]) {
         for t in threads {
             let indices: Vec<Value> = (0..self.threads as i64)
-                .map(|thread| Value::Int(t.of(thread)))
+                .map(|thread| Value::Int(t.for_thread(thread)))
                 .collect();
             self.set(t.range, &indices);
         }

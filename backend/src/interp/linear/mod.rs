@@ -1,4 +1,5 @@
-//! Third oracle: runs linear code in plain Rust, for any target.
+//! Interpreter of linear code in plain Rust, for any target: a reference for tests, with race
+//! detection.
 //!
 //! The output of lowering is run as it is, vectors lane by lane and threads in lockstep. Bugs in
 //! lowering are then found without a C compiler, NVRTC or the hardware.

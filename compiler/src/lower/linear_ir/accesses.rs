@@ -1,5 +1,5 @@
-//! How a kernel's statements access its buffers and stages; determines the element types of their
-//! arrays.
+//! Summarises how a kernel's statements access its buffers and stages, which determines the element
+//! types of their arrays.
 
 use super::Statement;
 use gristmill_uop::{DType, Graph, Id, Op, Scalar};
@@ -16,7 +16,7 @@ pub struct Accesses {
     pub parts: bool,
     /// Whether single 16-bit floats are written, not both halves of a word.
     pub halves: bool,
-    /// Type of the matrices that subgroups load from it or write to it.
+    /// Element type of the cooperative matrices that subgroups load from it or write to it.
     pub matrices: Option<DType>,
 }
 
@@ -26,7 +26,7 @@ pub struct AllAccesses(FxHashMap<Id, Accesses>);
 
 impl AllAccesses {
     /// Returns the accesses of a buffer; the default is loads of single words.
-    pub fn of(&self, buffer: Id) -> Accesses {
+    pub fn for_buffer(&self, buffer: Id) -> Accesses {
         self.0.get(&buffer).copied().unwrap_or_default()
     }
 }

@@ -19,7 +19,7 @@ pub struct ThreadIndex {
 
 impl ThreadIndex {
     /// Returns the index that a thread has.
-    pub fn of(&self, thread: i64) -> i64 {
+    pub fn for_thread(&self, thread: i64) -> i64 {
         let at = thread / self.stride();
         self.modulo.map_or(at, |n| at % n)
     }

@@ -23,7 +23,8 @@ fn is_word(g: &Graph, id: Id) -> bool {
 /// Checks that all loads and writes are at least as wide as the machine's narrowest type. Partial
 /// word writes are allowed if the machine supports them.
 ///
-/// # Errors The first violation, with its node.
+/// # Errors
+/// The first violation, with its node.
 pub fn check_widths(g: &Graph, kernel: &KernelCode, machine: &Machine) -> Checked {
     let least = machine.least_bytes;
     if least == 1 {

@@ -1,4 +1,4 @@
-//! Conversions between number types that are held in words.
+//! Conversions between scalar types that are held in 32-bit words.
 
 use super::rounding;
 use super::word_types::made;

@@ -25,7 +25,7 @@ impl Words<'_> {
         let own = self.r.g.scalar(values[0]);
         let place = self.defined(at);
         let words: Vec<Id> = match own {
-            F16 if self.accesses.of(buffer).matrices.is_some() => {
+            F16 if self.accesses.for_buffer(buffer).matrices.is_some() => {
                 values.iter().map(|&v| self.half(v)).collect()
             }
             own => {
