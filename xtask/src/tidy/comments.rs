@@ -73,7 +73,9 @@ pub fn echoes(tree: &Tree) -> Vec<Finding> {
                 .nth(comment.line)
                 .unwrap_or_default()
                 .trim_start();
-            if first && (1..=ECHO_WORDS).contains(&words) && !next.starts_with("///") {
+            // Help texts of commands end without a full stop, and formulas too.
+            let is_echo = (1..=ECHO_WORDS).contains(&words) && comment.text.ends_with('.');
+            if first && is_echo && !next.starts_with("///") {
                 let message = format!("`{}` is as short as a name", comment.text);
                 let hint = "say its unit, shape or range, or delete it";
                 found.push(Finding {

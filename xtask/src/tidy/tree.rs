@@ -9,7 +9,7 @@ use std::path::Path;
 pub const MAX_BYTES: u64 = 16 << 20;
 
 /// Commit after which subjects are checked, if the repository has no tag.
-const SINCE: &str = "e4d6258c";
+const SINCE: &str = "b797f5e2";
 
 pub struct File {
     /// Path relative to the root, with `/` separators.
