@@ -190,7 +190,7 @@ const DAYS: [&str; 7] = [
 /// A day of the Gregorian calendar.
 struct Date {
     year: i64,
-    /// Month, from 1.
+    /// Month of the year, from 1 to 12.
     month: i64,
     /// Day of the month, from 1.
     day: i64,

@@ -11,7 +11,8 @@ use super::{Tokenizer, Utf8Stream};
 /// ```
 /// # use gristmill_llm::tokenizer::{Decoder, Tokenizer, TokenizerSpec};
 /// # let tokens = ["Ã", "©", "a"].map(|t| t.as_bytes().to_vec()).to_vec();
-/// # let spec = TokenizerSpec { model: "gpt2".into(), pre: "glm4".into(), tokens, ..TokenizerSpec::default() };
+/// # let (model, pre) = ("gpt2".into(), "glm4".into());
+/// # let spec = TokenizerSpec { model, pre, tokens, ..TokenizerSpec::default() };
 /// # let tokenizer = Tokenizer::new(spec).unwrap();
 /// let mut decoder = Decoder::new(&tokenizer);
 /// assert_eq!(decoder.push(0), "");
