@@ -1,5 +1,5 @@
-//! Semantics of elementwise ops on numbers: one definition for constant folding, both oracles
-//! and the rule tests.
+//! Semantics of elementwise ops on numbers: one definition for constant folding, both reference
+//! interpreters and the rule tests.
 
 use crate::dtype::Scalar;
 use crate::op::Op;
