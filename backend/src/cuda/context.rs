@@ -54,7 +54,7 @@ unsafe impl Send for CudaContext {}
 unsafe impl Sync for CudaContext {}
 
 impl CudaContext {
-    /// Opens the device of that index, with the primary context that the process shares.
+    /// Opens the device with this index, with its primary context, which the process shares.
     pub fn open(number: usize) -> Result<Arc<CudaContext>, Error> {
         let (driver, count) = start()?;
         if number >= count as usize {

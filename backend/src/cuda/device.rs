@@ -51,12 +51,12 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Opens the GPU of that index, with the user's store.
+    /// Opens the GPU with this index, with the user's kernel store.
     pub fn new(number: usize) -> Result<CudaDevice, Error> {
         CudaDevice::with(number, Store::user()?)
     }
 
-    /// Opens the GPU of that index with this store.
+    /// Opens the GPU with this index and kernel store.
     pub fn with(number: usize, store: Store) -> Result<CudaDevice, Error> {
         let context = CudaContext::open(number)?;
         if context.sm < MIN_ARCHITECTURE {

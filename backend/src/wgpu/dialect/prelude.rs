@@ -1,4 +1,4 @@
-//! Text at the beginning of each kernel's module.
+//! Prelude of each WGSL module: helper functions and constants.
 
 /// Infinity, NaN and the int8 dot product.
 ///

@@ -1,4 +1,4 @@
-//! Constant tables of words.
+//! Constant lookup tables of a WGSL kernel (`Op::Table`).
 //!
 //! A few words are an inline vector; longer tables share one buffer of the kernel. As a module
 //! variable, a table of up to 16 KiB would be copied by each thread, and lavapipe saved the copies
