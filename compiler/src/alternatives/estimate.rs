@@ -1,6 +1,6 @@
 //! Cost estimate of a single term, which steers extraction before anything is scheduled.
 //!
-//! Costs of terms add up, each counted once. Fusion is ignored, except that movements are free.
+//! Costs of terms add up, each counted once. Fusion is ignored, except that movement ops are free.
 
 use super::import::Written;
 use super::term::{Class, ContractionTerm, Source, Term, TermForm};

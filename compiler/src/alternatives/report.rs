@@ -1,4 +1,4 @@
-//! Human-readable report of the forms found.
+//! Human-readable report of the equivalent forms found.
 
 use super::saturate::Ended;
 use super::term::{Term, TermForm};

@@ -1,4 +1,4 @@
-//! Movements as views: conversion from graph nodes, and composition.
+//! Movement ops as views: conversion from graph nodes, and composition.
 
 use super::term::{Map, View};
 use gristmill_uop::shape::Dims;

@@ -1,4 +1,5 @@
-//! Context of the nests that plans are proposed for.
+//! Inputs of every proposer besides the nests: the node, hints, derived contractions and the
+//! target.
 
 use crate::decompose::int8::Derived;
 use crate::ir::hints::Hint;

@@ -1,4 +1,4 @@
-//! Workgroup shapes for products of tiles.
+//! Workgroup shapes for MMA tile products (AMX, cooperative matrices).
 //!
 //! On a CPU core (`decompose/bf16.rs`), a workgroup has a panel of weight rows and multiplies
 //! several token tiles at a time, so that each weight tile is dequantised once for all of them. On

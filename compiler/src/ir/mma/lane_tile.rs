@@ -110,7 +110,7 @@ impl LaneTile {
         };
         free(first, Side::Second) && free(second, Side::First)
     }
-    /// The lane's index among the lanes that share an output and divide its terms.
+    /// Index of the lane among those that share an output and divide its terms.
     pub fn part(&self, side: Side) -> Id {
         let shared = side
             .held(self.of)
