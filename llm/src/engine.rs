@@ -1,9 +1,9 @@
 //! A model on a device: loaded weights, compiled functions, captured steps.
 //!
 //! A step runs one prefill chunk, decode rows, or both (a mixed batch). The KV cache of each
-//! sequence lies in pages of a shared pool; a single sequence is a batch of one. [`Engine::start`]
-//! and [`Engine::wait`] run steps, up to two in flight. The parts are [`Weights`], the [`KvCache`],
-//! the captured graphs, and the device sampler.
+//! sequence is stored in pages of a shared pool; a single sequence is a batch of one.
+//! [`Engine::start`] and [`Engine::wait`] run steps, up to two in flight. The parts are
+//! [`Weights`], the [`KvCache`], the captured graphs, and the device sampler.
 
 mod activations;
 mod compiled;

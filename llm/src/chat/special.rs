@@ -1,4 +1,4 @@
-//! Search for special texts, whole or in part.
+//! Searches text for the texts of special tokens, complete or cut off at an end.
 //!
 //! A vocabulary may have thousands of special texts that are suffixes of one another (`a`, `aa`,
 //! `aaa`, …), and a message may contain all of them everywhere. An Aho-Corasick automaton finds, at

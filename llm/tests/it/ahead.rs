@@ -1,5 +1,5 @@
-//! Asynchronous scheduling gives the same tokens as synchronous steps, while
-//! sequences start and end.
+//! Tests that asynchronous scheduling gives the same tokens as synchronous steps, while sequences
+//! start and end.
 
 use crate::late_support;
 use crate::parity_support::tables::{data, ids};

@@ -1,4 +1,4 @@
-//! How often functions are compiled: each kind of block once, and none at a second start.
+//! Tests how often functions are compiled: each kind of block once, and none at a second start.
 
 use crate::common::forward;
 use crate::golden_support::{Fixture, Tiny};

@@ -1,5 +1,5 @@
 //! Steps that read consecutive pages without a block table, and steps with one, match reference
-//! logits of other engines wherever in the pool a sequence lies.
+//! logits of other engines for any position of the sequence in the pool.
 
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};

@@ -1,4 +1,4 @@
-//! How a decode step's plan on a GPU changes with the context depth; needs no GPU.
+//! Tests how a decode step's plan for a GPU changes with the context depth; needs no GPU.
 
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Compiled, compile};

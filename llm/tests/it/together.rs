@@ -1,4 +1,5 @@
-//! Batch-invariant sequences have the tokens that each has alone, and their pages are reused.
+//! Batch-invariant sequences have the tokens that each has in a batch of one, and their pages are
+//! reused.
 
 use crate::parity_support::tables::{data, ids};
 use gristmill_backend::{Options, open};

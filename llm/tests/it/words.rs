@@ -1,4 +1,4 @@
-//! On a CPU, packed weights are multiplied as vectors of words, not one word at a time.
+//! Tests that CPU kernels multiply packed weights as vectors of words, not one word at a time.
 
 use crate::steps_support::step;
 use gristmill_backend::cpu::dialect::C;
