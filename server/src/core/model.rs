@@ -1,4 +1,4 @@
-//! Text side of a served model: name, tokenizer, chat template and grammars.
+//! Text properties of a served model: name, tokenizer, chat template and grammars.
 
 use crate::core::constraint::mask::Grammars;
 use crate::core::fim::Fim;

@@ -1,4 +1,4 @@
-//! Small requests for large responses, and large requests without any use.
+//! Small requests for large responses, and large requests with no useful content.
 
 use super::client::{Client, asking};
 use super::{shared, start};
