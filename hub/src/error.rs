@@ -19,7 +19,7 @@ pub enum Error {
     /// The connection would not be encrypted.
     #[error("{0} is not fetched: the connection would not be encrypted")]
     Plain(String),
-    /// A server that is no hub returns something other than a model, or an error.
+    /// A plain HTTP server returns something other than a model, or an error.
     #[error("{name}: {message}")]
     Elsewhere {
         /// Name that was requested.

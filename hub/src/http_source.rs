@@ -1,4 +1,4 @@
-//! Files of HTTP servers that are no hub.
+//! Downloads files from plain HTTP servers, which have neither listings nor checksums.
 //!
 //! The response headers are the only information on such a file: its size, and a validator (`ETag`
 //! or `Last-Modified`) of its version.

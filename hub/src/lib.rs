@@ -1,4 +1,5 @@
-//! Downloads models by name and keeps them in a local store.
+//! Downloads models by name from the Hugging Face Hub or plain HTTP servers, and keeps them in a
+//! local store.
 //!
 //! Names are `hf:ORG/REPO:FILE`, `https://HOST/FILE` and some short ones.
 //!

@@ -223,7 +223,7 @@ impl Name {
         })
     }
 
-    /// Parses the URL of a file on a server that is no hub.
+    /// Parses the URL of a file on a plain HTTP server.
     fn parse_address(text: &str) -> Result<Name, Error> {
         let wrong = |why| Error::Address(text.into(), why);
         // The fragment is not part of the request.

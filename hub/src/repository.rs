@@ -12,7 +12,7 @@ pub enum Repository {
         /// Name of the repository, without the owner.
         name: String,
     },
-    /// An HTTP server that is no hub: it has neither listings nor checksums.
+    /// A plain HTTP server: it has neither listings nor checksums.
     Server {
         /// `https` or `http`, in lower case.
         scheme: String,

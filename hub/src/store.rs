@@ -1,8 +1,8 @@
 //! Local store of models: one folder with a subfolder for each repository or server.
 //!
-//! Files are stored at `OWNER/REPOSITORY/FILE`, or `https+/HOST+PORT/FILE` for a server that is no
-//! hub. They are plain files that any program may read, each with its checksum in a `sha256sum`
-//! file next to it.
+//! Files are stored at `OWNER/REPOSITORY/FILE`, or `https+/HOST+PORT/FILE` for a plain HTTP server.
+//! They are plain files that any program may read, each with its checksum in a `sha256sum` file
+//! next to it.
 //!
 //! Other programs may put files and links there. Links are skipped; files without a record are
 //! listed but never removed.

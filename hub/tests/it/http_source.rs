@@ -1,4 +1,4 @@
-//! Downloads from servers that are no hub.
+//! Downloads from plain HTTP servers.
 
 use super::{Case, FORM, sha256, some_bytes};
 use crate::server::{AWAY, Fault, HOPS, PLAIN};

@@ -1,4 +1,4 @@
-//! Fake hub with injected faults, and the same files as on an HTTP server that is no hub.
+//! Fake hub with injected faults, and the same files as on a plain HTTP server.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -35,7 +35,7 @@ pub struct Request {
 pub struct State {
     /// Path, bytes and announced checksum of each file.
     pub files: Vec<(String, Vec<u8>, Option<String>)>,
-    /// Validator of all files on the server that is no hub: a header and its value.
+    /// Validator of all files on the plain HTTP server: a header and its value.
     pub mark: Option<(&'static str, String)>,
     /// Faults of the next answers, in order; later answers have none.
     pub faults: VecDeque<Fault>,
@@ -51,7 +51,7 @@ pub struct Server {
 
 /// Name of the only repository.
 pub const REPOSITORY: &str = "some/models";
-/// Prefix of files as on a server that is no hub.
+/// Prefix of files as on a plain HTTP server.
 pub const PLAIN: &str = "/plain/";
 /// `/hops/N/FILE` redirects N times, and then to the file under `PLAIN`.
 pub const HOPS: &str = "/hops/";
