@@ -36,8 +36,8 @@ pub fn scale(temperature: f32) -> f32 {
     (std::f32::consts::LOG2_E * (1u32 << EXPONENT_BITS) as f32 / temperature).min(f32::MAX)
 }
 
-/// Returns a probability in units of 2^-24, at least 1; for 1, which is no limit, a
-/// value above all sums.
+/// Returns a probability in units of 2^-24, at least 1; for 1, which does not limit, a value above
+/// all sums.
 pub fn probability(p: f32) -> f32 {
     let one = (1u32 << PROBABILITY_BITS) as f32;
     if p < 1.0 {
