@@ -169,7 +169,7 @@ impl TermGraph {
             &[total],
         )
     }
-    /// Returns the source of a class and the view of it; the class itself if it is no view.
+    /// Returns the source of a class and the view of it; the class itself if it is not a view.
     pub fn source(&mut self, class: Class) -> (Class, View) {
         let mut at = self.egraph.find(class);
         let dims = self.dims(at);
