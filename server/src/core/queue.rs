@@ -130,7 +130,7 @@ impl<T: Waiting> Queue<T> {
                 return None;
             }
             lines.leaves = left.and_then(|left| Instant::now().checked_add(left));
-            // A time beyond the range of `Instant` is no limit.
+            // A time beyond the range of `Instant` does not limit.
             lines = match left.filter(|_| lines.leaves.is_some()) {
                 Some(left) => {
                     self.changed
