@@ -209,7 +209,7 @@ impl Quantity {
 
 /// Formats with two significant digits, as a decimal without an exponent.
 fn two_digits(value: f64) -> String {
-    // Via the decimal, so that equal digits give equal numbers.
+    // Converts through decimal text, so that equal digits give equal values.
     format!("{value:.1e}")
         .parse::<f64>()
         .map_or_else(|_| String::new(), |value| value.to_string())
