@@ -244,7 +244,8 @@ impl Words<'_> {
             Op::Param | Op::Local => id,
             Op::Const => conversions::constant(self.r.g, id),
             Op::Reduce => {
-                // A reduction is only a name here: its ranges are legalised, its terms are kept.
+                // Only the ranges of a reduction are legalised; its terms are kept, as the node
+                // only identifies it here.
                 let mut src = n.src.clone();
                 src[1..].iter_mut().for_each(|r| *r = self.word(*r));
                 self.typed(id, src)
