@@ -199,7 +199,7 @@ fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
             !batcher.engine().batch_launches(PARALLEL).is_empty(),
             invariant
         );
-        // Alone, its text is the same every time.
+        // In a batch of one, its text is the same every time.
         assert_eq!(answers_with(&mut batcher, asked, 0, options), first);
     }
 }
