@@ -105,8 +105,7 @@ impl Connections {
                     // Stream chunks are small and must not wait for each other (Nagle). If this
                     // fails, they are merely later.
                     let _ = stream.set_nodelay(true);
-                    // If this fails, less is buffered for a slow reader, which then reaches its
-                    // timeout sooner.
+                    // If this fails, slow readers look stalled at a higher rate ([`SEND_BUFFER`]).
                     let _ = set_socket_send_buffer_size(&stream, SEND_BUFFER);
                     number += 1;
                     match self.registry.admit(number, peer.ip()) {
