@@ -88,7 +88,7 @@ ops! {
     Bitcast Elementwise Exact(1), "same bits, other dtype of the same size";
     Neg Elementwise Exact(1), "-x (floats)";
     Exp Elementwise Exact(1), "e^x";
-    Exp2 Elementwise Exact(1), "2^x, to three units in the last place; 0 perhaps where that is below the least normal number";
+    Exp2 Elementwise Exact(1), "2^x, within 3 ulp; results below the smallest normal number may be flushed to 0";
     Log Elementwise Exact(1), "natural logarithm";
     Sqrt Elementwise Exact(1), "square root";
     Recip Elementwise Exact(1), "1/x";
@@ -113,46 +113,46 @@ ops! {
     Table Elementwise Exact(1), "entry of a constant table of i32; arg Ints";
     // Words: four bytes as one u32, first byte lowest
     Dot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes (from 0 to arg Int) with b's (signed), i32";
-    SignedDot4 Elementwise Exact(3), "c + the sum of the products of a's four bytes with b's, all signed, b's from -127 as rows in eight bits have them, i32";
-    Dot2 Elementwise Exact(3), "a word of two signed 16-bit halves: c's plus the products of two of a's bytes (from 0 to arg Int) each with b's (signed); both hold their sums";
-    Half Elementwise Exact(1), "the half whose bits are the lower 16 of a word, f32";
-    Halves Elementwise Exact(2), "c + the two signed 16-bit halves of a word, i32";
+    SignedDot4 Elementwise Exact(3), "c + the sum of the products of a's four signed bytes with b's, i32; b's bytes are at least -127 (int8 rows)";
+    Dot2 Elementwise Exact(3), "two signed 16-bit sums in a word: c's, each plus two products of a's bytes (0 to arg Int) with b's (signed)";
+    Half Elementwise Exact(1), "the f16 in the lower 16 bits of a word, as f32";
+    Halves Elementwise Exact(2), "c + the sum of a word's two signed 16-bit halves, i32";
     Table4 Elementwise Exact(1), "each byte of a word (0 to 15) replaced by that entry of a table of 16 bytes; arg Ints";
     // Tensor level
-    Reduce Tensor AtLeast(1), "tensor level: over arg axes, which vanish; kernel level: over the ranges after the value; arg Reduce(op, axes)";
+    Reduce Tensor AtLeast(1), "tensor level: over the axes in arg, which are removed; kernel level: over the ranges that follow the value; arg Reduce(op, axes)";
     Gather Tensor Exact(2), "x[idx[i..], rest..]: rows of x by an integer tensor; an indirect base address, never a copy";
     Decode Tensor Exact(1), "the logical f32 values of a packed tensor";
-    Assign Tensor AtLeast(2), "a new version of a state: rows [start, start+len) replaced, or, of a tensor of row numbers, each of these; sources state, value, start";
+    Assign Tensor AtLeast(2), "a new version of a state: rows start.. replaced by value, or the rows listed in start if it is a tensor; sources state, value, start";
     ScatterAdd Tensor Exact(3), "x with rows added to it: x[r, rest..] + the sum of value[i, rest..] over all i whose index[i] is r; sources x, value, index; once decomposed it adds to the buffer of x, in any order with arg Int(0), row after row with Int(1)";
-    Copy Tensor Exact(1), "the same elements in a buffer of their own, which what comes behind changes; arg Int tells the copies of one tensor apart";
+    Copy Tensor Exact(1), "a copy of the elements in a separate buffer, which later ops may update in place; arg Int distinguishes several copies of one tensor";
     Attention Tensor AtLeast(4), "softmax(scale q.k + causal mask) v, online over the cache; sources q, k, v, first position, length, then perhaps window and sinks; arg Float(scale) or Capped(scale, cap)";
-    PagedAttention Tensor AtLeast(6), "Attention whose queries have a position and a sequence each, whose positions lie in pages; sources q, k, v, positions, length, table, then perhaps window and sinks; arg Float(scale) or Capped(scale, cap)";
+    PagedAttention Tensor AtLeast(6), "attention over a paged KV cache; each query has its own position and sequence; sources q, k, v, positions, length, block table[, window[, sinks]]; arg Float(scale) or Capped(scale, cap)";
     Scan Tensor AtLeast(5), "a recurrence over tokens, S = exp(gate) S + u k: a matrix S of values by keys a head, u = value, or rate (value - exp(gate) S k) where rates are; sources S before, queries, keys, values, gates[, rates]; arg Int: 0 for S q after each token, 1 for S after the last";
-    Call Tensor AtLeast(1), "tensor level: its first source, which a kernel of the user's own computes in as many workgroups as the second says, from the others, tensors and variables; kernel level: stands for what it stores, sources: an element of each buffer that it reads or what its function gives for one, variables, the number of workgroups; arg Custom";
+    Call Tensor AtLeast(1), "a user's custom kernel; tensor level: sources are the reference output, the number of workgroups, then tensors and variables; kernel level: the value that it stores, sources are an element of each input buffer or what its function computes for one, variables, the number of workgroups; arg Custom";
     // Kernel level
     Range Kernel AtLeast(1), "an index from 0 to its bound, the source; arg Range(id, kind)";
     Load Kernel Exact(2), "buffer at an offset: elements, or bytes of a packed buffer";
     Index Kernel AtLeast(1), "element of a tensor-level node at the indices after it; a placeholder while kernels are cut";
-    Local Kernel Exact(1), "a workgroup's own buffer of that many elements; arg Int(id)";
-    Rescaled Kernel Exact(2), "a sum over a loop that nests share, whose terms are multiples of 2^-m, and m, the maximum over the same loop: the sum; while nests are lowered, what it is multiplied by in each iteration";
-    Store Kernel AtLeast(3), "buffer, offset, value, then the ranges it closes; with arg Reduce(add) adds to what is there: ranges of kind Reduce, if it closes one, are run in order, and others in any";
+    Local Kernel Exact(1), "a buffer in workgroup memory (stage) with the given number of elements; arg Int(id)";
+    Rescaled Kernel Exact(2), "online-softmax sum: a sum of terms scaled by 2^-m over a shared loop, and m, the running maximum; lowering rescales the accumulator in each iteration";
+    Store Kernel AtLeast(3), "writes value at an offset of a buffer, over the ranges it closes; with arg Reduce(add) adds; ranges of kind Reduce run in order, others in any order";
     Body Kernel AtLeast(1), "nests in order, run for one interval of the launch";
     Kernel Kernel AtLeast(1), "bodies side by side in one launch";
     // Linear level
     Lanes Linear Exact(0), "0, 1, 2, ... across the lanes";
     Pack Linear AtLeast(1), "a vector of its sources, one a lane";
     Splat Linear Exact(1), "one value in every lane";
-    Fold Linear AtLeast(1), "the lanes of a vector, or threads of that range, reduced to one, in a fixed tree; arg Reduce";
-    Mma Linear AtLeast(3), "a warp's product of bytes, the fragment of so many words: of its rows (bytes from 0 to arg Int, signed without) and of its columns (signed); a lane's sums";
-    MmaHalf Linear AtLeast(4), "a warp's product of halves, the row arg Int of the table of fragments: words of its rows and of its columns, added to the last source; a lane's sums";
-    PairBf16 Linear Exact(2), "two f32 a lane, each rounded to bf16 (nearest even), as the halves of a word, the first the low one";
+    Fold Linear AtLeast(1), "reduces the lanes of a vector, or the threads of a range, to one value in a fixed tree; arg Reduce";
+    Mma Linear AtLeast(3), "int8 MMA of a warp: row fragment (bytes 0 to arg Int, or signed without arg), column fragment (signed); returns a lane's accumulators";
+    MmaHalf Linear AtLeast(4), "f16 or bf16 MMA of a warp; arg Int is the index in the fragment table; sources: row words, column words, accumulator";
+    PairBf16 Linear Exact(2), "two f32 rounded to bf16 (nearest even) and packed into a word, the first in the low half";
     MmaShared Linear AtLeast(4), "the same of four warps, the columns in memory of the workgroup: words of its rows, or a buffer that they stand in and an index of their first unit there; the same of the columns; and the sum";
-    ScaledPair Linear AtLeast(2), "two bytes of a word, as whole numbers plus a zero, times a factor, plus a term if there is a third source: each rounded to f16, or to bf16 if so arg Ints([byte, byte, zero, is bf16]), after the factor and the term are: the halves of a word";
-    TileLoad Linear Exact(2), "a tile of a fragment's operands, from an offset of a buffer of them on; arg Ints([register of a core, or number of a subgroup's operand, elements between rows])";
+    ScaledPair Linear AtLeast(2), "two bytes of a word, (byte + zero) * factor [+ term], factor, term and result rounded to f16 (or bf16), packed into a word; arg Ints([byte, byte, zero, is bf16])";
+    TileLoad Linear Exact(2), "loads a tile of a fragment operand from a buffer at an offset; arg Ints([AMX register or subgroup operand, elements between rows])";
     TileRows Linear Exact(16), "a tile of vectors of 16 words; arg Ints([register])";
-    TileMma Linear Exact(3), "a product of tiles, the fragment whose sums have this type, the second's rows being groups of terms, added to the last source; arg Ints([register]) of a core's";
+    TileMma Linear Exact(3), "multiplies two tiles and adds to the accumulator tile (last source); arg Ints([register]) on a CPU core";
     Part Linear Exact(2), "one lane of a vector: the vector, the number";
-    Acc Linear Exact(2), "an accumulator: its first value and the reduction it is for";
+    Acc Linear Exact(2), "an accumulator: its initial value and its reduction";
 }
 
 impl Op {
