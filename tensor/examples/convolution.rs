@@ -1,11 +1,14 @@
-//! A small convolution as windows of its input: no operation of its own, and no copy of the windows.
+//! A convolution as a sum of matrix products over shifted windows of its input.
 //!
-//! `cargo run --release -p gristmill-tensor --example convolution`; with `cuda` or `interp` behind `--` on that device.
+//! It needs no convolution op; windows are views of the input.
+//!
+//! `cargo run --release -p gristmill-tensor --example convolution [-- DEVICE]`, by default
+//! on the best available device.
 
 use gristmill_runtime::Error;
 use gristmill_tensor::eager::{self, Tensor};
 
-/// On the device that is named, or the best there is.
+/// Runs the example on the device named by the first argument, or on the best available device.
 pub fn main() -> Result<(), Error> {
     if let Some(device) = std::env::args()
         .nth(1)
@@ -16,8 +19,10 @@ pub fn main() -> Result<(), Error> {
     run([3, 12, 10], 4, 3)
 }
 
-/// `y[o, r, c] = Σ_i Σ_p Σ_q w[o, i, p, q]·x[i, r + p, c + q]` of `x [channels, height, width]` and `w [outputs, channels, size, size]`: each place of
-/// the window is the image, shifted, and a product with a matrix.
+/// Convolves `x [channels, height, width]` with `w [outputs, channels, size, size]`, unpadded.
+///
+/// `y[o, r, c] = Σ_i Σ_p Σ_q w[o, i, p, q]·x[i, r + p, c + q]`: one matrix product with the shifted
+/// image for each offset `(p, q)` in the window.
 fn convolution(x: &Tensor, w: &Tensor) -> Tensor {
     let (&[channels, height, width], &[outputs, _, size, _]) = (x.dims(), w.dims()) else {
         panic!("an image and weights, not {x:?} and {w:?}")
@@ -43,7 +48,7 @@ fn convolution(x: &Tensor, w: &Tensor) -> Tensor {
         .reshape(&[outputs, rows, columns])
 }
 
-/// Of that image and so many outputs, with windows of `size` by `size`: held to loops.
+/// Convolves an image with `size` by `size` windows and compares the result with plain loops.
 pub fn run(
     [channels, height, width]: [usize; 3],
     outputs: usize,

@@ -1,13 +1,18 @@
-//! A packed format of one's own: a description of a block, from which every device's unpacking follows, and products of integers with it.
+//! A custom quantisation format, defined by the description of one block.
 //!
-//! `cargo run --release -p gristmill-tensor --example custom_format`; with `cuda` or `interp` behind `--` on that device.
+//! Every device derives its dequantisation and its integer dot products from that description.
+//!
+//! `cargo run --release -p gristmill-tensor --example custom_format [-- DEVICE]`, by default
+//! on the best available device.
 
 use gristmill_runtime::Error;
 use gristmill_tensor::eager::{self, Tensor};
 use gristmill_tensor::evaluate;
 use gristmill_uop::Encoding;
 
-/// Blocks of 32 numbers: a scale in f32, then 16 bytes of codes of four bits, the first half of the block in the low ones; a code is 8 above its number.
+/// Blocks of 32 elements: an f32 scale, then 16 bytes of 4-bit codes with an offset of 8.
+///
+/// The low nibbles contain the first 16 elements, the high nibbles the last 16.
 static NIBBLES: Encoding = Encoding {
     name: "nibbles",
     elements: 32,
@@ -18,7 +23,7 @@ static NIBBLES: Encoding = Encoding {
     },
 };
 
-/// A block of that format: the scale takes the largest number to 7.
+/// Quantises one block; the element of largest magnitude becomes 7 or -7.
 fn encoded(numbers: &[f32]) -> Vec<u8> {
     let largest = numbers.iter().fold(0f32, |m, v| m.max(v.abs()));
     let scale = largest.max(f32::MIN_POSITIVE) / 7.0;
@@ -28,7 +33,7 @@ fn encoded(numbers: &[f32]) -> Vec<u8> {
     scale.to_le_bytes().into_iter().chain(codes).collect()
 }
 
-/// On the device that is named, or the best there is.
+/// Runs the example on the device named by the first argument, or on the best available device.
 pub fn main() -> Result<(), Error> {
     if let Some(device) = std::env::args()
         .nth(1)
@@ -39,7 +44,7 @@ pub fn main() -> Result<(), Error> {
     run(64, 256)
 }
 
-/// A matrix of that format by a vector.
+/// Multiplies a packed matrix by a vector and compares the result with f64 sums.
 pub fn run(rows: usize, columns: usize) -> Result<(), Error> {
     let numbers: Vec<f32> = (0..rows * columns)
         .map(|i| (i as f32 * 0.71).sin())
@@ -49,7 +54,7 @@ pub fn run(rows: usize, columns: usize) -> Result<(), Error> {
     let w = Tensor::packed(&NIBBLES, &[rows, columns], bytes.clone());
     let y = Tensor::from([x.clone()].concat()).unsqueeze(0).linear(&w);
     let got = y.to_vec::<f32>()?;
-    // The description itself, evaluated, is the truth.
+    // The reference dequantises by evaluating the description.
     let unpacked = evaluate::decode(&NIBBLES, &bytes);
     let (mut off, mut largest) = (0f64, 0f64);
     for (row, got) in unpacked.chunks(columns).zip(&got) {
@@ -63,7 +68,8 @@ pub fn run(rows: usize, columns: usize) -> Result<(), Error> {
         eager::device()?.name(),
         off / largest
     );
-    // Activations meet codes in eight bits: half of a 127th of the largest each.
+    // Activations are quantised to int8, each with an error of up to half a step: 1/254 of the
+    // largest magnitude.
     assert!(off < 0.02 * largest, "{off} beside {largest}");
     Ok(())
 }

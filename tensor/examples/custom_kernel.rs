@@ -1,7 +1,11 @@
-//! A kernel of one's own in a model: layers of a small decoder, packed weights, rotations, a cache and all, whose SwiGLU is generated or written by hand in C and CUDA C. Both ways are captured as a
-//! step of one token through all layers, held to the truth, and timed in turns, the whole and kernel by kernel.
+//! A custom kernel in a model: SwiGLU in a small decoder, generated or handwritten in C and CUDA C.
 //!
-//! `cargo run --release -p gristmill-tensor --example custom_kernel`; with `cuda` or `interp` behind `--` on that device.
+//! The decoder has quantised weights, RoPE and a KV cache. Both variants are captured as a decode
+//! step through all layers, compared with the reference evaluator, and timed alternately, as a
+//! whole and per kernel.
+//!
+//! `cargo run --release -p gristmill-tensor --example custom_kernel [-- DEVICE]`, by default
+//! on the best available device.
 
 use gristmill_backend::{Opened, Options};
 use gristmill_compiler::ir::layout::Layout;
@@ -17,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How weights are packed: blocks of 32 numbers, a scale in f16, then a byte for each.
+/// Format of the weights: blocks of 32 elements, an f16 scale and then an i8 code per element.
 static BYTES: Encoding = Encoding {
     name: "bytes",
     elements: 32,
@@ -25,7 +29,10 @@ static BYTES: Encoding = Encoding {
     value: |b| b.i8(b.k() + 2) * b.f16(0),
 };
 
-/// `gate · sigmoid(gate) · up`, a piece of 64 elements in each workgroup. In C e^-x is 2^n of the nearest whole n, in the bits of a float, times a polynomial of the rest.
+/// `gate · sigmoid(gate) · up`, 64 elements per workgroup.
+///
+/// The C text computes e^-x as 2^n · e^r: n is the nearest integer to -x / ln 2, 2^n is built from
+/// float bits, and e^r is a polynomial of degree 5 in the remainder r.
 static SWIGLU: CustomKernel = CustomKernel {
     name: "swiglu by hand",
     texts: &[
@@ -51,27 +58,27 @@ static SWIGLU: CustomKernel = CustomKernel {
     operations: 12,
 };
 
-/// Elements of one of its workgroups.
+/// Elements per workgroup of the handwritten kernel.
 const PIECE: usize = 64;
 
-/// The sizes of a decoder.
+/// Dimensions of the decoder.
 #[derive(Clone, Copy)]
 pub struct Sizes {
-    /// Layers, all alike.
+    /// Number of layers.
     pub layers: usize,
-    /// Elements of what goes from layer to layer.
+    /// Elements of the hidden state.
     pub width: usize,
-    /// Heads, each with keys and values of its own.
+    /// Attention heads, each with its own KV head.
     pub heads: usize,
-    /// Elements of a head.
+    /// Elements per head.
     pub head: usize,
-    /// Elements between the products of a feed-forward, whole pieces of them.
+    /// Elements of the feed-forward's intermediate vector, a multiple of 64.
     pub inner: usize,
-    /// Positions of the cache.
+    /// Capacity of the KV cache in positions.
     pub positions: usize,
 }
 
-/// A layer for one token, as a model's description would have it.
+/// Captures a decoder layer for one token; `own` selects the handwritten kernel.
 fn layer(name: &str, s: Sizes, own: bool) -> Function {
     let c = Capture::new(name);
     let (pos, norm) = (c.var("pos", 0, s.positions - 1), |name: &str| {
@@ -102,7 +109,8 @@ fn layer(name: &str, s: Sizes, own: bool) -> Function {
         normed.linear(weight("ffn_gate", s.inner, s.width)),
         normed.linear(weight("ffn_up", s.inner, s.width)),
     );
-    // What it means, in tensors: devices without a text of it compute that, and the kernel is judged by it.
+    // The definition in tensors. Devices for which the kernel has no text compute it, and the
+    // evaluator uses it as the kernel's value.
     let middle = nn::Glu::Swiglu.apply(gate, up);
     let middle = if own {
         middle.computed_by(&SWIGLU, c.int(s.inner / PIECE), &[gate, up])
@@ -115,7 +123,7 @@ fn layer(name: &str, s: Sizes, own: bool) -> Function {
     c.finish()
 }
 
-/// On the device that is named, or the best there is.
+/// Runs the example on the device named by the first argument, or on the best available device.
 pub fn main() -> Result<(), Error> {
     let opened = match std::env::args()
         .nth(1)
@@ -137,7 +145,10 @@ pub fn main() -> Result<(), Error> {
     )
 }
 
-/// Both ways: held to the truth in float arithmetic, to one another as models run, and timed in turns.
+/// Checks both variants and times them alternately.
+///
+/// Without integer dot products, both are compared with the evaluator. With the device's usual
+/// options, they are compared with each other.
 pub fn run(opened: &Opened, s: Sizes) -> Result<(), Error> {
     let wanted = truth(s);
     let largest = wanted.iter().fold(0f64, |m, v| m.max(v.abs()));
@@ -158,7 +169,8 @@ pub fn run(opened: &Opened, s: Sizes) -> Result<(), Error> {
             *least = least.min(seconds);
             results.push(result);
         }
-        // Activations are encoded in eight bits where they meet packed weights: what differs in a last place may have another code.
+        // Products with quantised weights quantise activations to int8, where a difference in the
+        // last place may change a code.
         let off = off(&results[1], results[0].iter().map(|&v| f64::from(v)));
         assert!(
             off < 1e-2 * largest,
@@ -184,7 +196,7 @@ pub fn run(opened: &Opened, s: Sizes) -> Result<(), Error> {
     Ok(())
 }
 
-/// The decoder as it is generated, and with the kernel by hand.
+/// Returns the generated decoder and the one with the handwritten kernel.
 fn both(opened: &Opened, s: Sizes) -> Result<Vec<Decoder>, Error> {
     [false, true]
         .map(|own| Decoder::new(opened, s, own))
@@ -192,7 +204,7 @@ fn both(opened: &Opened, s: Sizes) -> Result<Vec<Decoder>, Error> {
         .collect()
 }
 
-/// The largest difference.
+/// Largest absolute difference of two vectors.
 fn off(result: &[f32], wanted: impl Iterator<Item = f64>) -> f64 {
     result
         .iter()
@@ -200,7 +212,7 @@ fn off(result: &[f32], wanted: impl Iterator<Item = f64>) -> f64 {
         .fold(0f64, |most, (&a, b)| most.max((f64::from(a) - b).abs()))
 }
 
-/// A number of a slot of a layer: of norms about 1, of others about 0.
+/// Element `i` of a slot of a layer: around 1 for norm weights, around 0 for others.
 fn number(layer: usize, slot: &Slot, i: usize) -> f32 {
     let seed = slot
         .name
@@ -209,7 +221,7 @@ fn number(layer: usize, slot: &Slot, i: usize) -> f32 {
     let wave = ((i * 7 + seed) as f32 * 0.37).sin();
     match slot.name.as_str() {
         name if name.ends_with("norm") => 1.0 + wave / 4.0,
-        // Cosines and sines, whatever their angles.
+        // Cosine and sine of one angle for all pairs.
         "angles" => {
             if i.is_multiple_of(2) {
                 0.8
@@ -221,7 +233,9 @@ fn number(layer: usize, slot: &Slot, i: usize) -> f32 {
     }
 }
 
-/// The bytes of a slot of a layer: rows of blocks, each a scale in f16 and 32 whole numbers, or floats.
+/// Initial bytes of a slot of a layer.
+///
+/// Weights are rows of blocks, inputs are f32, and states are zero.
 fn bytes(layer: usize, slot: &Slot) -> Vec<u8> {
     let count = slot.dims.iter().product::<i64>() as usize;
     let numbers = (0..count).map(|i| number(layer, slot, i));
@@ -242,15 +256,15 @@ fn bytes(layer: usize, slot: &Slot) -> Vec<u8> {
     }
 }
 
-/// The decoder in one of the ways, captured.
+/// A captured variant of the decoder.
 struct Decoder {
     name: &'static str,
     jit: Jit,
     step: Box<dyn Replay>,
-    /// What the first layer reads, and the last one writes.
+    /// Input of the first layer and output of the last; one buffer if the layer count is even.
     ends: [Buffer; 2],
     input: Vec<u8>,
-    /// What the launches compute.
+    /// Titles of the kernels, in launch order.
     kernels: Vec<String>,
 }
 
@@ -259,12 +273,15 @@ impl Decoder {
         let name = if own { "by hand" } else { "generated" };
         let function = Arc::new(layer(name, s, own));
         let mut jit = Jit::new(opened.clone());
-        // Layers are one function: it is compiled once, and called with the weights and the cache of each.
+        // All layers are one function: it is compiled once and called with the weights and the KV
+        // cache of each layer.
         let ready = jit
             .prepare(std::slice::from_ref(&function), &|_, _| ())?
             .swap_remove(0);
         let device = jit.device().clone();
-        // What a layer reads is what the one before has written, in one of two buffers: it waits for that, and for who still reads the other, whoever has written these kernels.
+        // Hidden states are double-buffered. The capture orders launches by their buffers, custom
+        // kernels included: a layer waits for the writes to its input and for reads of its output
+        // buffer.
         let row = || device.alloc(4 * s.width, Memory::State);
         let hidden = [row()?, row()?];
         let mut calls = Vec::new();
@@ -300,7 +317,7 @@ impl Decoder {
             kernels,
         })
     }
-    /// What is behind the last layer for the token at that position, and the seconds it took.
+    /// Runs a decode step at position `pos`; returns the last layer's output and the seconds.
     fn token(&mut self, pos: usize) -> Result<(Vec<f32>, f64), Error> {
         let device = self.jit.device();
         device.write(&self.ends[0], 0, &self.input)?;
@@ -319,7 +336,7 @@ impl Decoder {
             seconds,
         ))
     }
-    /// Seconds of a token by what kernels compute, the most first.
+    /// Seconds of a decode step by kernel title, in descending order.
     fn profile(&mut self, pos: usize) -> Result<Vec<(String, f64)>, Error> {
         let mut all: BTreeMap<&str, f64> = BTreeMap::new();
         for (kernel, seconds) in self
@@ -338,7 +355,7 @@ impl Decoder {
     }
 }
 
-/// The number of the slot of that name.
+/// Returns the index of the slot with this name.
 fn slot_of(function: &Function, name: &str) -> usize {
     function
         .slots
@@ -347,7 +364,7 @@ fn slot_of(function: &Function, name: &str) -> usize {
         .expect("a slot of that name")
 }
 
-/// A buffer of these bytes, a weight as the kernels of a function read it.
+/// Allocates a slot's buffer with these bytes, repacking a weight to the layout of its function.
 fn filled(jit: &mut Jit, ready: &Ready, slot: usize, bytes: &[u8]) -> Result<Buffer, Error> {
     let device = jit.device().clone();
     let file = device.alloc(bytes.len(), Memory::State)?;
@@ -376,7 +393,7 @@ fn filled(jit: &mut Jit, ready: &Ready, slot: usize, bytes: &[u8]) -> Result<Buf
     Ok(packed)
 }
 
-/// What is behind the last layer for the first token, by the definition of the ops.
+/// Evaluates the decoder in f64 for the first token; returns the last layer's output.
 fn truth(s: Sizes) -> Vec<f64> {
     let function = layer("truth", s, false);
     let floats = |bytes: &[u8]| {

@@ -1,7 +1,11 @@
-//! What is fused into a kernel of one's own: a gated unit between elementwise operations, generated, written by hand with pointers, and written by hand with functions, which compute what is before and
-//! behind it. All three are held to the truth, and timed in turns.
+//! Fusion into a custom kernel: a gated unit between elementwise ops, in three variants.
 //!
-//! `cargo run --release -p gristmill-tensor --example fused_kernel`; with `cuda` or `interp` behind `--` on that device.
+//! It is generated, handwritten with pointers, or handwritten with accessor functions. Adjacent
+//! elementwise ops can be fused into the kernel through accessors, but not through pointers. All
+//! three are compared with the reference evaluator and timed alternately.
+//!
+//! `cargo run --release -p gristmill-tensor --example fused_kernel [-- DEVICE]`, by default
+//! on the best available device.
 
 use gristmill_backend::{Opened, Options};
 use gristmill_runtime::{Buffer, Error, Memory, Replay};
@@ -15,14 +19,18 @@ use gristmill_uop::function::Function;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// `gate / (1 + |gate|) · up`, a piece of 64 elements in each workgroup, with these words for an element of either and for the result.
+/// Kernel texts of `gate / (1 + |gate|) · up`, 64 elements per workgroup.
+///
+/// The arguments are the expressions of an element of `gate` and of `up`, and the text before and
+/// after the result.
 macro_rules! gated {
     ($gate:literal, $up:literal, $y:literal, $end:literal) => {
         &[
             (
                 "c",
                 concat!(
-                    // Without the word loops of lanes are the compiler's only where it need not ask whether buffers overlap.
+                    // Without the pragma, the compiler vectorises only if it can prove or check
+                    // that the buffers do not overlap.
                     "for (i64 piece = first; piece < end; piece++) {
                         _Pragma(\"GCC ivdep\")
                         for (i64 i = piece * 64; i < piece * 64 + 64; i++) { f32 x = ",
@@ -52,10 +60,10 @@ macro_rules! gated {
     };
 }
 
-/// Elements of one of its workgroups.
+/// Elements per workgroup of the handwritten kernels.
 const PIECE: usize = 64;
 
-/// Its arguments and its output are buffers, whatever they are computed from.
+/// The kernel with buffers as arguments and output: its operands are materialised.
 static BY_POINTERS: CustomKernel = CustomKernel {
     name: "gated by pointers",
     texts: gated!("gate[i]", "up[i]", "y[i] = ", ";"),
@@ -65,7 +73,7 @@ static BY_POINTERS: CustomKernel = CustomKernel {
     operations: 8,
 };
 
-/// It asks for an element of either once, and gives away what it has computed.
+/// The kernel with accessor functions, each called once per element.
 static BY_FUNCTIONS: CustomKernel = CustomKernel {
     name: "gated by functions",
     texts: gated!("gate(i)", "up(i)", "y(i, ", ");"),
@@ -73,7 +81,9 @@ static BY_FUNCTIONS: CustomKernel = CustomKernel {
     ..BY_POINTERS
 };
 
-/// A sum of two tensors by a third, through the gate, and what is added to that.
+/// Captures `3 · gated(2 · x + moved, up / 2) + residual` over `[rows, columns]`.
+///
+/// With `own`, that custom kernel computes `gated`.
 fn unit(name: &str, [rows, columns]: [usize; 2], own: Option<CustomRef>) -> Function {
     let c = Capture::new(name);
     let [x, moved, up, residual] = ["x", "moved", "up", "residual"]
@@ -88,12 +98,12 @@ fn unit(name: &str, [rows, columns]: [usize; 2], own: Option<CustomRef>) -> Func
     c.finish()
 }
 
-/// One of the three, captured.
+/// A captured variant, with the seconds of its fastest run.
 struct Way {
     name: &'static str,
     launches: usize,
     step: Box<dyn Replay>,
-    /// Its slots, the output last.
+    /// A buffer for each slot of the function.
     buffers: Vec<Buffer>,
     least: f64,
 }
@@ -143,7 +153,7 @@ impl Way {
     }
 }
 
-/// Numbers for every slot.
+/// Deterministic values for every slot of the function.
 fn inputs(function: &Function) -> Vec<Vec<f64>> {
     let of = |slot: usize, count: i64| {
         (0..count)
@@ -158,7 +168,7 @@ fn inputs(function: &Function) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// On the device that is named, or the best there is.
+/// Runs the example on the device named by the first argument, or on the best available device.
 pub fn main() -> Result<(), Error> {
     let opened = match std::env::args()
         .nth(1)
@@ -170,7 +180,7 @@ pub fn main() -> Result<(), Error> {
     run(&opened, [256, 4096], 20)
 }
 
-/// So many rows and columns, in each way so many times.
+/// Runs each variant `times` times on `[rows, columns]` tensors and checks the results.
 pub fn run(opened: &Opened, size: [usize; 2], times: usize) -> Result<(), Error> {
     let function = unit("truth", size, None);
     let all = inputs(&function);

@@ -1,19 +1,20 @@
-//! A product of matrices with a bias and an activation: one function, and the kernels that it is fused into.
+//! A matrix product with a bias and an activation, compiled and run as one function.
 //!
-//! `cargo run --release -p gristmill-tensor --example matmul`; with `cuda` or `interp` behind `--` on that device.
+//! `cargo run --release -p gristmill-tensor --example matmul [-- DEVICE]`, by default
+//! on the best available device.
 
 use gristmill_runtime::Error;
 use gristmill_tensor::eager::{self, Tensor};
 use std::time::Instant;
 
-/// Whole numbers in eighths, so that sums of their products are exact in f32.
+/// Multiples of 1/8 in `-1..=1`, so that sums of their products are exact in f32.
 fn numbers(count: usize, step: usize) -> Vec<f32> {
     (0..count)
         .map(|i| ((i * step) % 17) as f32 / 8.0 - 1.0)
         .collect()
 }
 
-/// On the device that is named, or the best there is.
+/// Runs the example on the device named by the first argument, or on the best available device.
 pub fn main() -> Result<(), Error> {
     if let Some(device) = std::env::args()
         .nth(1)
@@ -24,14 +25,14 @@ pub fn main() -> Result<(), Error> {
     run(256, 128, 64)
 }
 
-/// `relu(x·w + bias)` of `x [m, k]` and `w [k, n]`, held to three loops.
+/// Computes `relu(x·w + bias)` of `x [m, k]` and `w [k, n]`, and compares it with plain loops.
 pub fn run(m: usize, k: usize, n: usize) -> Result<(), Error> {
     let (x, w, bias) = (numbers(m * k, 5), numbers(k * n, 7), numbers(n, 3));
     let (tx, tw) = (
         Tensor::from(x.clone()).reshape(&[m, k]),
         Tensor::from(w.clone()).reshape(&[k, n]),
     );
-    // Nothing is computed here.
+    // This only records the expression; `to_vec` compiles and runs it.
     let y = (tx.matmul(&tw) + Tensor::from(bias.clone())).maximum(&Tensor::from(0.0f32));
     let start = Instant::now();
     let got = y.to_vec::<f32>()?;

@@ -1,11 +1,14 @@
-//! Softmax over rows, written out of smaller operations: what it is fused into does not depend on who wrote it.
+//! Softmax over rows, composed of smaller ops, next to the library's method.
 //!
-//! `cargo run --release -p gristmill-tensor --example softmax`; with `cuda` or `interp` behind `--` on that device.
+//! The method is also composed of elementwise ops and reductions, so that both are fused alike.
+//!
+//! `cargo run --release -p gristmill-tensor --example softmax [-- DEVICE]`, by default
+//! on the best available device.
 
 use gristmill_runtime::Error;
 use gristmill_tensor::eager::{self, Tensor};
 
-/// On the device that is named, or the best there is.
+/// Runs the example on the device named by the first argument, or on the best available device.
 pub fn main() -> Result<(), Error> {
     if let Some(device) = std::env::args()
         .nth(1)
@@ -16,7 +19,7 @@ pub fn main() -> Result<(), Error> {
     run(32, 200)
 }
 
-/// Of `rows` rows of `columns` numbers: with the method, and by hand.
+/// Computes softmax by hand and with the method, and compares both with f64.
 pub fn run(rows: usize, columns: usize) -> Result<(), Error> {
     let x: Vec<f32> = (0..rows * columns)
         .map(|i| (i as f32 * 0.37).sin() * 4.0)
@@ -25,7 +28,7 @@ pub fn run(rows: usize, columns: usize) -> Result<(), Error> {
     let e = (&tensor - tensor.max(&[1]).unsqueeze(1)).exp();
     let written = &e / e.sum(&[1]).unsqueeze(1);
     let known = tensor.softmax();
-    // Both in one step: what they share is computed once.
+    // Realised together: common subexpressions are computed once.
     eager::realize(&[&written, &known])?;
     let (written, known) = (written.to_vec::<f32>()?, known.to_vec::<f32>()?);
     let mut most = 0f64;
