@@ -21,6 +21,8 @@ mod judge;
 mod kernels;
 #[path = "passes/memory.rs"]
 mod memory;
+#[path = "passes/scheduling.rs"]
+mod scheduling;
 #[path = "passes/show.rs"]
 mod show;
 #[path = "passes/statements.rs"]
@@ -29,6 +31,8 @@ mod statements;
 mod straight;
 #[path = "passes/tensors.rs"]
 mod tensors;
+#[path = "passes/weights.rs"]
+mod weights;
 
 use case::Case;
 use gristmill_compiler::testing;

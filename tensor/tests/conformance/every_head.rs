@@ -1,7 +1,8 @@
 //! Decompressed keys and values of every MLA head, as written, without alternatives.
 
 use super::harness::{Way, check};
-use super::{attention, linear_of, simulated, store};
+use super::ways::{linear_of, store};
+use super::{attention, simulated};
 use gristmill_backend::Opened;
 use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_backend::interp::InterpDevice;

@@ -4,7 +4,8 @@
 //! f16 and other values.
 
 use super::harness::{Case, Way, check};
-use super::{attention, linear_of, simulated, store};
+use super::ways::{linear_of, store};
+use super::{attention, simulated};
 use gristmill_backend::Opened;
 use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_backend::interp::InterpDevice;

@@ -4,7 +4,7 @@ use crate::case::Case;
 use crate::context::layout;
 use crate::judge::{Applied, Claim, Meaning, Tensors};
 use crate::kernels::{Kernels, ranges};
-use crate::{show, statements, tensors};
+use crate::{scheduling, show, statements, tensors, weights};
 use gristmill_compiler::testing::{
     self, Derived, Expander, NestPlan, Packing, ProposalContext, Ranges,
 };
@@ -30,14 +30,14 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("factors", tensors::factors),
     ("int8", tensors::int8),
     ("f16_split", tensors::f16_split),
-    ("layout", tensors::layout_of),
-    ("prepack", tensors::prepack),
-    ("candidates", tensors::candidates),
-    ("materialise", tensors::materialise),
-    ("schedule", tensors::schedule),
-    ("memory", tensors::memory),
-    ("rangeify", tensors::rangeify),
-    ("cut", tensors::cut),
+    ("layout", weights::layout_of),
+    ("prepack", weights::prepack),
+    ("candidates", scheduling::candidates),
+    ("materialise", scheduling::materialise),
+    ("schedule", scheduling::schedule),
+    ("memory", scheduling::memory),
+    ("rangeify", scheduling::rangeify),
+    ("cut", scheduling::cut),
     ("workgroup", workgroup),
     ("price", price),
     ("simd", simd),
@@ -70,8 +70,8 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("meetings", statements::meetings),
     ("words", statements::words),
     ("written_out", statements::written_out),
-    ("decisions", tensors::decisions),
-    ("pipeline", tensors::pipeline),
+    ("decisions", scheduling::decisions),
+    ("pipeline", scheduling::pipeline),
 ];
 
 /// Claims that expressions, of tensors or of elements, are equal before and after a pass.
