@@ -245,7 +245,8 @@ impl Sharing<'_> {
         nest.store(self.g)
     }
 
-    /// Returns the loops of fixed length that are not `shared`, and on which no sum of `own` depends.
+    /// Returns the loops of fixed length that are not `shared`, and on which no sum of `own`
+    /// depends.
     fn independent_loops(&self, closed: &[Id], shared: &[Id], own: &[Id]) -> Vec<Id> {
         closed
             .iter()
