@@ -234,9 +234,9 @@ impl Shared {
 
     /// Moves away from a core that another worker of the team uses. Returns whether it moved.
     ///
-    /// On one core, each worker would wait for the other at each barrier, for a spin and a time slice.
-    /// When other processes keep all cores busy, the system leaves both workers there, and some replies
-    /// take seconds (docs/experiments/059).
+    /// On one core, each worker would wait for the other at each barrier, for a spin and a time
+    /// slice. When other processes keep all cores busy, the system leaves both workers there, and
+    /// some replies take seconds (docs/experiments/059).
     fn move_apart(&self, index: usize) -> bool {
         let others = self.cores.iter().enumerate().filter(|&(i, _)| i != index);
         let taken: Vec<usize> = others
