@@ -7,7 +7,8 @@ use super::Scheduler;
 use crate::engine::{PageCopy, StateCopy};
 
 impl Scheduler {
-    /// Admits waiting sequences, in order of arrival, while there are pages for all of their tokens.
+    /// Admits waiting sequences, in order of arrival, while there are pages for all of their
+    /// tokens.
     pub(super) fn admit(&mut self) {
         while self.running.len() < self.config.max_sequences
             && let Some(first) = self.waiting.values().next()
