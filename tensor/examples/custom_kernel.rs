@@ -64,13 +64,11 @@ const PIECE: usize = 64;
 /// Dimensions of the decoder.
 #[derive(Clone, Copy)]
 pub struct Sizes {
-    /// Number of layers.
     pub layers: usize,
     /// Elements of the hidden state.
     pub width: usize,
     /// Attention heads, each with its own KV head.
     pub heads: usize,
-    /// Elements per head.
     pub head: usize,
     /// Elements of the feed-forward's intermediate vector, a multiple of 64.
     pub inner: usize,

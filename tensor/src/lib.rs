@@ -41,8 +41,15 @@
 //! // A block-quantised format is a description of one block: here an f32 scale and four i8 codes.
 //! // Every device derives its dequantisation and its matrix products from that description.
 //! use gristmill_uop::Encoding;
-//! static BYTES: Encoding = Encoding { name: "bytes", elements: 4, bytes: 8, value: |b| b.i8(b.k() + 4) * b.f32(0) };
-//! let block = |scale: f32, codes: [i8; 4]| scale.to_le_bytes().into_iter().chain(codes.map(|c| c as u8));
+//! static BYTES: Encoding = Encoding {
+//!     name: "bytes",
+//!     elements: 4,
+//!     bytes: 8,
+//!     value: |b| b.i8(b.k() + 4) * b.f32(0),
+//! };
+//! let block = |scale: f32, codes: [i8; 4]| {
+//!     scale.to_le_bytes().into_iter().chain(codes.map(|c| c as u8))
+//! };
 //! let packed = block(0.5, [1, -2, 3, 4]).chain(block(2.0, [1, 1, 1, 1])).collect();
 //! let matrix = Tensor::packed(&BYTES, &[2, 4], packed);
 //! let product = Tensor::from([[1.0f32, 1.0, 1.0, 1.0]]).linear(&matrix);
@@ -60,12 +67,14 @@
 //! let sum = c.state("sum", dims![1], Scalar::F32);
 //! let x = c.input("x", dims![n], Scalar::F32);
 //! c.output_state(sum.assign(sum + x.sum(&[0]).unsqueeze(0), c.int(0)));
-//! let mut jit = Jit::new(gristmill_backend::open("interp", &gristmill_backend::Options::default())?);
+//! let options = gristmill_backend::Options::default();
+//! let mut jit = Jit::new(gristmill_backend::open("interp", &options)?);
 //! let ready = jit.prepare(&[c.finish().into()], &|_done, _all| ())?.remove(0);
 //! let device = jit.device().clone();
 //! let (state, input) = (device.alloc(4, Memory::State)?, device.alloc(32, Memory::Scratch)?);
 //! let arena = device.alloc(Jit::arena(&[ready.clone()]).max(64), Memory::Scratch)?;
-//! let mut step = jit.capture(&[Call { function: ready, args: vec![state.clone(), input.clone()] }], &arena)?;
+//! let call = Call { function: ready, args: vec![state.clone(), input.clone()] };
+//! let mut step = jit.capture(&[call], &arena)?;
 //! device.write(&input, 0, &[1.0f32, 2.0, 3.0].map(f32::to_le_bytes).concat())?;
 //! step.replay(&[("n", 2)])?;
 //! step.replay(&[("n", 3)])?;
