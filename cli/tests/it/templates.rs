@@ -12,9 +12,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Time limit of a run: a check and a rendering, each at most four seconds on a busy machine.
+/// Limit of a run's processor time, its helpers included: a check and a rendering, each of two
+/// seconds at most. Wall-clock time would depend on what else the machine does.
 const LONGEST: Duration = Duration::from_secs(9);
 /// Memory limit of program and helper, in KiB: the program uses 40 MiB, a template at most 64.
 const MOST: i64 = 160 << 10;
@@ -56,7 +57,8 @@ fn with_template(folder: &Path, source: &str, part: Part) -> PathBuf {
     path
 }
 
-/// Outcome of a run, its time, and the peak memory of it or its children in KiB.
+/// Outcome of a run, its processor time with that of its children, and the peak memory of it or its
+/// children in KiB.
 struct Measured {
     outcome: Outcome,
     time: Duration,
@@ -69,7 +71,6 @@ struct Measured {
     reason = "wait4 waits for it, and says what it took"
 )]
 fn measured(command: &mut Command) -> Measured {
-    let begun = Instant::now();
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -85,7 +86,8 @@ fn measured(command: &mut Command) -> Measured {
         )
     };
     assert_eq!(ended, id);
-    let time = begun.elapsed();
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
+    let time = Duration::from_secs_f64(seconds(usage.ru_utime) + seconds(usage.ru_stime));
     let read = |from: &mut dyn Read| {
         let mut text = String::new();
         from.read_to_string(&mut text).expect("UTF-8");
