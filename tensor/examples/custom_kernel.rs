@@ -64,11 +64,13 @@ const PIECE: usize = 64;
 /// Dimensions of the decoder.
 #[derive(Clone, Copy)]
 pub struct Sizes {
+    /// Number of decoder layers, all equal.
     pub layers: usize,
     /// Elements of the hidden state.
     pub width: usize,
     /// Attention heads, each with its own KV head.
     pub heads: usize,
+    /// Elements of an attention head.
     pub head: usize,
     /// Elements of the feed-forward's intermediate vector, a multiple of 64.
     pub inner: usize,
