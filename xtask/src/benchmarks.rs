@@ -5,14 +5,21 @@
 pub mod report;
 
 use crate::bench_serve::report as of_servers;
-use crate::shell;
-use anyhow::{Context, Result, anyhow, bail};
+use crate::generated_page::GeneratedPage;
+use anyhow::{Context, Result, bail};
 use report::{BenchReport, markdown};
-use std::fs;
 
-pub const PAGE: &str = "docs/benchmarks.md";
-/// Folder of the reports that `xtask bench-peer -o` and `xtask bench-serve -o` write.
-pub const FOLDER: &str = "docs/benchmarks/";
+/// Folder of the reports.
+const FOLDER: &str = "docs/benchmarks/";
+/// The page of all reports.
+pub const PAGE: GeneratedPage = GeneratedPage {
+    command: "benchmarks",
+    path: "docs/benchmarks.md",
+    folder: FOLDER,
+    extension: ".json",
+    format: page,
+    source_hint: "`cargo xtask bench-peer -o` and `cargo xtask bench-serve -o` write such files",
+};
 
 const HEAD: &str = "\
 # Benchmarks
@@ -26,7 +33,7 @@ wall-clock time of a process that loads the model and computes one token. Cells 
 ratio compares the medians with the better of the peer's attention settings (-fa). Bandwidth is the share of the machine's
 measured read bandwidth at the median speed, for the bytes of weights and KV cache.
 
-Sections that begin with `serve` compare servers under load, with the same file and requests, in turns: `cargo xtask
+Sections that begin with `serve` compare servers under load, with the same file and requests, alternately: `cargo xtask
 bench-serve -o docs/benchmarks/serve-NAME.json`. Times are p50 / p90 / p99: TTFT is the time to the first text; TPOT the
 mean time per output token after the first, of each request; gap the time between two chunks of a stream; request the
 whole time of a request.
@@ -46,41 +53,11 @@ pub struct Options {
 
 /// Returns true if the page is current; without --check, a stale page is rewritten first.
 pub fn run(options: &Options) -> Result<bool> {
-    let root = shell::root()?;
-    let mut files = vec![];
-    for entry in fs::read_dir(root.join(FOLDER)).map_err(|e| {
-        anyhow!("cannot list {FOLDER}: {e}\nhint: `cargo xtask bench-peer -o {FOLDER}NAME.json …` fills it")
-    })? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".json") {
-            let text = fs::read_to_string(root.join(FOLDER).join(&name))?;
-            files.push((name, text));
-        }
-    }
-    let text = page(
-        files
-            .iter()
-            .map(|(name, text)| (name.as_str(), text.as_str()))
-            .collect(),
-    )?;
-    let path = root.join(PAGE);
-    if fs::read_to_string(&path).is_ok_and(|old| old == text) {
-        eprintln!("benchmarks: {PAGE} is what {} files give", files.len());
-        return Ok(true);
-    }
-    if options.check {
-        eprintln!(
-            "benchmarks: {PAGE} is not what the files give\nhint: `cargo xtask benchmarks` writes it"
-        );
-        return Ok(false);
-    }
-    fs::write(&path, text)?;
-    eprintln!("benchmarks: {PAGE} written from {} files", files.len());
-    Ok(true)
+    PAGE.update(options.check)
 }
 
 /// Formats the page from files (name and content), sorted by name.
-pub fn page(mut files: Vec<(&str, &str)>) -> Result<String> {
+fn page(mut files: Vec<(&str, &str)>) -> Result<String> {
     files.sort_unstable();
     let mut text = HEAD.to_owned();
     for (name, content) in files {

@@ -4,16 +4,21 @@
 //! Each experiment is a file `NNN-slug.md` that begins with front matter, from which the index is
 //! generated; tidy checks that it is current.
 
-use crate::shell;
+use crate::generated_page::GeneratedPage;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 
-/// The folder of the experiments.
-pub const FOLDER: &str = "docs/experiments/";
-/// Path of the index, in the same folder.
-pub const INDEX: &str = "docs/experiments/README.md";
+/// Folder of the experiments and of their index.
+const FOLDER: &str = "docs/experiments/";
+/// Index of all experiments, by area.
+pub const INDEX: GeneratedPage = GeneratedPage {
+    command: "experiments",
+    path: "docs/experiments/README.md",
+    folder: FOLDER,
+    extension: ".md",
+    format: index,
+    source_hint: "CONTRIBUTING.md has the form of an experiment",
+};
 
 /// Areas in the order of the index, with their titles.
 const AREAS: &[(&str, &str)] = &[
@@ -48,38 +53,7 @@ pub struct Options {
 
 /// Returns true if the index is current; without --check, a stale index is rewritten first.
 pub fn run(options: &Options) -> Result<bool> {
-    let root = shell::root()?;
-    let files = read(&root)?;
-    let text = index(
-        files
-            .iter()
-            .map(|(name, text)| (name.as_str(), text.as_str()))
-            .collect(),
-    )?;
-    let path = root.join(INDEX);
-    if fs::read_to_string(&path).is_ok_and(|old| old == text) {
-        eprintln!("experiments: {INDEX} is current, {} files", files.len());
-        return Ok(true);
-    }
-    if options.check {
-        eprintln!("experiments: {INDEX} is not current\nhint: `cargo xtask experiments` writes it");
-        return Ok(false);
-    }
-    fs::write(&path, text)?;
-    eprintln!("experiments: {INDEX} written from {} files", files.len());
-    Ok(true)
-}
-
-fn read(root: &Path) -> Result<Vec<(String, String)>> {
-    let mut files = vec![];
-    for entry in fs::read_dir(root.join(FOLDER)).with_context(|| format!("cannot list {FOLDER}"))? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".md") && name != "README.md" {
-            let text = fs::read_to_string(root.join(FOLDER).join(&name))?;
-            files.push((name, text));
-        }
-    }
-    Ok(files)
+    INDEX.update(options.check)
 }
 
 /// The front matter of an experiment.
@@ -98,7 +72,7 @@ struct Experiment<'t> {
 /// # Errors
 /// If a file has incomplete front matter, an unknown area or status, a number that differs from its
 /// name's, or the number of another file.
-pub fn index(mut files: Vec<(&str, &str)>) -> Result<String> {
+fn index(mut files: Vec<(&str, &str)>) -> Result<String> {
     files.sort_unstable();
     let mut areas: BTreeMap<usize, Vec<Experiment>> = BTreeMap::new();
     let mut numbers = BTreeMap::new();

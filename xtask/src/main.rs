@@ -8,6 +8,7 @@ mod bless;
 mod ci;
 mod conformance;
 mod experiments;
+mod generated_page;
 mod kernels_diff;
 mod machine;
 mod serving;

@@ -2,7 +2,7 @@
 //! or session numbers, no documents from outside.
 
 use super::finding::Finding;
-use super::tree::{File, Tree};
+use super::tree::Tree;
 
 /// Words that, followed by a number, refer to something outside the repository.
 const NUMBERED: &[&str] = &["issue", "issues", "session", "sessions"];
@@ -19,49 +19,24 @@ const HINT: &str =
 /// Finds issue numbers, session numbers and outside documents in pages and comments.
 pub fn circumstances(tree: &Tree) -> Vec<Finding> {
     let mut found = vec![];
-    for file in &tree.files {
-        for (start, text) in prose(file) {
-            for (at, line) in text.lines().enumerate() {
-                if let Some(what) = mention(line) {
-                    let message = format!("names `{what}`, which a reader does not have");
-                    found.push(Finding {
-                        path: file.path.clone(),
-                        line: file.line_at(start) + at,
-                        message,
-                        hint: HINT,
-                    });
-                }
+    for file in tree.files.iter().filter(|file| has_prose(&file.path)) {
+        for (line, text) in file.prose() {
+            if let Some(what) = mention(text) {
+                found.push(Finding {
+                    path: file.path.clone(),
+                    line,
+                    message: format!("names `{what}`, which a reader does not have"),
+                    hint: HINT,
+                });
             }
         }
     }
     found
 }
 
-/// Returns the prose of a file, each part with its byte offset.
-fn prose(file: &File) -> Vec<(usize, &str)> {
-    if !file.path.ends_with(".rs") {
-        let page = file
-            .path
-            .rsplit_once('.')
-            .is_some_and(|(_, ending)| ENDINGS.contains(&ending));
-        return if page {
-            vec![(0, file.text.as_str())]
-        } else {
-            vec![]
-        };
-    }
-    // Comments and white space of a Rust file lie between its tokens.
-    let ends = [0]
-        .into_iter()
-        .chain(file.tokens.iter().map(|token| token.end));
-    let starts = file
-        .tokens
-        .iter()
-        .map(|token| token.start)
-        .chain([file.text.len()]);
-    ends.zip(starts)
-        .map(|(end, start)| (end, &file.text[end..start]))
-        .collect()
+fn has_prose(path: &str) -> bool {
+    let extension = path.rsplit_once('.').map(|(_, extension)| extension);
+    extension.is_some_and(|extension| extension == "rs" || ENDINGS.contains(&extension))
 }
 
 /// Returns the first forbidden mention in a line.

@@ -36,17 +36,9 @@ pub fn experiments(tree: &Tree) -> Vec<Finding> {
         .filter_map(|file| file.path.strip_prefix(EXPERIMENT));
     let numbers: HashSet<&str> = names.filter_map(|name| name.get(..3)).collect();
     let mut found = vec![];
-    for file in &tree.files {
-        let comments: Vec<(usize, &str)> = if file.path.ends_with(".rs") {
-            file.comments()
-                .map(|comment| (comment.line, comment.text))
-                .collect()
-        } else if file.path.ends_with(".md") {
-            file.lines().collect()
-        } else {
-            continue;
-        };
-        for (line, text) in comments {
+    let has_prose = |path: &str| path.ends_with(".rs") || path.ends_with(".md");
+    for file in tree.files.iter().filter(|file| has_prose(&file.path)) {
+        for (line, text) in file.prose() {
             for rest in text.split(EXPERIMENT).skip(1) {
                 let number = rest
                     .get(..3)

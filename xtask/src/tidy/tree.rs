@@ -88,6 +88,15 @@ impl File {
         })
     }
 
+    /// Returns the lines of prose, numbered from 1: comments of a Rust file, all lines of others.
+    pub fn prose(&self) -> Vec<(usize, &str)> {
+        if self.path.ends_with(".rs") {
+            self.comments().map(|c| (c.line, c.text)).collect()
+        } else {
+            self.lines().collect()
+        }
+    }
+
     /// Returns the lines with their numbers, from 1.
     pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text
