@@ -14,9 +14,13 @@ use gristmill_tensor::{dims, nn};
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Scalar, text};
-use std::collections::{BTreeMap, HashMap};
+use renumbered::renumbered;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
+
+#[path = "passes/renumbered.rs"]
+mod renumbered;
 
 /// The running example: `y = W · rms_norm(x)` for one row of activations.
 fn example() -> Function {
@@ -97,22 +101,6 @@ impl Levels {
             .map(|plan| plan.to_string().replace("; ", "\n") + "\n")
             .collect()
     }
-}
-
-/// Renumbers `%12` in order of first use: arena numbers of linear code count unprinted nodes.
-fn renumbered(text: &str) -> String {
-    let mut known: HashMap<&str, usize> = HashMap::new();
-    let mut parts = text.split('%');
-    let mut out = parts.next().unwrap_or_default().to_string();
-    for part in parts {
-        let end = part
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(part.len());
-        let (number, rest) = part.split_at(end);
-        let next = known.len();
-        let _ = write!(out, "%{}{rest}", known.entry(number).or_insert(next));
-    }
-    out
 }
 
 /// Lines from the last one that contains `first` to the next one that contains `last`.

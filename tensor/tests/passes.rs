@@ -21,6 +21,8 @@ mod judge;
 mod kernels;
 #[path = "passes/memory.rs"]
 mod memory;
+#[path = "passes/renumbered.rs"]
+mod renumbered;
 #[path = "passes/scheduling.rs"]
 mod scheduling;
 #[path = "passes/show.rs"]
