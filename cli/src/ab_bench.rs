@@ -132,7 +132,7 @@ pub struct Work {
     pub tokens: usize,
     /// Context depth before either, in tokens.
     pub depth: usize,
-    /// Repetitions of either, in turns.
+    /// Repetitions of each, alternately.
     pub times: usize,
 }
 
@@ -154,7 +154,7 @@ impl Speed {
     }
 }
 
-/// Result of measuring two variants in turns.
+/// Result of measuring two variants alternately.
 #[derive(Clone, Copy, Debug)]
 pub struct Compared {
     pub speeds: [Speed; 2],
@@ -262,7 +262,7 @@ impl<'a> Variants<'a> {
             None
         })
     }
-    /// Runs both targets in turns, so that other load affects both alike.
+    /// Runs both targets alternately, so that other load affects both alike.
     ///
     /// `turn` gets the index of the target, its engine, and whether the turn counts; the first is a
     /// warm-up. Returns false if `differ` is false for both engines after the warm-up.

@@ -40,7 +40,8 @@ const COLUMNS: &[Column] = &[
     Column::number("launches", 8),
 ];
 
-/// Measures the batch sizes in turns, so that other load affects all alike, and prints the medians.
+/// Measures the batch sizes alternately, so that other load affects all alike, and prints the
+/// medians.
 pub fn run(of: &Batches, model: &Model, opened: Opened, common: &Common) -> Result {
     let most = of.sequences.iter().copied().max().unwrap_or(1);
     let settings = Settings {

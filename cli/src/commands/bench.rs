@@ -26,7 +26,7 @@ since the time of a step depends on the number of cached rows only.
 it is that of one prefill chunk, each expert expected to be hit counted once, divided by its
 tokens. `bandwidth` is the share of the read bandwidth that was measured on this machine.
 
---ablate compiles the model once for each optimisation with it disabled and measures that in turns
+--ablate compiles the model once for each optimisation with it disabled and alternates it
 with the baseline, at depth 0. Both share weights; those in another layout are loaded twice if
 memory allows, else the two are measured one after the other. `gain` is the speedup by the
 optimisation.

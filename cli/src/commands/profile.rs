@@ -263,7 +263,7 @@ const PAGE: usize = arch::Options::PAGE;
 /// Warm-up runs before those that count.
 const WARM: usize = 2;
 
-/// Runs the step `n` times with timers and, in turns, without: spans, and seconds without timers.
+/// Runs the step `n` times with and without timers, alternately: spans, and seconds without timers.
 fn steps(engine: &mut Engine, subject: &Subject, n: u16) -> Result<(Vec<StepRun>, Vec<f64>)> {
     let mut ids = Ids::new(engine);
     let bar = progress::count("steps", u64::from(n));

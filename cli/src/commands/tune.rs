@@ -20,7 +20,7 @@ by the cost model: fusion and materialisation, horizontal fusion, matmul and att
 then the schedule of each kernel; then weight layouts, each of which reloads the weights. Less
 precise variants are not tried, but another order of sums can change the last digits of logits.
 
-Each candidate is measured in turns with the best so far. It is kept if decode and prefill
+Each candidate is measured alternately with the best so far. It is kept if decode and prefill
 together gain more than twice the standard error (at least 0.4 %, at most 2 %) in two comparisons,
 and neither loses as much. A beam (--beam N) finds changes that gain only in combination, in N
 times the time. Rounds repeat until nothing gains or the time is up. The result is measured once
@@ -227,7 +227,7 @@ impl Tuner<'_, '_> {
     }
     /// Prints the speeds before and after, and the kernels that changed.
     fn print_gain(&mut self, [before, after]: &[Speed; 2], kernels: &[KernelTimes]) -> Result {
-        writeln!(self.out, "\nmeasured in turns with the untuned model:")?;
+        writeln!(self.out, "\nmeasured alternately with the untuned model:")?;
         let gained = after.over(before);
         for (what, before, after, ratio) in [
             ("decode", before.decode, after.decode, gained.decode),

@@ -289,7 +289,7 @@ fn a_model_is_tuned_and_what_is_found_is_stored() {
             "{out}"
         ),
         false => assert!(
-            out.contains("in turns with the untuned model:") && out.contains("kept: "),
+            out.contains("alternately with the untuned model:") && out.contains("kept: "),
             "{out}"
         ),
     }
