@@ -157,7 +157,7 @@ impl Adapter {
     /// Buffer bindings of a kernel if no adapter has reported a limit. wgpu's figure
     /// for Metal argument tables of tier 2 is 29; one is taken by the variables.
     /// Other interfaces permit more.
-    pub const MOST_BINDINGS: usize = 28;
+    pub const MAX_BINDINGS: usize = 28;
     /// Returns the adapter that an interface would report for the row of [`NAMED`] with this name.
     pub fn named(name: &str) -> Option<Adapter> {
         let (_, kind, [subgroup, widest], cooperative) =
@@ -168,7 +168,7 @@ impl Adapter {
             (Some(subgroup), Some(cooperative), cooperative == 16);
         let (threads, shared, largest_binding, alignment) =
             (1024, 32 << 10, i32::MAX as usize, 256);
-        let bindings = Adapter::MOST_BINDINGS;
+        let bindings = Adapter::MAX_BINDINGS;
         Some(Adapter {
             name,
             kind,
@@ -282,7 +282,7 @@ mod tests {
             threads,
             shared,
             largest_binding: 1 << 27,
-            bindings: Adapter::MOST_BINDINGS,
+            bindings: Adapter::MAX_BINDINGS,
             alignment: 64,
             measured: Costs::default(),
         }

@@ -62,7 +62,7 @@ macro_rules! rows { ($($level:tt [$($op:ident)*] $name:literal $check:expr;)*) =
 }
 
 rows! {
-    any [] "as many sources as the op table says" arity;
+    any [] "the number of sources is that of the op table" arity;
     any [] "at least one lane" |_, n| n.dtype.lanes > 0;
     tensor [] "only sources, movement, elementwise and tensor ops" |_, n| {
         matches!(n.op.class(), Class::Source | Class::Movement | Class::Elementwise | Class::Tensor)
@@ -78,7 +78,7 @@ rows! {
         matches!(n.arg, Arg::Var(_, lo, hi) if lo <= hi) && n.dtype == Scalar::I64.one()
     };
     any [Param] "a parameter has a slot" |_, n| matches!(n.arg, Arg::Param(_) | Arg::Packed(..));
-    any [Param Iota] "dims are i64 scalars, never negative, of a known maximum" |g, n| n.src.iter().all(|&d| is_dim(g, d));
+    any [Param Iota] "dims are non-negative i64 scalars with a known maximum" |g, n| n.src.iter().all(|&d| is_dim(g, d));
     tensor [Param] "a packed row is a whole number of blocks" packed;
     tensor [Iota] "one axis, within the rank; i64" |_, n| one_axis(n, n.src.len()) && n.dtype == Scalar::I64.one();
     // Elementwise.
@@ -105,11 +105,11 @@ rows! {
         d.scalar.bytes() * d.lanes as usize == n.dtype.scalar.bytes() * n.dtype.lanes as usize
     };
     any [Table] "an integer within a table of i32" table;
-    any [Dot4] "two words and a sum, and the largest byte of the first" |g, n| {
+    any [Dot4] "two words and an i32 sum, and the largest byte of the first" |g, n| {
         let words = n.src[..2].iter().all(|&s| g.scalar(s) == Scalar::U32);
         words && g.scalar(n.src[2]) == Scalar::I32 && n.dtype.scalar == Scalar::I32 && matches!(n.arg, Arg::Int(0..=255))
     };
-    any [SignedDot4] "two words and a sum" |g, n| {
+    any [SignedDot4] "two words and an i32 sum" |g, n| {
         let words = n.src[..2].iter().all(|&s| g.scalar(s) == Scalar::U32);
         words && g.scalar(n.src[2]) == Scalar::I32 && n.dtype.scalar == Scalar::I32
     };
@@ -117,8 +117,8 @@ rows! {
         let words = n.src.iter().all(|&s| g.scalar(s) == Scalar::U32);
         words && n.dtype.scalar == Scalar::U32 && matches!(n.arg, Arg::Int(0..=255))
     };
-    any [Half] "a word, as a float" |g, n| g.scalar(n.src[0]) == Scalar::U32 && n.dtype.scalar == Scalar::F32;
-    any [Halves] "a word and a sum" |g, n| {
+    any [Half] "a word, converted to f32" |g, n| g.scalar(n.src[0]) == Scalar::U32 && n.dtype.scalar == Scalar::F32;
+    any [Halves] "a word and an i32 sum" |g, n| {
         g.scalar(n.src[0]) == Scalar::U32 && g.scalar(n.src[1]) == Scalar::I32 && n.dtype.scalar == Scalar::I32
     };
     any [Table4] "a word and sixteen bytes" |g, n| {
@@ -126,7 +126,7 @@ rows! {
         bytes && n.dtype.scalar == Scalar::U32 && g[n.src[0]].dtype == n.dtype
     };
     tensor [Cast Bitcast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table]
-        "operands have the dims of the result, or none" |g, n| {
+        "operands are scalars or have the dims of the result" |g, n| {
             let dims: Vec<&[Id]> = n.src.iter().map(|&s| g.dims(s)).filter(|d| !d.is_empty()).collect();
             dims.iter().all(|d| same_dims(g, d, dims[0]))
         };
@@ -135,9 +135,9 @@ rows! {
         let values = if n.op == Op::Cat { n.src.len() - 1 } else { 1 };
         n.src[..values].iter().all(|&s| g[s].dtype == n.dtype)
     };
-    tensor [Reshape Expand] "new dims are i64 scalars, never negative, of a known maximum"
+    tensor [Reshape Expand] "new dims are non-negative i64 scalars with a known maximum"
         |g, n| n.src[1..].iter().all(|&d| is_dim(g, d));
-    tensor [Reshape] "as many elements as before" |g, n| same_product(g, g.dims(n.src[0]), &n.src[1..]);
+    tensor [Reshape] "the number of elements does not change" |g, n| same_product(g, g.dims(n.src[0]), &n.src[1..]);
     tensor [Permute] "every axis once" |g, n| match &n.arg {
         Arg::Axes(a) => {
             let mut sorted = a.clone();
@@ -154,7 +154,7 @@ rows! {
     tensor [Shrink] "a begin and a length for each axis" |g, n| {
         n.src.len() == 1 + 2 * rank(g, n, 0) && n.src[1..].iter().all(|&d| is_dim(g, d))
     };
-    tensor [Shrink] "the window lies within" |g, n| {
+    tensor [Shrink] "the window lies within the tensor" |g, n| {
         // Checked for constants only; symbolic windows depend on their variables.
         g.dims(n.src[0]).iter().zip(n.src[1..].chunks(2)).all(|(&d, w)| {
             match (g.int_value(d), g.int_value(w[0]), g.int_value(w[1])) {
@@ -166,9 +166,9 @@ rows! {
     tensor [Cat] "one axis, within the rank; the parts, then the joined dim" |g, n| {
         n.src.len() > 1 && one_axis(n, rank(g, n, 0)) && n.src.last().is_some_and(|&d| is_dim(g, d))
     };
-    tensor [Cat] "parts agree but for the joined axis" cat;
+    tensor [Cat] "parts have equal dims except on the joined axis" cat;
     // Tensor ops.
-    tensor [Reduce] "axes within the rank, each once; nothing but the value" |g, n| match &n.arg {
+    tensor [Reduce] "distinct axes within the rank, and one source" |g, n| match &n.arg {
         Arg::Reduce(_, axes) => {
             n.src.len() == 1
                 && axes.iter().all(|&a| (a as usize) < rank(g, n, 0))
@@ -177,19 +177,19 @@ rows! {
         _ => false,
     };
     any [Reduce] "a reduction keeps the dtype" |g, n| g[n.src[0]].dtype == n.dtype;
-    tensor [Gather] "rows by an integer" |g, n| g.scalar(n.src[1]).is_int() && rank(g, n, 0) > 0;
+    tensor [Gather] "rows are indexed by an integer" |g, n| g.scalar(n.src[1]).is_int() && rank(g, n, 0) > 0;
     tensor [Gather] "rows keep their dtype" |g, n| g[n.src[0]].dtype == n.dtype;
     tensor [Decode] "f32 of a packed tensor" |g, n| n.dtype == Scalar::F32.one() && is_packed(g, n.src[0]);
-    tensor [Assign] "state, value and first row, or the number of each: rows of one dtype and equal dims" assign;
-    tensor [ScatterAdd] "a tensor, rows to add and the number of each: f32, f16 or i32 of one type and equal dims" scatter_add;
-    tensor [Copy] "of a tensor, with a number" |g, n| {
+    tensor [Assign] "state, value, and the first row or the index of each: rows of one dtype and equal dims" assign;
+    tensor [ScatterAdd] "a tensor, rows to add and the index of each: f32, f16 or i32 of one type and equal dims" scatter_add;
+    tensor [Copy] "a tensor and a number" |g, n| {
         matches!(n.arg, Arg::Int(_)) && g[n.src[0]].dtype == n.dtype && rank(g, n, 0) > 0
     };
-    tensor [Call] "as many arguments as the kernel names, tensors and variables, and a number of workgroups" call;
-    tensor [Call] "functions of tensors that the kernel names" accessors;
-    tensor [Attention] "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale, a positive cap" attention;
-    tensor [PagedAttention] "q of three axes, k and v of four that fit, a position and a row of constant length of the table for each row of q" paged_attention;
-    tensor [Scan] "a state, queries, keys, values, gates and perhaps rates that fit, floats; arg 0 or 1" scan;
+    tensor [Call] "the kernel's tensors and variables as arguments, and a number of workgroups" call;
+    tensor [Call] "accessor functions are of tensors" accessors;
+    tensor [Attention] "q, k, v of three matching axes, i64 positions, a constant window, a sink per head, a scale, a positive cap" attention;
+    tensor [PagedAttention] "q of three axes, k and v of four matching axes, a position and a block table row of constant length for each row of q" paged_attention;
+    tensor [Scan] "a state, queries, keys, values, gates and optional rates, floats of matching dims; arg 0 or 1" scan;
     // Kernel ops.
     kernel [Reduce] "reduced over ranges" |g, n| {
         matches!(&n.arg, Arg::Reduce(_, axes) if axes.is_empty()) && n.src[1..].iter().all(|&r| g[r].op == Op::Range)
@@ -197,15 +197,15 @@ rows! {
     kernel [Reduce] "no global range is reduced" |g, n| {
         n.src[1..].iter().all(|&r| g.range_kind(r) != Some(RangeKind::Global))
     };
-    kernel [Reduce] "none of its ranges is reduced inside, too, but for lanes of a group" |g, n| {
+    kernel [Reduce] "a nested reduction shares none of its ranges, except lanes of a group" |g, n| {
         let twice = |r: &Id| n.src[1..].contains(r) && g.range_kind(*r) != Some(RangeKind::VectorReduce);
         !g.any(n.src[0], |_, m| m.op == Op::Reduce && m.src[1..].iter().any(twice))
     };
     kernel [Range] "an i64 with a number, a kind and an i64 bound" |g, n| {
         matches!(n.arg, Arg::Range(..)) && n.dtype == Scalar::I64.one() && g[n.src[0]].dtype == Scalar::I64.one()
     };
-    kernel [Load Store] "of a parameter or a local buffer" |g, n| is_buffer(g, n.src[0]);
-    kernel [Load Store] "at an i64 offset" |g, n| g.scalar(n.src[1]) == Scalar::I64 && is_value(g, n.src[1]);
+    kernel [Load Store] "the buffer is a parameter or a local buffer" |g, n| is_buffer(g, n.src[0]);
+    kernel [Load Store] "the offset is an i64" |g, n| g.scalar(n.src[1]) == Scalar::I64 && is_value(g, n.src[1]);
     kernel [Load] "the buffer's dtype, unless packed, or a word of its bytes" |g, n| {
         let word = n.dtype.scalar == Scalar::U32 && g.scalar(n.src[0]).bytes() == 1;
         is_packed(g, n.src[0]) || word || g.scalar(n.src[0]) == n.dtype.scalar
@@ -214,7 +214,7 @@ rows! {
         let same = is_packed(g, n.src[0]) || g.scalar(n.src[2]) == g.scalar(n.src[0]);
         is_value(g, n.src[2]) && same && g[n.src[2]].dtype == n.dtype
     };
-    kernel [Store] "replaces what is there, or adds f32, f16 or i32 to an element of a parameter" |g, n| match n.arg {
+    kernel [Store] "overwrites an element, or adds f32, f16 or i32 to an element of a parameter" |g, n| match n.arg {
         Arg::None => true,
         Arg::Reduce(ReduceOp::Add, ref axes) => {
             let number = matches!(n.dtype.scalar, Scalar::F32 | Scalar::F16 | Scalar::I32);
@@ -222,14 +222,14 @@ rows! {
         }
         _ => false,
     };
-    kernel [Store] "only what is added is added in an order" |g, n| {
+    kernel [Store] "only an adding store has reduction ranges" |g, n| {
         n.arg != Arg::None || n.src[3..].iter().all(|&r| g.range_kind(r) != Some(RangeKind::Reduce))
     };
-    kernel [Rescaled] "a sum, and a maximum beside it" |g, n| {
+    kernel [Rescaled] "a sum and its maximum" |g, n| {
         n.dtype.scalar.is_float() && n.src.iter().all(|&s| is_value(g, s) && g[s].dtype == n.dtype)
     };
     kernel [Store] "closes ranges" |g, n| n.src[3..].iter().all(|&r| g[r].op == Op::Range);
-    kernel [Store] "a global range that it closes is one that it depends on" |g, n| {
+    kernel [Store] "the offset or value depends on each closed global range" |g, n| {
         n.src[3..].iter().all(|&r| {
             g.range_kind(r) != Some(RangeKind::Global) || n.src[1..3].iter().any(|&s| g.free_ranges(s).contains(&r))
         })
@@ -237,8 +237,8 @@ rows! {
     kernel [Local] "a number and a positive constant size" |g, n| {
         matches!(n.arg, Arg::Int(_)) && g.int_value(n.src[0]).is_some_and(|v| v > 0)
     };
-    kernel [Body] "of stores" |g, n| n.src.iter().all(|&s| matches!(g[s].op, Op::Store | Op::Body));
-    kernel [Kernel] "of bodies" |g, n| n.src.iter().all(|&s| matches!(g[s].op, Op::Store | Op::Body));
+    kernel [Body] "the sources of a body are stores or bodies" |g, n| n.src.iter().all(|&s| matches!(g[s].op, Op::Store | Op::Body));
+    kernel [Kernel] "the sources of a kernel are stores or bodies" |g, n| n.src.iter().all(|&s| matches!(g[s].op, Op::Store | Op::Body));
 }
 
 /// Checks the graph below `root` against a level; the error names the first

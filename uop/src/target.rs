@@ -279,7 +279,7 @@ const OF_A_SCHEDULER: usize = 2;
 const RESIDENT: usize = 2;
 /// Registers addressable per thread (256 on RDNA 3 and Xe2; NVIDIA's 255 exceed the share of
 /// two workgroups per multiprocessor).
-const MOST_REGISTERS: usize = 256;
+const MAX_REGISTERS: usize = 256;
 /// Minimum number of workgroups that a core runs in sequence; its stages are computed once
 /// for all of them.
 const OF_A_CORE: i64 = 2;
@@ -294,7 +294,7 @@ impl Target {
                 (
                     "gpu",
                     threads,
-                    (machine.registers / (RESIDENT * threads)).min(MOST_REGISTERS),
+                    (machine.registers / (RESIDENT * threads)).min(MAX_REGISTERS),
                 )
             }
         };

@@ -60,12 +60,12 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         T,
-        "dims are i64 scalars, never negative, of a known maximum",
+        "dims are non-negative i64 scalars with a known maximum",
         "%0 = Param f32 -1:i64 slot=0\nreturn %0",
     ),
     (
         T,
-        "dims are i64 scalars, never negative, of a known maximum",
+        "dims are non-negative i64 scalars with a known maximum",
         "%0 = Param f32 4:i32 slot=0\nreturn %0",
     ),
     (
@@ -142,17 +142,17 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         K,
-        "two words and a sum",
+        "two words and an i32 sum",
         "%0 = SignedDot4 i32 1:u32 2:u32 0:u32\nreturn %0",
     ),
     (
         K,
-        "two words and a sum, and the largest byte of the first",
+        "two words and an i32 sum, and the largest byte of the first",
         "%0 = Dot4 i32 1:i32 2:u32 0:i32 int=15\nreturn %0",
     ),
     (
         K,
-        "two words and a sum, and the largest byte of the first",
+        "two words and an i32 sum, and the largest byte of the first",
         "%0 = Dot4 i32 1:u32 2:u32 0:i32 int=256\nreturn %0",
     ),
     (
@@ -165,10 +165,14 @@ const BAD: &[(Level, &str, &str)] = &[
         "three words, and the largest byte of the first",
         "%0 = Dot2 u32 1:u32 2:u32 0:u32 int=256\nreturn %0",
     ),
-    (K, "a word, as a float", "%0 = Half f32 1:i32\nreturn %0"),
     (
         K,
-        "a word and a sum",
+        "a word, converted to f32",
+        "%0 = Half f32 1:i32\nreturn %0",
+    ),
+    (
+        K,
+        "a word and an i32 sum",
         "%0 = Halves i32 1:i32 0:i32\nreturn %0",
     ),
     (
@@ -183,7 +187,7 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         T,
-        "operands have the dims of the result, or none",
+        "operands are scalars or have the dims of the result",
         "%0 = Param f32 4:i64 slot=0\n%1 = Param f32 5:i64 slot=1\n%2 = Add f32 %0 %1\nreturn %2",
     ),
     (
@@ -193,17 +197,17 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         T,
-        "new dims are i64 scalars, never negative, of a known maximum",
+        "new dims are non-negative i64 scalars with a known maximum",
         "%0 = Param f32 4:i64 slot=0\n%1 = Reshape f32 %0 4:i32\nreturn %1",
     ),
     (
         T,
-        "as many elements as before",
+        "the number of elements does not change",
         "%0 = Param f32 4:i64 slot=0\n%1 = Reshape f32 %0 5:i64\nreturn %1",
     ),
     (
         T,
-        "as many elements as before",
+        "the number of elements does not change",
         "%0 = Var i64 var=n 1..4\n%1 = Param f32 %0 4:i64 slot=0\n%2 = Reshape f32 %1 2:i64 %0\nreturn %2",
     ),
     (
@@ -223,7 +227,7 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         T,
-        "the window lies within",
+        "the window lies within the tensor",
         "%0 = Param f32 2:i64 slot=0\n%1 = Shrink f32 %0 1:i64 2:i64\nreturn %1",
     ),
     (
@@ -233,12 +237,12 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         T,
-        "parts agree but for the joined axis",
+        "parts have equal dims except on the joined axis",
         "%0 = Param f32 2:i64 slot=0\n%1 = Cat f32 %0 %0 5:i64 axes=[0]\nreturn %1",
     ),
     (
         T,
-        "axes within the rank, each once; nothing but the value",
+        "distinct axes within the rank, and one source",
         "%0 = Param f32 2:i64 slot=0\n%1 = Reduce f32 %0 reduce=add axes=[1]\nreturn %1",
     ),
     (
@@ -248,7 +252,7 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         T,
-        "rows by an integer",
+        "rows are indexed by an integer",
         "%0 = Param f32 2:i64 slot=0\n%1 = Gather f32 %0 1.0:f32\nreturn %1",
     ),
     (
@@ -263,48 +267,48 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         T,
-        "state, value and first row, or the number of each: rows of one dtype and equal dims",
+        "state, value, and the first row or the index of each: rows of one dtype and equal dims",
         "%0 = Param f32 8:i64 4:i64 slot=0\n%1 = Param f32 1:i64 5:i64 slot=1\n%2 = Assign f32 %0 %1 0:i64\nreturn %2",
     ),
     (
         T,
-        "a tensor, rows to add and the number of each: f32, f16 or i32 of one type and equal dims",
+        "a tensor, rows to add and the index of each: f32, f16 or i32 of one type and equal dims",
         "%0 = Param f32 8:i64 4:i64 slot=0\n%1 = Param f32 3:i64 4:i64 slot=1\n%2 = Param i32 2:i64 slot=2\n\
          %3 = ScatterAdd f32 %0 %1 %2\nreturn %3",
     ),
     (
         T,
-        "of a tensor, with a number",
+        "a tensor and a number",
         "%0 = Param f32 8:i64 slot=0\n%1 = Copy f32 %0\nreturn %1",
     ),
     (
         T,
-        "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale, a positive cap",
+        "q, k, v of three matching axes, i64 positions, a constant window, a sink per head, a scale, a positive cap",
         "%0 = Param f32 1:i64 4:i64 8:i64 slot=0\n%1 = Param f32 9:i64 2:i64 8:i64 slot=1\n\
          %2 = Attention f32 %0 %1 %1 0:i64 1:i64 float=0.5 cap=-3.0\nreturn %2",
     ),
     (
         T,
-        "q, k, v of three axes that fit, positions as i64, a constant window, a sink a head, a scale, a positive cap",
+        "q, k, v of three matching axes, i64 positions, a constant window, a sink per head, a scale, a positive cap",
         "%0 = Param f32 1:i64 4:i64 8:i64 slot=0\n%1 = Param f32 9:i64 3:i64 8:i64 slot=1\n\
          %2 = Attention f32 %0 %1 %1 0:i64 1:i64 float=0.5\nreturn %2",
     ),
     (
         T,
-        "q of three axes, k and v of four that fit, a position and a row of constant length of the table for each row of q",
+        "q of three axes, k and v of four matching axes, a position and a block table row of constant length for each row of q",
         "%0 = Param f32 3:i64 2:i64 8:i64 slot=0\n%1 = Param f32 5:i64 64:i64 1:i64 8:i64 slot=1\n\
          %2 = Param i32 2:i64 slot=2\n%3 = Param i32 3:i64 4:i64 slot=3\n\
          %4 = PagedAttention f32 %0 %1 %1 %2 9:i64 %3 float=0.5\nreturn %4",
     ),
     (
         T,
-        "a state, queries, keys, values, gates and perhaps rates that fit, floats; arg 0 or 1",
+        "a state, queries, keys, values, gates and optional rates, floats of matching dims; arg 0 or 1",
         "%0 = Param f32 2:i64 4:i64 8:i64 slot=0\n%1 = Param f32 3:i64 2:i64 8:i64 slot=1\n\
          %2 = Param f32 3:i64 2:i64 slot=2\n%3 = Scan f32 %0 %1 %1 %1 %2 int=0\nreturn %3",
     ),
     (
         K,
-        "a sum, and a maximum beside it",
+        "a sum and its maximum",
         "%0 = Rescaled f32 1.0:f32 2:i32\nreturn %0",
     ),
     (
@@ -319,7 +323,7 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         K,
-        "none of its ranges is reduced inside, too, but for lanes of a group",
+        "a nested reduction shares none of its ranges, except lanes of a group",
         "%0 = Range i64 4:i64 range=0 kind=reduce\n%1 = Reduce i64 %0 %0 reduce=max\n%2 = Add i64 %1 %0\n\
          %3 = Reduce i64 %2 %0 reduce=add\nreturn %3",
     ),
@@ -330,12 +334,12 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         K,
-        "of a parameter or a local buffer",
+        "the buffer is a parameter or a local buffer",
         "%0 = Load f32 1.0:f32 0:i64\nreturn %0",
     ),
     (
         K,
-        "at an i64 offset",
+        "the offset is an i64",
         "%0 = Param f32 4:i64 slot=0\n%1 = Load f32 %0 0:i32\nreturn %1",
     ),
     (
@@ -360,18 +364,18 @@ const BAD: &[(Level, &str, &str)] = &[
     ),
     (
         K,
-        "a global range that it closes is one that it depends on",
+        "the offset or value depends on each closed global range",
         "%0 = Param f32 4:i64 slot=0\n%1 = Range i64 4:i64 range=0 kind=global\n\
          %2 = Store f32 %0 0:i64 1.0:f32 %1\nreturn %2",
     ),
     (
         K,
-        "replaces what is there, or adds f32, f16 or i32 to an element of a parameter",
+        "overwrites an element, or adds f32, f16 or i32 to an element of a parameter",
         "%0 = Param i8 slot=0\n%1 = Store i8 %0 0:i64 1:i8 reduce=add\nreturn %1",
     ),
     (
         K,
-        "only what is added is added in an order",
+        "only an adding store has reduction ranges",
         "%0 = Param f32 slot=0\n%1 = Range i64 4:i64 range=1 kind=reduce\n%2 = Store f32 %0 %1 1.0:f32 %1\nreturn %2",
     ),
     (
@@ -379,8 +383,16 @@ const BAD: &[(Level, &str, &str)] = &[
         "a number and a positive constant size",
         "%0 = Local f32 0:i64 int=3\nreturn %0",
     ),
-    (K, "of stores", "%0 = Body f32 1.0:f32\nreturn %0"),
-    (K, "of bodies", "%0 = Kernel f32 1.0:f32\nreturn %0"),
+    (
+        K,
+        "the sources of a body are stores or bodies",
+        "%0 = Body f32 1.0:f32\nreturn %0",
+    ),
+    (
+        K,
+        "the sources of a kernel are stores or bodies",
+        "%0 = Kernel f32 1.0:f32\nreturn %0",
+    ),
 ];
 
 #[test]
@@ -431,13 +443,13 @@ fn every_row_can_fail() {
     let n = g.var("n", 1, 4);
     let by_function = g.call(&BY_FUNCTION, x, one, &[n]);
     let direct = [
-        (three, "as many sources as the op table says"),
+        (three, "the number of sources is that of the op table"),
         (none, "at least one lane"),
         (
             call,
-            "as many arguments as the kernel names, tensors and variables, and a number of workgroups",
+            "the kernel's tensors and variables as arguments, and a number of workgroups",
         ),
-        (by_function, "functions of tensors that the kernel names"),
+        (by_function, "accessor functions are of tensors"),
     ];
     for (id, row) in direct {
         let error = check(&g, id, T).expect_err(row);
