@@ -36,7 +36,7 @@ const OPERATIONS_OF_STAGED_ONE: f64 = 2.0;
 
 /// Minimum SIMD lanes for packed words that a CPU multiplies together: the
 /// narrowest vector. Not measured.
-const LEAST_LANES: f64 = 4.0;
+const MIN_LANES: f64 = 4.0;
 
 /// Full-vector operations that the product of a single word takes: 0.9 ns on an EPYC core (AVX2,
 /// 512 words a row) at 48 operations a nanosecond.
@@ -136,7 +136,7 @@ impl Counter<'_> {
             !closed.contains(&r) || !order.iter().any(across)
         };
         own.into_iter()
-            .any(|r| self.size(r) >= LEAST_LANES && lanes(r))
+            .any(|r| self.size(r) >= MIN_LANES && lanes(r))
     }
 }
 
@@ -231,14 +231,14 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
 
 /// Accumulates the cost of a custom kernel and of the expressions fused into it.
 #[derive(Default)]
-pub struct OfText {
+pub struct TextCost {
     /// Bytes moved and operations.
     pub estimate: Estimate,
     /// Bytes read through the cache.
     pub cached: f64,
 }
 
-impl OfText {
+impl TextCost {
     /// Adds an expression that is evaluated `times` times for each index of `range`, the custom
     /// kernel's own result excluded.
     pub fn expression(&mut self, g: &Graph, value: Id, range: Option<Id>, times: f64) {
@@ -275,7 +275,7 @@ impl OfText {
     }
     /// The cost: weights come from memory and everything else from the cache, as in other kernels.
     pub fn cost(self, machine: &Machine) -> Cost {
-        let OfText { estimate, cached } = self;
+        let TextCost { estimate, cached } = self;
         let moved =
             (estimate.weight_bytes / machine.bandwidth).max(cached / machine.cache_bandwidth);
         let seconds = machine.launch + moved.max(estimate.operations / machine.operations);

@@ -7,7 +7,7 @@
 //! hazards, lifetimes and titles follow as for any other kernel. Otherwise the call is replaced by
 //! its reference, which is scheduled like ordinary ops.
 
-use crate::cost::{Cost, OfText};
+use crate::cost::{Cost, TextCost};
 use crate::ir::size_estimate::typical;
 use gristmill_uop::custom::{CustomRef, Language};
 use gristmill_uop::program::Program;
@@ -132,7 +132,7 @@ pub fn cost(g: &Graph, call: Id, nest: Id, target: &Target) -> Cost {
     };
     let elements = |id: Id| g.dims(id).iter().map(|&d| typical(g, d)).product::<f64>();
     let stored = g[nest].src[2];
-    let mut all = OfText::default();
+    let mut all = TextCost::default();
     all.estimate.operations = elements(call) * f64::from(kernel.operations);
     all.bytes(elements(call) * g.scalar(stored).bytes() as f64);
     let calls = kernel.calls(kernel.output).unwrap_or(1);

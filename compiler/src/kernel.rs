@@ -17,7 +17,7 @@ use crate::propose;
 use draft::{
     Destination, Placeholders, Span, closed_ranges, nests_for, ranges_of, reductions_around,
 };
-pub use draft::{Draft, Illegal, Surroundings};
+pub use draft::{Draft, DraftContext, Illegal};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, ReduceOp, Scalar};
 use rangeify::Expander;
@@ -47,7 +47,7 @@ pub fn hint<'a>(g: &Graph, root: Id, hints: &'a FxHashMap<Id, Hint>) -> Option<&
 /// # Errors
 /// An [`Illegal`] if the stages are too large, the kernel reads the state that it writes, or a
 /// fused node does not fit a custom kernel.
-pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Illegal> {
+pub fn draft(g: &mut Graph, root: Id, around: &DraftContext) -> Result<Draft, Illegal> {
     let mut x = Expander::new(around.buffers, around.fused, around.derived);
     x.fused = around.hints.get(&root).and_then(|h| h.fused);
     x.looped = around
@@ -64,7 +64,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &Surroundings) -> Result<Draft, Il
         return unless_it_reads_its_state(g, out, buffer);
     }
     inline_same(g, &mut x, &mut out, around.target.machine.kind);
-    let &Surroundings {
+    let &DraftContext {
         derived,
         target,
         room,
@@ -110,7 +110,7 @@ fn written(
     g: &mut Graph,
     x: &mut Expander,
     of: &Draft,
-    around: &Surroundings,
+    around: &DraftContext,
 ) -> Result<Vec<Id>, Illegal> {
     let root = of.root;
     let (node, buffer) = (computed(g, root), around.buffers[&root]);
@@ -144,7 +144,7 @@ fn written(
         address: &mut address,
     };
     if let Some((call, kernel)) = of.call.and_then(|call| Some((call, called(g, call)?))) {
-        let &Surroundings {
+        let &DraftContext {
             buffers, derived, ..
         } = around;
         return Ok(vec![custom::nest(
@@ -222,7 +222,7 @@ fn adding(g: &mut Graph, x: &mut Expander, nest: Id, in_order: bool) -> Id {
 }
 
 /// Sorts the nests into the order in which a workgroup runs them.
-fn in_order(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundings) {
+fn in_order(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &DraftContext) {
     addresses_first(g, &mut out.nests);
     if around.target.machine.kind == MachineKind::Gpu {
         in_rounds(g, &mut out.nests);
@@ -234,7 +234,7 @@ fn in_order(g: &mut Graph, x: &mut Expander, out: &mut Draft, around: &Surroundi
 
 /// The destination row in a state of assigned row `row`: `start` plus `row`, or element `row`
 /// of the tensor `start`.
-fn first_of(g: &mut Graph, start: Id, row: Id, around: &Surroundings) -> Id {
+fn first_of(g: &mut Graph, start: Id, row: Id, around: &DraftContext) -> Id {
     if g.dims(start).is_empty() {
         return g.add(start, row);
     }

@@ -19,7 +19,7 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use smallvec::smallvec;
 
 /// Largest value of the variable `groups`.
-const MOST_GROUPS: i64 = 1 << 31;
+const MAX_GROUPS: i64 = 1 << 31;
 /// Variable that holds the number of row groups.
 const GROUPS: &str = "groups";
 
@@ -165,7 +165,7 @@ impl<'a> Prepack<'a> {
         let of_rows = |layout: Layout| layout.bytes(e, &dims).unwrap_or(usize::MAX);
         let bound =
             target.machine.largest_binding / of_rows(Layout::File).max(of_rows(self.layout));
-        let groups = self.g.var(GROUPS, 1, MOST_GROUPS.min(bound as i64).max(1));
+        let groups = self.g.var(GROUPS, 1, MAX_GROUPS.min(bound as i64).max(1));
         let group = self.range(groups, RangeKind::Global);
         let mut nests = Vec::new();
         let packing = self.packing;

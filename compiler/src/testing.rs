@@ -24,7 +24,7 @@ pub use crate::ir::mma::product::MmaProduct;
 pub use crate::ir::nest::{Ranges, flatten, global_ranges, identity, outermost_reductions};
 pub use crate::kernel::rangeify::Expander;
 pub use crate::kernel::workgroup::split as workgroup;
-pub use crate::kernel::{Draft, Surroundings, draft as cut};
+pub use crate::kernel::{Draft, DraftContext, draft as cut};
 pub use crate::lower::legalise::loads::loads as legalise;
 pub use crate::lower::legalise::types::legalise_types as words;
 pub use crate::lower::linear_ir::print::{print as print_linear, print_kernel};

@@ -18,18 +18,15 @@ impl Watch for () {
 
 /// Name and description of every observed pass, in order. The first is the captured function.
 pub const PASSES: &[(&str, &str)] = &[
-    ("captured", "the function as the model wrote it"),
-    (
-        "alternatives",
-        "the form whose price is least, of those that rules lead to",
-    ),
+    ("captured", "the captured function, before any pass"),
+    ("alternatives", "the cheapest form that rewrite rules reach"),
     (
         "scan",
-        "recurrences become one step of their state, or products by chunks of tokens",
+        "recurrences become one state update, or matrix products per chunk of tokens",
     ),
     (
         "scatter",
-        "rows are added by comparison, one after the other, or by additions that exclude one another",
+        "scatter_add becomes comparisons, a sequential loop or atomic additions",
     ),
     (
         "attention",
@@ -37,16 +34,16 @@ pub const PASSES: &[(&str, &str)] = &[
     ),
     (
         "factors",
-        "a norm's factor goes behind the products that read its row",
+        "a norm's scale is deferred past the matrix products that read its rows",
     ),
     (
         "int8",
-        "products with packed weights take their integer form",
+        "products with quantised weights use quantised activations (int8)",
     ),
-    ("outputs", "every output has a node of its own"),
+    ("outputs", "every output becomes a separate node"),
     (
         "schedule",
-        "kernels are cut: what has a buffer, what is fused, in which shape",
+        "kernels are formed: buffers, fusion and tiling are chosen",
     ),
     (
         "map",

@@ -19,7 +19,7 @@ use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 const LEAST: i64 = 128;
 /// Minimum tokens with a fixed token count, such as tiles of one expert: two tiles of 16. Not
 /// measured against 16.
-const LEAST_FIXED: i64 = 32;
+const MIN_FIXED: i64 = 32;
 
 /// A contraction on bf16 tiles, and the nodes it materialises.
 pub struct Bf16Product {
@@ -65,7 +65,7 @@ pub fn suits(g: &Graph, of: Operands, unit: i64, target: &Target) -> Suits {
     }
     Suits::by(
         most >= if g.int_value(tokens).is_some() {
-            LEAST_FIXED
+            MIN_FIXED
         } else {
             LEAST
         },

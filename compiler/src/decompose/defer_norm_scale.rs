@@ -4,7 +4,7 @@
 //! A norm multiplies a row of activations by one number, which is a reduction over the whole row.
 //! After the rewrite the product with a weight waits only for the row's quantised values; their
 //! scales are per group. The norm's reduction runs in a parallel kernel of the same launch
-//! (`Hint::beside`), and its result scales the sums where they are read. If the rest of the row
+//! (`Hint::concurrent`), and its result scales the sums where they are read. If the rest of the row
 //! depends on the same number, as it does after a gate, nothing is gained and nothing is moved.
 //!
 //! Only for a single row: products of several rows are f16 (`f16_mma.rs`), and activations without
@@ -65,7 +65,7 @@ pub fn defer_norm_scale(
             && let Some(apart) = norms.apart(g, base, of.base, target, decider)
         {
             for node in apart.factors.iter().map(|&f| folded(g, f)) {
-                hints.entry(node).or_insert_with(Hint::beside);
+                hints.entry(node).or_insert_with(Hint::concurrent);
             }
             new = of.without(g, &apart);
         }

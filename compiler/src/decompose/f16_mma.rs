@@ -20,7 +20,7 @@ use std::iter::successors;
 /// Lanes of a warp that share a row, or a column, of a fragment.
 pub const LANES: i64 = 4;
 /// Fewest terms per lane and step: those of two MMA instructions.
-const LEAST_OF_LANE: i64 = 8;
+const MIN_OF_LANE: i64 = 8;
 /// Terms of a 16-byte load.
 pub const WIDE: i64 = 8;
 /// Terms whose codes are the bytes of a 32-bit word.
@@ -43,7 +43,7 @@ const LEAST: i64 = 2;
 /// Fewest tokens for rows with many steps in an odd number, which warps cannot split: a fragment's
 /// columns. Queries of gpt-oss (45 steps) take 27 us with fragments on an H100; two tokens take 10
 /// us with integers.
-const LEAST_OF_ODD: i64 = 8;
+const MIN_OF_ODD: i64 = 8;
 /// Most steps of a row that one warp processes about as fast as several would. The keys of each of
 /// GLM's heads have 3; nothing between 3 and 45 was measured.
 const FEW_STEPS: i64 = 8;
@@ -54,7 +54,7 @@ const FEW_STEPS: i64 = 8;
 pub const TILE_OF_GROUPS: [i64; 2] = [256, 128];
 /// Fewest tokens of a tile with a data-dependent weight (MoE) for warpgroup MMA. Gate and up of
 /// GLM's experts, 128 tokens each of 2,048, on an H200: 366 us; 444 us with warp MMA and 32 tokens.
-pub const LEAST_OF_GROUP: i64 = 64;
+pub const MIN_OF_GROUP: i64 = 64;
 /// Rows of a tile with two sums that share columns: half the height.
 pub const ROWS_OF_GROUP: i64 = TILE_OF_GROUPS[0] / 2;
 
@@ -161,7 +161,7 @@ impl Multiplied {
         if steps % 2 == 0 || steps <= FEW_STEPS {
             LEAST
         } else {
-            LEAST_OF_ODD
+            MIN_OF_ODD
         }
     }
 }
@@ -235,7 +235,7 @@ fn order(g: &Graph, weight: Id, by: &Multiplied, machine: &Machine) -> Order {
     // buffer of warpgroup MMA needs a loop, so more than one step.
     let whole = g.int_value(rows).is_some_and(|n| n % ROWS_OF_GROUP == 0)
         && g.int_value(columns) != Some(step);
-    let small = others > matrices(g, weight) && tokens < LEAST_OF_GROUP;
+    let small = others > matrices(g, weight) && tokens < MIN_OF_GROUP;
     Order {
         step,
         group,
@@ -258,7 +258,7 @@ fn matrices(g: &Graph, w: Id) -> i64 {
 
 /// Terms per step that divide a row of `columns` terms.
 fn step(columns: i64) -> Option<i64> {
-    let of_lane = successors(Some(OF_LANE), |n| Some(n / 2)).take_while(|&n| n >= LEAST_OF_LANE);
+    let of_lane = successors(Some(OF_LANE), |n| Some(n / 2)).take_while(|&n| n >= MIN_OF_LANE);
     of_lane.map(|n| LANES * n).find(|step| columns % step == 0)
 }
 

@@ -29,7 +29,7 @@ pub struct Hint {
     pub looped: bool,
     /// Whether the kernel should run in parallel with others. It may be fused if it would
     /// lengthen the critical path.
-    pub beside: bool,
+    pub concurrent: bool,
 }
 
 impl Hint {
@@ -45,13 +45,13 @@ impl Hint {
             resident: None,
             fused: None,
             looped: false,
-            beside: false,
+            concurrent: false,
         }
     }
     /// Requests a buffer that is filled in parallel with kernels off the critical path.
-    pub fn beside() -> Hint {
+    pub fn concurrent() -> Hint {
         Hint {
-            beside: true,
+            concurrent: true,
             ..Hint::buffer(vec![])
         }
     }

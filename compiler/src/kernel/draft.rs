@@ -67,7 +67,7 @@ pub enum Illegal {
 }
 
 /// Context of the schedule that `draft` needs.
-pub struct Surroundings<'a> {
+pub struct DraftContext<'a> {
     /// Buffer of every materialised node.
     pub buffers: &'a FxHashMap<Id, Id>,
     /// Candidates fused into their readers.

@@ -2,7 +2,7 @@
 //! (GPU shared memory, or a CPU worker's scratch). A default rule decides this and the row layout
 //! of stages; a plan may override it.
 
-use super::draft::{Destination, Draft, Illegal, Placeholders, Span, Surroundings};
+use super::draft::{Destination, Draft, DraftContext, Illegal, Placeholders, Span};
 use super::draft::{closed_ranges, enclosing, nests_for, ranges_of};
 use super::rangeify::Expander;
 use crate::ir::nest::{Indices, flatten};
@@ -21,7 +21,7 @@ const BANKS_OF_ONE: i64 = 64;
 const BANKS_OF_BOTH: i64 = 16;
 
 /// Whether computing `node` from materialised nodes involves a reduction.
-fn reduces(g: &Graph, node: Id, around: &Surroundings) -> bool {
+fn reduces(g: &Graph, node: Id, around: &DraftContext) -> bool {
     let mut stack = vec![node];
     let mut seen = FxHashSet::default();
     while let Some(n) = stack.pop() {
@@ -44,7 +44,7 @@ pub fn fuse(
     g: &mut Graph,
     x: &mut Expander,
     out: &mut Draft,
-    around: &Surroundings,
+    around: &DraftContext,
 ) -> Result<(), Illegal> {
     let mut placeholders = Placeholders::default();
     loop {
@@ -141,7 +141,7 @@ fn stage(
     g: &mut Graph,
     x: &mut Expander,
     out: &mut Draft,
-    around: &Surroundings,
+    around: &DraftContext,
     of: Staged,
 ) -> Result<Stage, Illegal> {
     let Staged { node, reads } = of;

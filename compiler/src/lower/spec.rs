@@ -288,7 +288,7 @@ impl<'a> Checker<'a> {
         let aligned = behind(to, plus[0]) && behind(from, plus[1]);
         self.hold(
             aligned,
-            "an asynchronous copy is of 16 bytes, at multiples of them",
+            "an asynchronous copy has 16 bytes and is aligned to its size",
             to,
         )
     }

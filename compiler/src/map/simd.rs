@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 const SUMS_OF_A_LOOP: i64 = 4;
 /// Statements of a loop body above which it is not unrolled further. Not measured: longer bodies
 /// hide more latency, but cost compile time and instruction fetch.
-const MOST_STATEMENTS: i64 = 320;
+const MAX_STATEMENTS: i64 = 320;
 /// Outputs per thread (usually tokens) from which accumulators take a quarter of the registers, not
 /// half. Operand vectors stay live for all of them: gcc spilled 157 vectors per iteration of 8
 /// tokens, and decoding ran at 118 instead of 158 tok/s (`docs/experiments/122`).
@@ -300,7 +300,7 @@ impl Optimiser<'_> {
                 }
             };
             let statements = (whole / l) * wanted.upcasts * if block.is_some() { 4 } else { 1 };
-            let most = if statements <= MOST_STATEMENTS * 2 {
+            let most = if statements <= MAX_STATEMENTS * 2 {
                 whole / l
             } else {
                 (whole / l).min(2)

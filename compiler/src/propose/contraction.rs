@@ -52,7 +52,7 @@ const TILES_OF_THREADS: [[i64; 2]; 3] = [[4, 4], [4, 2], [TOKENS, 1]];
 /// with 8 or 16 steps; 8 or 16 differ by under 2 % on five models.
 const STEPS_OF_SUBGROUPS: i64 = 8;
 /// Minimum threads per row: loads then cover whole sectors of 32 bytes.
-const LEAST_OF_ROW: i64 = 8;
+const MIN_OF_ROW: i64 = 8;
 
 /// Axes of a contraction by role, each by its index.
 struct Contraction<'a> {
@@ -122,10 +122,10 @@ pub fn smaller(
 /// Threads for a row with that many steps: a subgroup, or a smaller power of two that divides the
 /// steps, else about half the steps.
 fn threads_of_row(steps: i64, subgroup: i64) -> i64 {
-    let mut lanes = successors(Some(subgroup), |l| Some(l / 2)).take_while(|&l| l >= LEAST_OF_ROW);
+    let mut lanes = successors(Some(subgroup), |l| Some(l / 2)).take_while(|&l| l >= MIN_OF_ROW);
     lanes
         .find(|l| steps % l == 0)
-        .unwrap_or_else(|| floor_power(steps / 2).clamp(LEAST_OF_ROW.min(subgroup), subgroup))
+        .unwrap_or_else(|| floor_power(steps / 2).clamp(MIN_OF_ROW.min(subgroup), subgroup))
 }
 
 /// Partitions the axes: those along which the sums are constant, if short, become copies in a

@@ -16,7 +16,7 @@ use gristmill_uop::target::Target;
 const WORDS_OF_WIDEST_LOAD: i64 = 4;
 /// Registers per sum, with its words and temporaries, if words are loaded one by one: eight sums
 /// then fit in 85 registers without spills, which a test checks on common models' kernels.
-const LEAST_REGISTERS_OF_SUM: i64 = 5;
+const MIN_REGISTERS_OF_SUM: i64 = 5;
 /// Shared memory carve-outs to request from the driver, in percent (docs/experiments/054).
 const SHARED_PERCENT: [(&str, i64); 3] = [
     ("a quarter shared", 25),
@@ -247,7 +247,7 @@ fn hoisted(of: &Launched, words: i64) -> i64 {
 /// With 85 registers, Qwen3 8B Q4_K_M's down projection, which loads 164 words, spills 50 values on
 /// an RTX 3060 or L4.
 fn least(of: Pressure) -> i64 {
-    REGISTERS + of.words.max(LEAST_REGISTERS_OF_SUM * of.sums)
+    REGISTERS + of.words.max(MIN_REGISTERS_OF_SUM * of.sums)
 }
 
 /// Workgroups per unit to reserve registers for: as many as planned, or fewer if

@@ -17,7 +17,7 @@ const TERMS_OF_THREAD: i64 = 4;
 /// Maximum workgroups per multiprocessor. GLM prefill on an H200, tens of thousands or
 /// this many: quantising activations 60 and 20 us a layer, combining attention parts 87
 /// and 10 (docs/experiments/035).
-const MOST_WAVES: i64 = 16;
+const MAX_WAVES: i64 = 16;
 /// Terms below which a single CPU worker computes the whole kernel: waking other workers would
 /// cost more. Not measured.
 const ELEMENTS_OF_ONE_WORKER: i64 = 2048;
@@ -169,7 +169,7 @@ impl<'a> Plain<'a> {
         } else {
             most
         };
-        (most.max(total / (MOST_WAVES * units)).min(share) / self.part_elements).max(1)
+        (most.max(total / (MAX_WAVES * units)).min(share) / self.part_elements).max(1)
     }
     /// Workgroups that write activations in the order in which products read them
     /// (`decompose/f16_mma.rs`), a 16-byte unit per thread with contiguous units.

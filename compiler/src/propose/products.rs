@@ -17,7 +17,7 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 /// and reads 1.5 times as much as if one operand were free.
 const TILE: i64 = 64;
 /// A smaller tile, to occupy more multiprocessors: one or two fragments per warp.
-const LEAST_TILE: i64 = 32;
+const MIN_TILE: i64 = 32;
 
 /// Candidate workgroups by fragment products, with names; the first is the heuristic's. `own` are
 /// the axes that only one factor depends on. `None` if fragments do not apply.
@@ -53,7 +53,7 @@ pub fn products(
     let tile = if groups(TILE) >= machine.units as i64 {
         TILE
     } else {
-        LEAST_TILE
+        MIN_TILE
     };
     let shape = |tall: i64, wide: i64| tiled(g, axes, [(rows, tall), (columns, wide)]);
     Some(vec![

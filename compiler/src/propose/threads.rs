@@ -24,10 +24,10 @@ const TERMS_OF_WIDE_STEP: i64 = 64;
 const STEPS_IN_FLIGHT: i64 = 18;
 /// Maximum output elements per thread that share an operand. More save loads but leave fewer
 /// threads for the rest. Not measured.
-const MOST_REPEATED_OUTPUTS: i64 = 8;
+const MAX_REPEATED_OUTPUTS: i64 = 8;
 /// Maximum accumulators per thread. More save operand loads, but reduce the occupancy of an H200
 /// from two workgroups to one (`held` in `cost/occupancy.rs`). Not measured.
-const MOST_ACCUMULATORS: i64 = 32;
+const MAX_ACCUMULATORS: i64 = 32;
 /// Elements per thread and iteration of a shared loop from which on a thread takes adjacent ones,
 /// if the nest only reads stages and has no sum. Attention weights of a prefill then take 8 instead
 /// of 18 instructions (docs/experiments/095). With fewer elements, threads must hide latency.
@@ -146,8 +146,8 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             lanes: None,
-            width: MOST_ACCUMULATORS,
-            repeated: MOST_REPEATED_OUTPUTS,
+            width: MAX_ACCUMULATORS,
+            repeated: MAX_REPEATED_OUTPUTS,
             terms: i64::MAX,
             steps: STEPS_AT_ONCE,
         }
@@ -338,9 +338,7 @@ impl Sharing<'_> {
         } else {
             widest(self.g, self.nest.value, last)
         };
-        let most = wide
-            .min(MOST_ACCUMULATORS / self.upcasts().max(1))
-            .min(each);
+        let most = wide.min(MAX_ACCUMULATORS / self.upcasts().max(1)).min(each);
         let most = most.max(self.elements_of_word()).min(limits.width);
         let Some(bound) = fixed(self.g, last) else {
             return 1;

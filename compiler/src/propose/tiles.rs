@@ -16,7 +16,7 @@ use gristmill_uop::{Graph, Id};
 /// alternate with activation tiles.
 const TOKEN_TILES: i64 = 4;
 /// Maximum token tiles at once: one register is left for the activations.
-const MOST_TOKEN_TILES: i64 = 6;
+const MAX_TOKEN_TILES: i64 = 6;
 /// Maximum rows of a panel, which is read again for every four token tiles. This many rows fit a 2
 /// MiB L2 cache, and fewer panels reload activations less often.
 const PANEL_ROWS: i64 = 512;
@@ -56,7 +56,7 @@ pub fn tiles(axes: &Axes, of: &Fragment, target: &Target) -> Vec<Proposal<Workgr
     let shape = |panel: i64, beside: i64| axes.shape(of, divisor(high, panel), beside);
     let others = [
         ("fewer tokens", shape(panel, TOKEN_TILES / 2)),
-        ("more tokens", shape(panel, MOST_TOKEN_TILES)),
+        ("more tokens", shape(panel, MAX_TOKEN_TILES)),
         ("smaller panels", shape((panel / 4).max(1), TOKEN_TILES)),
         ("larger panels", shape(4 * panel, TOKEN_TILES)),
     ];
@@ -93,7 +93,7 @@ const OF_WORKGROUP: Tile = Tile {
     rows: 64,
     tokens: 128,
 };
-const LEAST_OF_WORKGROUP: Tile = Tile {
+const MIN_OF_WORKGROUP: Tile = Tile {
     rows: 32,
     tokens: 64,
 };
@@ -160,8 +160,8 @@ impl OfSubgroups {
         };
         while 4 * groups(first) < 3 * target.machine.units as i64 {
             match first {
-                Tile { rows, .. } if rows > LEAST_OF_WORKGROUP.rows => first.rows /= 2,
-                Tile { tokens, .. } if tokens > LEAST_OF_WORKGROUP.tokens => first.tokens /= 2,
+                Tile { rows, .. } if rows > MIN_OF_WORKGROUP.rows => first.rows /= 2,
+                Tile { tokens, .. } if tokens > MIN_OF_WORKGROUP.tokens => first.tokens /= 2,
                 _ => break,
             }
         }

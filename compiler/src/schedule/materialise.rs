@@ -22,10 +22,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Minimum saving by fusion, as a fraction of a launch. Smaller cost differences are rounding, and
 /// longer kernels have overheads that the cost model ignores. Not measured.
-pub(super) const LEAST_SAVING: f64 = 0.02;
+pub(super) const MIN_SAVING: f64 = 0.02;
 /// Fusion is not offered if it costs this many times the materialised version. The cost model errs
 /// by half (`WORKGROUP_MARGIN`), and each offer takes planning time. Not measured.
-pub(super) const MOST_TIMES_DEARER: f64 = 4.0;
+pub(super) const MAX_COST_RATIO: f64 = 4.0;
 /// Fraction of a launch charged to the critical path, since parallel kernels may share a launch
 /// later (`merge`); each kernel is charged the rest. With 1, fusing the first of two parallel
 /// kernels saves nothing; with 0, kernels that would share a launch are fused. Not measured.
@@ -196,14 +196,13 @@ impl Search<'_> {
                 .entry(node)
                 .or_insert_with(|| self.saving(node, fusion));
             // The path share never increases a saving, so the value without it is an upper bound.
-            let may_be = |saving: &Saving| {
-                saving.gain() > best.map_or(launch * LEAST_SAVING, |b| b.1.gain())
-            };
+            let may_be =
+                |saving: &Saving| saving.gain() > best.map_or(launch * MIN_SAVING, |b| b.1.gain());
             let Some(saving) = known.filter(may_be) else {
                 continue;
             };
             let new = self.on_path(node, saving, fusion, depth);
-            if new.gain() > launch * LEAST_SAVING && best.is_none_or(|b| new.gain() > b.1.gain()) {
+            if new.gain() > launch * MIN_SAVING && best.is_none_or(|b| new.gain() > b.1.gain()) {
                 best = Some((node, new));
             }
         }
@@ -227,12 +226,12 @@ impl Search<'_> {
             let new = self.on_path(node, saving, fusion, depth);
             if refused.contains(&node)
                 || !self.of.target.fusion
-                || new.without > MOST_TIMES_DEARER * new.with
+                || new.without > MAX_COST_RATIO * new.with
             {
                 decider.log.push(new.kept(site));
                 continue;
             }
-            let margin = launch * LEAST_SAVING / new.with;
+            let margin = launch * MIN_SAVING / new.with;
             if decider.choose(Decision {
                 margin,
                 ..new.decision(site)

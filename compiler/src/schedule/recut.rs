@@ -6,7 +6,7 @@ use crate::cost::{self, Cost};
 use crate::custom;
 use crate::decompose::int8::Derived;
 use crate::ir::hints::Hint;
-use crate::kernel::{Draft, Illegal, Surroundings, computed, draft, hint};
+use crate::kernel::{Draft, DraftContext, Illegal, computed, draft, hint};
 use crate::plan::{FIRST, Proposal, proposals};
 use crate::plan::{StagePlan, Workgroup};
 use crate::propose::{self, ProposalContext};
@@ -75,7 +75,7 @@ pub fn cut(g: &mut Graph, of: FusionContext, root: Id, inside: &[Id], shape: Ker
         .filter(|(n, _)| !inside.contains(n))
         .map(|(&n, &b)| (n, b))
         .collect();
-    let around = Surroundings {
+    let around = DraftContext {
         buffers: &buffers,
         fused: &inside,
         order: &of.candidates.order,

@@ -22,7 +22,7 @@ const WORKGROUP_MARGIN: f64 = 0.5;
 
 /// Stage plans that cost this many times the current one are not offered: no estimate is that wrong
 /// (see [`WORKGROUP_MARGIN`]), and each offer takes planning time. Not measured.
-const MOST_TIMES_DEARER: f64 = 4.0;
+const MAX_COST_RATIO: f64 = 4.0;
 
 /// A stage plan with its cost.
 fn option(of: &Proposal<StagePlan>, seconds: f64) -> Alternative {
@@ -130,7 +130,7 @@ impl TilingSelection<'_> {
                     };
                     let plan = new.0.stage_plan;
                     if plans.iter().any(|p| p.plan == plan)
-                        || new.1.seconds > MOST_TIMES_DEARER * cost.seconds
+                        || new.1.seconds > MAX_COST_RATIO * cost.seconds
                     {
                         continue;
                     }

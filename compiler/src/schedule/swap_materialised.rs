@@ -7,7 +7,7 @@
 //! scale anyway, the scale is fused.
 
 use super::fusion::Fusion;
-use super::materialise::{LAUNCH_ON_PATH, LEAST_SAVING, Search, may_meet};
+use super::materialise::{LAUNCH_ON_PATH, MIN_SAVING, Search, may_meet};
 use crate::decision::{Decider, Decision, SWAP_MATERIALISED};
 use gristmill_uop::Id;
 use rustc_hash::FxHashSet;
@@ -36,7 +36,7 @@ impl Search<'_> {
         refused: &mut FxHashSet<Id>,
         decider: &mut Decider,
     ) {
-        let least = self.of.target.machine.launch * LEAST_SAVING;
+        let least = self.of.target.machine.launch * MIN_SAVING;
         let mut asked: FxHashSet<(Id, Id)> = FxHashSet::default();
         loop {
             let mut offers = self.offers(fusion, wanted, refused);
@@ -67,14 +67,14 @@ impl Search<'_> {
     /// Fuses nodes that a hint marks to run in parallel if their launch would lengthen the critical
     /// path and fusion is cheaper.
     pub fn fuse_on_path(&mut self, fusion: &mut Fusion, decider: &mut Decider) {
-        let is_beside = |n: &Id| self.of.hints.get(n).is_some_and(|hint| hint.beside);
+        let is_concurrent = |n: &Id| self.of.hints.get(n).is_some_and(|hint| hint.concurrent);
         let nodes: Vec<Id> = self
             .of
             .candidates
             .nodes
             .iter()
             .copied()
-            .filter(is_beside)
+            .filter(is_concurrent)
             .collect();
         for node in nodes {
             let mut then = fusion.clone();

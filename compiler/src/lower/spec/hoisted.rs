@@ -25,7 +25,10 @@ impl Hoisted {
     /// Records thread indices of hoisted loads.
     pub fn count(&mut self, threads: &[ThreadIndex]) -> Held {
         if let Some(again) = threads.iter().find(|t| self.counts(t.range)) {
-            return Err(("a range is counted once outside nests", again.range));
+            return Err((
+                "a range is mapped to threads once outside nests",
+                again.range,
+            ));
         }
         self.threads.extend(threads);
         Ok(())
@@ -33,7 +36,7 @@ impl Hoisted {
     /// Checks that a nest maps the same ranges to the same threads.
     pub fn agrees(&self, threads: &[ThreadIndex]) -> Held {
         let other = |t: &&ThreadIndex| self.threads.iter().any(|x| x.range == t.range && x != *t);
-        let rule = "a range whose loads were hoisted is counted as it was for these";
+        let rule = "a nest maps a range to threads as its hoisted loads do";
         threads
             .iter()
             .find(other)
@@ -52,7 +55,7 @@ impl Hoisted {
         });
         if !known {
             return Err((
-                "what stands outside nests is a load from memory, or what its address is made of",
+                "a hoisted value is a load from memory or part of its address",
                 id,
             ));
         }
@@ -62,7 +65,7 @@ impl Hoisted {
             Ok(())
         } else {
             Err((
-                "before the wait for predecessors weights alone are loaded",
+                "only weights are loaded before the grid-dependency wait",
                 id,
             ))
         }

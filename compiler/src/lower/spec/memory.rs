@@ -29,7 +29,7 @@ impl Checker<'_> {
         )?;
         self.hold(
             nodes::is_offset(self.g, at),
-            "an offset is an i64, or one in a word",
+            "an offset is an i64 or i32",
             at,
         )?;
         if own && let Some(nest) = &mut self.nest {
@@ -47,7 +47,7 @@ impl Checker<'_> {
         let lanes = self.threads.is_empty() || g[value].dtype.lanes == 1;
         self.hold(
             fits && lanes,
-            "what is written is of the buffer's type, or a word of its elements",
+            "a written value has the buffer's type or is a word of its elements",
             value,
         )?;
         self.value(value, buffer)
@@ -59,21 +59,21 @@ impl Checker<'_> {
         let number = matches!(of, Scalar::F32 | Scalar::F16 | Scalar::I32);
         self.hold(
             memory && number,
-            "what is added to is f32, f16 or i32 in memory",
+            "the target of an addition is f32, f16 or i32 in memory",
             a.buffer,
         )?;
         let pair = || of == Scalar::F16 && a.atomic && self.aligned(a.buffer, a.at, BYTES_OF_WORD);
         let fits = a.values.len() == 1 || a.values.len() == 2 && pair();
         self.hold(
             fits,
-            "what is added at once is one value, or two halves of a word",
+            "an addition has one value, or the two f16 values of a word",
             a.at,
         )?;
         for &value in &a.values {
             let alone = a.values.len() == 1 && self.threads.is_empty() || g[value].dtype.lanes == 1;
             self.hold(
                 alone && g.scalar(value) == of,
-                "what is added is of the buffer's type",
+                "an added value has the buffer's type",
                 value,
             )?;
             self.value(value, a.buffer)?;
@@ -81,14 +81,14 @@ impl Checker<'_> {
         if let Some(when) = a.when {
             self.hold(
                 g[when].dtype == Scalar::Bool.one(),
-                "what is added under a condition has one",
+                "the condition of an addition is a boolean",
                 when,
             )?;
             self.value(when, a.buffer)?;
         }
         self.hold(
             a.atomic || self.in_a_loop(),
-            "what others may add to at the same time is added atomically",
+            "an addition outside a reduction loop is atomic",
             a.at,
         )
     }
@@ -101,7 +101,7 @@ impl Checker<'_> {
         let word = word && n.dtype.lanes == 1 && self.aligned(u.buffer, u.at, BYTES_OF_WORD);
         self.hold(
             word,
-            "what is updated is a word, of which there is a load",
+            "an update has a load of the aligned word that it replaces",
             u.old,
         )?;
         if let Some(rule) = nodes::broken(g, n, &self.threads) {
@@ -110,7 +110,7 @@ impl Checker<'_> {
         if let Some(when) = u.when {
             self.hold(
                 g[when].dtype == Scalar::Bool.one(),
-                "what is updated under a condition has one",
+                "the condition of an update is a boolean",
                 when,
             )?;
             self.value(when, u.buffer)?;
@@ -122,12 +122,12 @@ impl Checker<'_> {
         let kept = u.result() != u.old && g[u.result()].dtype == n.dtype;
         self.hold(
             kept,
-            "a word becomes what is computed, of its type",
+            "the result of an update is a new value of the word's type",
             u.result(),
         )?;
         self.hold(
             u.atomic || self.in_a_loop(),
-            "what others may update at the same time is updated atomically",
+            "an update outside a reduction loop is atomic",
             u.at,
         )
     }
@@ -152,7 +152,7 @@ impl Checker<'_> {
             Fragment::of_sums(self.g[value].dtype).filter(|of| of.sum == self.g.scalar(buffer));
         self.hold(
             of.is_some_and(|of| stride >= of.columns),
-            "a tile is written to rows of the buffer's type that do not overlap",
+            "a written tile has the buffer's type and rows that do not overlap",
             value,
         )?;
         self.value(value, buffer)
@@ -172,7 +172,7 @@ impl Checker<'_> {
         let aligned = WIDE_LOADS.contains(&bytes) && self.aligned(buffer, at, bytes);
         self.hold(
             aligned,
-            "a wide load is of 8 or 16 bytes, at a multiple of them",
+            "a wide load has 8 or 16 bytes and is aligned to its size",
             at,
         )?;
         self.value(at, buffer)?;
@@ -185,7 +185,7 @@ impl Checker<'_> {
             };
             self.hold(
                 here,
-                "a part of a wide load is a load of its buffer, at its byte",
+                "a part of a wide load loads from its buffer at its byte",
                 load,
             )?;
             let size = n.dtype.scalar.bytes();
@@ -194,7 +194,7 @@ impl Checker<'_> {
                 && byte % BYTES_OF_WORD + size <= BYTES_OF_WORD;
             self.hold(
                 inside,
-                "a part of a wide load lies in it, and in one of its words",
+                "a part of a wide load lies within one of its words",
                 load,
             )?;
             if let Some(rule) = nodes::broken(g, n, &self.threads) {
@@ -213,7 +213,7 @@ impl Checker<'_> {
         when: Option<Id>,
     ) -> Checked {
         let of = self.g[to].op == Op::Local && self.g[from].op == Op::Param;
-        self.hold(of, "an asynchronous copy is from memory to a stage", to)?;
+        self.hold(of, "an asynchronous copy goes from memory to a stage", to)?;
         if self.is_ring(to) {
             self.value(at, to)?;
         } else {
@@ -229,7 +229,7 @@ impl Checker<'_> {
             let read = matches!(self.g[n].op, Op::Load | Op::Reduce | Op::Fold | Op::Acc);
             self.hold(
                 known && !read,
-                "what a copy depends on is known where it is",
+                "the condition of a copy is known at the copy",
                 n,
             )?;
         }
@@ -237,7 +237,7 @@ impl Checker<'_> {
             bytes == COPIES && self.aligned(to, at, bytes) && self.aligned(from, offset, bytes);
         self.hold(
             aligned,
-            "an asynchronous copy is of 16 bytes, at multiples of them",
+            "an asynchronous copy has 16 bytes and is aligned to its size",
             to,
         )
     }
@@ -255,14 +255,14 @@ impl Checker<'_> {
         let g = self.g;
         self.hold(
             self.is_ring(ring),
-            "what was copied is read from a ring",
+            "copied data is read from a ring buffer",
             ring,
         )?;
         self.value(at, ring)?;
         let aligned = bytes == COPIES && self.aligned(ring, at, bytes);
         self.hold(
             aligned,
-            "what was copied is read as it was, 16 bytes at a multiple of them",
+            "copied data is read in aligned units of 16 bytes",
             at,
         )?;
         for &(load, byte) in parts {
@@ -272,7 +272,7 @@ impl Checker<'_> {
                 byte % BYTES_OF_WORD + n.dtype.scalar.bytes() <= BYTES_OF_WORD && byte < bytes;
             self.hold(
                 far && inside,
-                "a copy is of loads from memory, each within one of its words",
+                "a part of a copy is a load from memory within one word",
                 load,
             )?;
             self.defined(load)?;
@@ -282,14 +282,14 @@ impl Checker<'_> {
     pub(super) fn carried(&mut self, load: Id, first: Id) -> Checked {
         self.value(first, load)?;
         let fits = self.g[load].dtype == self.g[first].dtype;
-        self.hold(fits, "what is carried over is of its load's type", load)?;
+        self.hold(fits, "a loop-carried value has its load's type", load)?;
         self.carried.insert(load);
         self.defined(load)
     }
     pub(super) fn carry(&mut self, load: Id, next: Id) -> Checked {
         self.value(next, load)?;
         let fits = self.carried.contains(&load) && self.g[load].dtype == self.g[next].dtype;
-        self.hold(fits, "what is carried over is of its load's type", load)
+        self.hold(fits, "a loop-carried value has its load's type", load)
     }
     /// Checks an index expression of workgroup indices and `others` that no statement defines.
     fn expression(&self, id: Id, others: &[Id], loads: bool) -> Checked {
@@ -298,14 +298,18 @@ impl Checker<'_> {
             .free_ranges(id)
             .iter()
             .all(|r| self.code.globals.contains(r) || others.contains(r));
-        self.hold(known, "what is asked for ahead is known where it is", id)?;
+        self.hold(
+            known,
+            "the address of a prefetch is known at the prefetch",
+            id,
+        )?;
         for n in g.toposort(&[id]) {
             match g[n].op {
                 Op::Load if loads && g[g[n].src[0]].op == Op::Local => {
                     self.readable(g[n].src[0], n)?
                 }
                 Op::Load | Op::Reduce | Op::Fold | Op::Acc => {
-                    return Err(self.error("what is asked for ahead is known where it is", n));
+                    return Err(self.error("the address of a prefetch is known at the prefetch", n));
                 }
                 _ => {}
             }
@@ -315,11 +319,11 @@ impl Checker<'_> {
     pub(super) fn span(&self, span: &SpanPrefetch) -> Checked {
         self.hold(
             self.nest.is_none(),
-            "a span is asked for outside nests",
+            "a span is prefetched outside nests",
             span.buffer,
         )?;
         let memory = self.g[span.buffer].op == Op::Param && span.bytes > 0;
-        self.hold(memory, "what is asked for ahead is memory", span.buffer)?;
+        self.hold(memory, "the source of a prefetch is memory", span.buffer)?;
         span.terms
             .iter()
             .try_for_each(|t| self.expression(t.0, &span.loops, true))
@@ -331,14 +335,14 @@ impl Checker<'_> {
             } => {
                 self.hold(
                     self.g[*buffer].op == Op::Param,
-                    "what is asked for ahead is memory",
+                    "the source of a prefetch is memory",
                     *buffer,
                 )?;
                 self.value(*at, *buffer)
             }
             Prefetch::Tile(tile) => {
                 let memory = self.g[tile.buffer].op == Op::Param && tile.line * tile.lines > 0;
-                self.hold(memory, "what is asked for ahead is memory", tile.buffer)?;
+                self.hold(memory, "the source of a prefetch is memory", tile.buffer)?;
                 for &r in &tile.turn {
                     self.hold(self.is_open(r), "a range is open where it is used", r)?;
                 }
@@ -361,14 +365,18 @@ impl Checker<'_> {
         let aligned = WIDE_WRITES.contains(&bytes) && self.aligned(buffer, at, bytes);
         self.hold(
             aligned,
-            "a wide write is of 4, 8 or 16 bytes, at a multiple of them",
+            "a wide write has 4, 8 or 16 bytes and is aligned to its size",
             at,
         )?;
         let fill = values.iter().map(|&v| g.scalar(v).bytes()).sum::<usize>() == bytes;
         self.hold(fill, "the values of a wide write fill it", buffer)?;
         for &value in values {
             let fits = g[value].dtype == g.scalar(buffer).one() || self.is_word(value, buffer);
-            self.hold(fits, "what is written is of the buffer's type", value)?;
+            self.hold(
+                fits,
+                "a wide write's value has the buffer's type or is a word of its elements",
+                value,
+            )?;
             self.value(value, buffer)?;
         }
         Ok(())

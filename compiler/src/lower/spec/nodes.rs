@@ -33,13 +33,13 @@ rows! {
         "operands are values" |g, n, _| n.src.iter().all(|&s| is_value(g, s));
     [Cast Neg Exp Exp2 Log Sqrt Recip Round Add Sub Mul Div IDiv Mod Max Min And Or Xor Shl Shr Lt Eq Where Fma Table Half Dot4 SignedDot4 Dot2 Halves Table4]
         "as many lanes as the operands" |g, n, _| n.src.iter().all(|&s| g[s].dtype.lanes == n.dtype.lanes);
-    [Table] "an integer's entry in a table, whose numbers the result holds" |g, n, _| {
+    [Table] "an integer index within a table, and a result of i32 or f32" |g, n, _| {
         let Arg::Ints(table) = &n.arg else { return false };
         // Only the low bits of an index into a register table count.
         let found = table.len() == TABLE || g.within(n.src[0], 0, table.len() as i64 - 1);
         found && g.scalar(n.src[0]).is_int() && matches!(n.dtype.scalar, Scalar::I32 | Scalar::F32)
     };
-    [Load] "a value of the buffer's type, unless packed, or a word of its bytes or halves, or the lower one of its i64, at an offset" |g, n, _| {
+    [Load] "the buffer's type (any if packed), a word of 8- or 16-bit elements, or the low word of an i64, at an offset" |g, n, _| {
         let (buffer, at) = (n.src[0], n.src[1]);
         let packed = matches!(g[buffer].arg, Arg::Packed(..));
         let word = n.dtype.scalar == Scalar::U32 && g.scalar(buffer).bytes() <= 2;
@@ -47,18 +47,18 @@ rows! {
         let place = matches!(g[buffer].op, Op::Param | Op::Local) && is_offset(g, at) && is_value(g, at);
         place && (packed || word || g.scalar(buffer) == n.dtype.scalar)
     };
-    [Lanes Splat Pack Load] "threads have no vectors but a matrix product's" |_, n, threads| {
+    [Lanes Splat Pack Load] "with threads, only MMA accumulators are vectors" |_, n, threads| {
         // Accumulators start as a splat, and may be multiplied by a factor per element.
         let is_product = WARPS.iter().map(sums).chain(TILES.iter().map(Fragment::sums)).any(|of| n.dtype == of);
         let of_sums = matches!(n.op, Op::Splat | Op::Pack) && is_product;
         threads.is_empty() || n.dtype.lanes == 1 || of_sums
     };
-    [Lanes] "whole numbers across a vector" |_, n, _| n.dtype.scalar.is_int() && n.dtype.lanes > 1;
+    [Lanes] "a vector of integers" |_, n, _| n.dtype.scalar.is_int() && n.dtype.lanes > 1;
     [Splat] "one value of the vector's type" |g, n, _| g[n.src[0]].dtype == n.dtype.with_lanes(1) && n.dtype.lanes > 1;
     [Pack] "a value of the vector's type for each lane" |g, n, _| {
         n.src.len() == n.dtype.lanes as usize && n.src.iter().all(|&s| g[s].dtype == n.dtype.with_lanes(1))
     };
-    [Fold] "lanes of a vector, or one value of each thread of a range, to one of their type" |g, n, threads| {
+    [Fold] "reduces a vector, or one value per thread of a range, to a scalar of their type" |g, n, threads| {
         let from = g[n.src[0]].dtype;
         let over = match n.src[1..] {
             [] => from.lanes > 1,
@@ -68,20 +68,20 @@ rows! {
         over && matches!(n.arg, Arg::Reduce(..)) && n.dtype == from.with_lanes(1)
     };
     // Reason: the rewrite rule that puts the lower bound first (`uop/src/rules/algebra.rs`).
-    [Max] "a thread's lower bound comes before the upper one" |g, n, threads| {
+    [Max] "with threads, a lower bound is applied before the upper one" |g, n, threads| {
         threads.is_empty() || g.bounded_above_first(n).is_none()
     };
-    [Mma MmaHalf MmaShared] "a matrix product is a warp's" |_, _, threads| !threads.is_empty();
-    [Mma] "words of a fragment of bytes, and its sums" |g, n, _| {
+    [Mma MmaHalf MmaShared] "an MMA needs threads" |_, _, threads| !threads.is_empty();
+    [Mma] "words of an int8 MMA fragment, and its accumulators" |g, n, _| {
         let largest = matches!(n.arg, Arg::None | Arg::Int(0..=255));
         largest && Fragment::of_product(n).is_some_and(|of| are_words(g, &n.src) && n.dtype == sums(of))
     };
-    [MmaHalf] "words of a fragment of halves, added to its sums" |g, n, _| {
+    [MmaHalf] "words of a 16-bit MMA fragment, added to its accumulators" |g, n, _| {
         let Some((&last, words)) = n.src.split_last() else { return false };
         let fits = |of: &Fragment| words.len() == of.words() && g[last].dtype == sums(of) && n.dtype == sums(of);
         Fragment::of_product(n).is_some_and(fits) && are_words(g, words)
     };
-    [MmaShared] "rows as words or of a stage of halves, columns of a ring of words or of a stage of halves, from i64 offsets on, added to sums" |g, n, _| {
+    [MmaShared] "rows in registers or a 16-bit stage, columns in a 16-bit stage or a ring of words, at i64 offsets, added to accumulators" |g, n, _| {
         let Some(of) = Fragment::of_product(n).filter(|of| of.is_of_group()) else { return false };
         let words = if Fragment::has_rows_in_memory(n) { 0 } else { of.first.registers() as usize };
         let (words, rest) = n.src.split_at(words.min(n.src.len()));
@@ -95,11 +95,11 @@ rows! {
         };
         stands && places.chunks(2).all(within) && whole && are_words(g, words)
     };
-    [PairBf16] "two vectors of f32, as many lanes of words" |g, n, _| {
+    [PairBf16] "two vectors of f32, and a vector of words with as many lanes" |g, n, _| {
         let lanes = n.dtype.lanes;
         n.dtype.scalar == Scalar::U32 && n.src.iter().all(|&s| g[s].dtype == Scalar::F32.one().with_lanes(lanes))
     };
-    [ScaledPair] "a word of bytes, a factor and perhaps a term, two of its bytes and a zero" |g, n, _| {
+    [ScaledPair] "a word of bytes, a scale and an optional term; two byte indices and a zero point" |g, n, _| {
         let Arg::Ints(numbers) = &n.arg else { return false };
         let &[first, second, zero, bf16] = &numbers[..] else { return false };
         let bytes = [first, second].iter().all(|i| (0..4).contains(i));
@@ -107,7 +107,7 @@ rows! {
         let types = g[n.src[0]].dtype == Scalar::U32.one() && n.src[1..].iter().all(|&s| g[s].dtype == Scalar::F32.one());
         within && types && n.src.len() <= 3 && n.dtype == Scalar::U32.one()
     };
-    [TileLoad] "rows of words of a buffer of a fragment's operands, into a register, or as a subgroup's first or second operand" |g, n, threads| {
+    [TileLoad] "rows of words of an MMA operand, into a tile register or as a subgroup's first or second operand" |g, n, threads| {
         let Arg::Ints(numbers) = &n.arg else { return false };
         let &[to, stride] = &numbers[..] else { return false };
         let of = Fragment::of_operands(n.dtype, g.scalar(n.src[0]));
@@ -115,11 +115,11 @@ rows! {
         let place = if threads.is_empty() { is_register(to) } else { (0..2).contains(&to) };
         apart && place && is_offset(g, n.src[1])
     };
-    [TileRows] "a vector of words for each row, into a register" |g, n, _| {
+    [TileRows] "a vector of words for each row, into a tile register" |g, n, _| {
         let row = Scalar::U32.one().with_lanes((AMX_BF16.terms / 2) as u16);
         has_register(n) && n.dtype == AMX_BF16.tile() && n.src.iter().all(|&s| g[s].dtype == row)
     };
-    [TileMma] "two tiles of words and one of sums, in registers of their own, or a subgroup's first and second operand" |g, n, threads| {
+    [TileMma] "two operand tiles and an accumulator tile, in distinct registers or as a subgroup's first and second operand" |g, n, threads| {
         let tile = g[n.src[0]].dtype;
         let known = Fragment::of_tiles(tile, n.dtype).is_some();
         let types = known && n.src.iter().map(|&s| g[s].dtype).eq([tile, tile, n.dtype]);
@@ -135,7 +135,7 @@ rows! {
         let within = g.int_value(n.src[1]).is_some_and(|i| (0..from.lanes as i64).contains(&i));
         within && from.lanes > 1 && n.dtype == from.with_lanes(1)
     };
-    [Acc] "a first value, and the reduction that it becomes, of one type" |g, n, _| {
+    [Acc] "an initial value and a reduction, of one type" |g, n, _| {
         g[n.src[1]].op == Op::Reduce && n.src.iter().all(|&s| g[s].dtype == n.dtype)
     };
 }

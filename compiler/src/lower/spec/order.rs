@@ -129,20 +129,16 @@ impl Stages {
             b.iter().any(|x| a.contains(&x.0) && !is_other(slot, x.1))
         };
         if meet(&t.read, &self.copied) || again && meet(&t.written, &self.copied) {
-            return Err("a copy is waited for before its data is read, or its place written again");
+            return Err("a copy is waited for before its data is read or overwritten");
         }
         if meet(&t.read, &self.written) {
-            return Err(
-                "a barrier stands between what threads write to a stage and what others read of it",
-            );
+            return Err("a barrier separates writes to a stage from reads by other threads");
         }
         if again && meet(&t.written, &self.written) || meet(&t.written, &self.read) {
-            return Err(
-                "a barrier stands between what threads do with a stage and what others write to it",
-            );
+            return Err("a barrier separates accesses to a stage from writes by other threads");
         }
         if meet(&t.copied, &self.read) {
-            return Err("a barrier stands between what threads read of a stage and copies to it");
+            return Err("a barrier separates reads of a stage from copies to it");
         }
         let places = |stages: FxHashSet<Id>| stages.into_iter().map(move |stage| (stage, slot));
         self.read.extend(places(t.read));
@@ -180,7 +176,7 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
             match &code.statements[at] {
                 Statement::Barrier if stages.multiplied => {
                     return Err(error(
-                        "products of several warps have ended before a barrier says that they have read a stage",
+                        "asynchronous MMA products end before a barrier releases the stage that they read",
                         at,
                         code,
                     ));
@@ -204,7 +200,7 @@ fn shared_loops(g: &Graph, code: &Code) -> Checked {
                             .any(|stage| stages.hidden.contains(stage))
                         {
                             return Err(error(
-                                "what threads have written to a stage is shown to the products that read it",
+                                "a fence separates writes to a stage from asynchronous MMA products that read it",
                                 at,
                                 code,
                             ));
@@ -263,7 +259,7 @@ fn single_thread(kernel: &KernelCode, code: &Code) -> Checked {
         .chain(&code.statements);
     match all.into_iter().position(of_threads) {
         Some(at) => Err(error(
-            "a workgroup of one thread waits for nobody",
+            "a workgroup of one thread has no synchronisation",
             at,
             code,
         )),
@@ -282,8 +278,7 @@ fn predecessors(kernel: &KernelCode, code: &Code) -> Checked {
             && count(all, &wait) == 1
             && count(entry, &launch) + count(all, &launch) <= 1
     };
-    let rule =
-        "every workgroup waits for its predecessors once, and lets dependents start once at most";
+    let rule = "a workgroup has one grid-dependency wait and launches dependents at most once";
     if !whole(&code.statements) || !whole(&kernel.idle) {
         return Err(error(rule, code.statements.len(), code));
     }
@@ -293,7 +288,7 @@ fn predecessors(kernel: &KernelCode, code: &Code) -> Checked {
         .position(|s| *s == wait)
         .unwrap_or_default();
     let before = &code.statements[..at];
-    let rule = "what comes before the wait for predecessors is one nest at most, and is done again where they wrote what it read";
+    let rule = "at most one nest precedes the grid-dependency wait, and it is repeated if predecessors wrote its inputs";
     let nests: Vec<Id> = before.iter().filter_map(nest).collect();
     let guarded = before.iter().any(|s| matches!(s, Statement::Unless(_)));
     let again = match code.statements[at..].iter().find(|s| s.opens()) {
@@ -302,7 +297,7 @@ fn predecessors(kernel: &KernelCode, code: &Code) -> Checked {
     };
     if before.iter().any(|s| matches!(s, Statement::Leave(_))) {
         return Err(error(
-            "a workgroup ends no sooner than its predecessors have",
+            "a workgroup does not end before its predecessors",
             at,
             code,
         ));
@@ -425,7 +420,7 @@ mod tests {
         );
         assert!(
             w.wrong(&[&[WAIT], fill, read])
-                .starts_with("a barrier stands between what threads write")
+                .starts_with("a barrier separates writes")
         );
         assert!(
             w.wrong(&[&[WAIT], copy, &[BARRIER], read])
@@ -433,19 +428,13 @@ mod tests {
         );
         assert!(
             w.wrong(&[&[WAIT], copy, &[ARRIVED], read])
-                .starts_with("a barrier stands between what threads write")
+                .starts_with("a barrier separates writes")
         );
         // A barrier does not wait for copies.
         let early = w.wrong(&[&[WAIT], copy, &[BARRIER, ARRIVED], read]);
-        assert!(
-            early.starts_with("a barrier stands between what threads write"),
-            "{early}"
-        );
+        assert!(early.starts_with("a barrier separates writes"), "{early}");
         let again = w.wrong(&[&[WAIT], fill, &[BARRIER], read, fill]);
-        assert!(
-            again.starts_with("a barrier stands between what threads do"),
-            "{again}"
-        );
+        assert!(again.starts_with("a barrier separates accesses"), "{again}");
         assert_eq!(
             w.wrong(&[&[WAIT], fill, &[BARRIER], read, &[BARRIER], fill]),
             "nothing"
@@ -478,15 +467,9 @@ mod tests {
         };
         let wrong = |inside: &[&[Statement]]| w.wrong(&[&[WAIT], &nest(inside)]);
         assert_eq!(wrong(&[&fill, &[BARRIER], &read, &[BARRIER]]), "nothing");
-        assert!(
-            wrong(&[&fill, &read, &[BARRIER]])
-                .starts_with("a barrier stands between what threads write")
-        );
+        assert!(wrong(&[&fill, &read, &[BARRIER]]).starts_with("a barrier separates writes"));
         // Reads of the previous iteration need a barrier, too.
-        assert!(
-            wrong(&[&fill, &[BARRIER], &read])
-                .starts_with("a barrier stands between what threads do")
-        );
+        assert!(wrong(&[&fill, &[BARRIER], &read]).starts_with("a barrier separates accesses"));
     }
 
     #[test]
@@ -534,7 +517,7 @@ mod tests {
         );
         assert!(
             wrong(&[&begun, &[none, BARRIER], &read])
-                .starts_with("a barrier stands between what threads read of a stage")
+                .starts_with("a barrier separates reads of a stage")
         );
     }
 
@@ -545,7 +528,7 @@ mod tests {
             fill, copy, read, ..
         } = &w;
         let (unless, end) = (Statement::Unless(Id(0)), Statement::End);
-        let once = "every workgroup waits for its predecessors once, and lets dependents start once at most";
+        let once = "a workgroup has one grid-dependency wait and launches dependents at most once";
         assert_eq!(w.wrong(&[fill, &[BARRIER], read]), once);
         assert_eq!(w.wrong(&[&[WAIT, WAIT], fill, &[BARRIER], read]), once);
         let launch = Statement::LaunchDependents;
@@ -554,14 +537,11 @@ mod tests {
         assert_eq!(w.wrong(&[&[WAIT, leave.clone()], fill]), "nothing");
         assert!(
             w.wrong(&[&[leave, WAIT], fill])
-                .starts_with("a workgroup ends no sooner")
+                .starts_with("a workgroup does not end")
         );
         assert_eq!(w.wrong(&[&[WAIT, launch.clone(), launch], fill]), once);
         let before = w.wrong(&[fill, &[WAIT, BARRIER], read]);
-        assert!(
-            before.starts_with("what comes before the wait for predecessors"),
-            "{before}"
-        );
+        assert!(before.starts_with("at most one nest precedes"), "{before}");
         // A tile is copied early, and copied again if it has changed.
         let again = [
             &[unless.clone(), ARRIVED, BARRIER],
@@ -579,13 +559,13 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_waits_for_nobody() {
+    fn one_thread_has_no_synchronisation() {
         let w = World::new();
         for s in [WAIT, BARRIER, ARRIVED, Statement::LaunchDependents] {
             let mut kernel = w.kernel(1, &[&w.fill, &[s], &w.read]);
             kernel.idle.clear();
             let e = check(&w.g, &kernel, &kernel.bodies[0]).expect_err("a wait");
-            assert_eq!(e.rule, "a workgroup of one thread waits for nobody");
+            assert_eq!(e.rule, "a workgroup of one thread has no synchronisation");
         }
     }
 }

@@ -171,7 +171,7 @@ impl Walk<'_> {
             return Ok(());
         };
         if ring.arrived <= ring.iterations {
-            return Err("a copy is waited for before its data is read, or its place written again");
+            return Err("a copy is waited for before its data is read or overwritten");
         }
         if ring.shared && ring.met <= ring.iterations {
             return Err(
@@ -273,8 +273,7 @@ mod tests {
     fn what_an_iteration_reads_has_arrived_and_been_met_for() {
         for shared in [false, true] {
             assert_eq!(wrong(shared, |_| ()), "nothing");
-            let unwaited =
-                "a copy is waited for before its data is read, or its place written again";
+            let unwaited = "a copy is waited for before its data is read or overwritten";
             assert_eq!(wrong(shared, |s| drop(s.remove(3))), unwaited);
             // Leaves this iteration's copy in flight, and the next one's.
             assert_eq!(wrong(shared, |s| s[3] = Statement::AsyncWait(1)), unwaited);

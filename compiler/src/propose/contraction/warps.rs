@@ -14,13 +14,13 @@ use gristmill_uop::{Id, Op};
 const WARP_TOKENS: i64 = 32;
 /// Minimum steps of a warp in a sum that warps share (split-K); with fewer, adding the
 /// partial sums costs more.
-const LEAST_STEPS: i64 = 2;
+const MIN_STEPS: i64 = 2;
 /// Waves from which on two warps, instead of four, share a row's terms in products of a few tokens;
 /// shorter workgroups shorten the tail wave. GLM's experts on an H100, two and four warps: 39.1 and
 /// 35.4 us at 2.9 waves, 23.4 and 26.4 at 3.9 (docs/experiments/105).
 const ROUNDS_OF_TWO_WARPS: i64 = 3;
 /// Maximum warps that share a row's terms in that case: eight took 37.0 us for gate and up.
-const MOST_SHARING: i64 = 4;
+const MAX_SHARING: i64 = 4;
 /// Maximum accumulator tiles of a warp that dequantises to half precision: with 32 registers for
 /// them, an H200 unit holds two workgroups.
 const UNPACKED_TILES: i64 = 8;
@@ -31,7 +31,7 @@ const GROUP: i64 = WGMMA_16.rows / WARP_ROWS;
 /// 922 and 614 us (docs/experiments/090).
 const GROUP_TILES: i64 = TILE_OF_GROUPS[1] / WGMMA_TILE;
 /// Minimum column tiles: those of 16 tokens.
-const LEAST_GROUP_TILES: i64 = WGMMA_16.columns / WGMMA_TILE;
+const MIN_GROUP_TILES: i64 = WGMMA_16.columns / WGMMA_TILE;
 /// Columns of such a tile.
 const WGMMA_TILE: i64 = MMA_I8.columns;
 
@@ -45,7 +45,7 @@ struct WarpTiles {
     /// Token tiles per warp.
     tiles: i64,
     /// Warps along the tokens.
-    beside: i64,
+    column_warps: i64,
     /// Whether four warps along the rows share the columns of a product (wgmma).
     group: bool,
 }
@@ -93,7 +93,7 @@ impl Contraction<'_> {
             rows,
             high,
             tiles,
-            beside,
+            column_warps,
             ..
         } = first;
         let taller = if self.rows / WARP_ROWS % (2 * high * rows) == 0 {
@@ -105,7 +105,7 @@ impl Contraction<'_> {
         let tokens = |tiles: i64| WarpTiles { tiles, ..first };
         let along_tokens = WarpTiles {
             rows: 1,
-            beside: beside * rows,
+            column_warps: column_warps * rows,
             group: false,
             ..first
         };
@@ -127,7 +127,7 @@ impl Contraction<'_> {
             rows,
             high,
             tiles,
-            beside,
+            column_warps,
             group,
         } = tiles;
         let block = if host_bound(self.g, self.axes[token]) {
@@ -140,9 +140,9 @@ impl Contraction<'_> {
         let together = if group { GROUP.min(rows) } else { 1 };
         let parts = [
             AxisPart::rest(row, Global, rows * of_warp),
-            AxisPart::rest(token, block, 8 * tiles * beside),
+            AxisPart::rest(token, block, 8 * tiles * column_warps),
             AxisPart::new(row, Vector, rows / together, together * of_warp),
-            AxisPart::new(token, Vector, beside, 8 * tiles),
+            AxisPart::new(token, Vector, column_warps, 8 * tiles),
             AxisPart::new(row, Vector, together, WARP_ROWS),
             AxisPart::new(row, Vector, 8, 1),
             AxisPart::new(token, Vector, 4, 2),
@@ -174,20 +174,20 @@ impl Contraction<'_> {
             rows,
             high,
             tiles,
-            beside: self.warps() / rows,
+            column_warps: self.warps() / rows,
             group: true,
         };
         let too_few = |of: WarpTiles| {
             4 * self.groups(of, others, most) < 3 * self.target.machine.units as i64
         };
-        while too_few(of) && (of.high > 1 || of.tiles > LEAST_GROUP_TILES) {
+        while too_few(of) && (of.high > 1 || of.tiles > MIN_GROUP_TILES) {
             if of.high > 1 {
                 of.high = 1
             } else {
                 of.tiles /= 2
             }
         }
-        (rows >= GROUP && tiles >= LEAST_GROUP_TILES).then_some(of)
+        (rows >= GROUP && tiles >= MIN_GROUP_TILES).then_some(of)
     }
     /// Tiles per warp: up to [`WARP_TOKENS`] tokens share its rows. Warps divide rows first;
     /// remaining warps divide tokens.
@@ -195,13 +195,13 @@ impl Contraction<'_> {
         let (n, warps) = (self.rows, self.warps());
         let tiles = up_to_power((most + 7) / 8).min(WARP_TOKENS / 8);
         let rows = power_divisor(n / WARP_ROWS, warps);
-        let beside = up_to_power(most / (8 * tiles)).min(warps / rows);
+        let column_warps = up_to_power(most / (8 * tiles)).min(warps / rows);
         // Two row tiles per warp, as long as every multiprocessor has work.
         let twice = WarpTiles {
             rows,
             high: 2,
             tiles,
-            beside,
+            column_warps,
             group: false,
         };
         // Half-precision products load one step at a time, so each multiprocessor should
@@ -218,7 +218,7 @@ impl Contraction<'_> {
             1
         };
         // Two warps that alternate over a row's terms load whole cache lines.
-        let lines = halves && tiles * beside == 1 && rows > 1 && self.steps % 2 == 0;
+        let lines = halves && tiles * column_warps == 1 && rows > 1 && self.steps % 2 == 0;
         let of = WarpTiles {
             high,
             rows: if lines { rows / 2 } else { rows },
@@ -227,15 +227,14 @@ impl Contraction<'_> {
         let few = self.groups(of, others, most) < ROUNDS_OF_TWO_WARPS * room(self.target);
         let shared = self
             .shared_terms(of)
-            .filter(|of| lines && few && self.warps() / (of.rows * beside) <= MOST_SHARING);
+            .filter(|of| lines && few && self.warps() / (of.rows * column_warps) <= MAX_SHARING);
         shared.unwrap_or(of)
     }
     /// Doubles the warps that share the terms of sums (split-K), if there are enough steps. No
     /// weight is then read or dequantised twice.
     fn shared_terms(&self, of: WarpTiles) -> Option<WarpTiles> {
-        let sharing = self.warps() / (of.rows / 2).max(1) / of.beside;
-        let shared =
-            of.rows > 1 && sharing * LEAST_STEPS <= self.steps && self.steps % sharing == 0;
+        let sharing = self.warps() / (of.rows / 2).max(1) / of.column_warps;
+        let shared = of.rows > 1 && sharing * MIN_STEPS <= self.steps && self.steps % sharing == 0;
         shared.then_some(WarpTiles {
             rows: of.rows / 2,
             ..of
@@ -246,7 +245,7 @@ impl Contraction<'_> {
     }
     /// Workgroups of such tiles, for `others` elements of other axes and at most `most` tokens.
     fn groups(&self, of: WarpTiles, others: i64, most: i64) -> i64 {
-        let tokens = 8 * of.tiles * of.beside;
+        let tokens = 8 * of.tiles * of.column_warps;
         others * (self.rows / WARP_ROWS / (of.rows * of.high)) * ((most + tokens - 1) / tokens)
     }
     /// Shrinks the tiles of warps until every multiprocessor has work.
@@ -259,16 +258,16 @@ impl Contraction<'_> {
             match of {
                 WarpTiles {
                     tiles: 1,
-                    beside: 1,
+                    column_warps: 1,
                     high: 1,
                     ..
                 } => break,
                 WarpTiles {
                     tiles: 1,
-                    beside: 1,
+                    column_warps: 1,
                     ..
                 } => of.high /= 2,
-                WarpTiles { tiles: 1, .. } => of.beside /= 2,
+                WarpTiles { tiles: 1, .. } => of.column_warps /= 2,
                 _ => of.tiles /= 2,
             }
         }

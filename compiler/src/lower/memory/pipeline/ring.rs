@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 pub const BYTES: i64 = 16;
 /// Maximum number of registers for carried narrow loads: as many as a thread of an H200 keeps
 /// for words in flight.
-const MOST_CARRIED: i64 = 32;
+const MAX_CARRIED: i64 = 32;
 
 /// Loads that become copies, `stride` elements apart.
 pub struct Family {
@@ -141,7 +141,7 @@ impl Ring {
             carried: vec![],
             columns,
         };
-        let (mut left, mut units) = (MOST_CARRIED, Vec::new());
+        let (mut left, mut units) = (MAX_CARRIED, Vec::new());
         for (statement, s) in statements.iter().enumerate().take(end).skip(first + 1) {
             let Some(at) = moving(g, s, range) else {
                 continue;

@@ -156,7 +156,7 @@ impl Walk<'_> {
             at.terms.to_vec(),
             at.constant.div_euclid(elements),
         );
-        let ahead = stride.filter(|_| packed || between <= tile::MOST_WORKGROUPS_BETWEEN)?;
+        let ahead = stride.filter(|_| packed || between <= tile::MAX_WORKGROUPS_BETWEEN)?;
         self.fetched.insert(line).then(|| Prefetch::Line {
             at: [n.src[0], n.src[1]],
             ahead,

@@ -13,10 +13,10 @@ use std::borrow::Cow;
 /// Maximum bytes of a span; for more, the loads themselves keep memory busy. Spans that gained:
 /// weights of 9 to 23 KB (`docs/experiments/030`), a KV cache chunk of 147 KB
 /// (`docs/experiments/043`; `docs/experiments/036`: 2 %). The limit was not measured.
-const MOST_BYTES_OF_SPAN: i64 = 160 << 10;
+const MAX_BYTES_OF_SPAN: i64 = 160 << 10;
 /// Minimum bytes of a span outside weights, in particular in a KV cache. Not measured: smaller ones
 /// were just written by earlier kernels and are in L2.
-const LEAST_BYTES_OF_SPAN: i64 = 32 << 10;
+const MIN_BYTES_OF_SPAN: i64 = 32 << 10;
 /// Alignment of a span's address and length, bytes.
 const BYTES_OF_STEP: i64 = 16;
 
@@ -176,10 +176,10 @@ fn is_worth_it(g: &Graph, s: &Span) -> bool {
             .all(|x| x % BYTES_OF_STEP == 0);
     let packed = matches!(g[s.at.buffer].arg, Arg::Packed(..));
     // Output of earlier kernels is in L2 already, unless the span is part of a large buffer.
-    let large = packed || length >= LEAST_BYTES_OF_SPAN && !s.at.terms.is_empty();
+    let large = packed || length >= MIN_BYTES_OF_SPAN && !s.at.terms.is_empty();
     // The bounds of a minimum or maximum are those of its operands, and may exceed the buffer.
     let inside = packed || length <= bytes_of(g, s.at.buffer);
-    even && large && inside && length <= MOST_BYTES_OF_SPAN && 2 * s.read >= length
+    even && large && inside && length <= MAX_BYTES_OF_SPAN && 2 * s.read >= length
 }
 
 /// Returns the bytes of an unpacked buffer, with every variable at its maximum.

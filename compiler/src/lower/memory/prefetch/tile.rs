@@ -9,16 +9,16 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 
 /// Minimum bytes of a tile. A smaller one was just written by an earlier kernel, or is loaded by
 /// the first misses. Not measured.
-const LEAST_BYTES_OF_TILE: i64 = 32 << 10;
+const MIN_BYTES_OF_TILE: i64 = 32 << 10;
 const LINE: i64 = 64;
 /// Maximum lines prefetched per iteration. Not measured: more than a core's miss queue holds would
 /// delay its demand loads.
-const MOST_LINES_OF_TURN: i64 = 32;
+const MAX_LINES_OF_TURN: i64 = 32;
 
 /// Maximum number of workgroups between prefetch and use for the lines to stay cached. The
 /// number was not measured; in a prompt, where all tokens share the tile between, prefetch did
 /// not pay (`docs/experiments/010`).
-pub(super) const MOST_WORKGROUPS_BETWEEN: i64 = 8;
+pub(super) const MAX_WORKGROUPS_BETWEEN: i64 = 8;
 
 /// Prefetch plan of one tile.
 pub(super) struct CacheTile {
@@ -115,7 +115,7 @@ fn tile(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<CacheTile> {
     let (low, high) = g.linear_bounds(&inside)?;
     if inside.terms.iter().any(|&(t, _)| g[t].op != Op::Range)
         || high - low >= stride
-        || stride * size < LEAST_BYTES_OF_TILE
+        || stride * size < MIN_BYTES_OF_TILE
     {
         return None;
     }
@@ -127,7 +127,7 @@ fn tile(g: &Graph, code: &Code, load: Id, loops: Vec<Id>) -> Option<CacheTile> {
     let shares = turns(&sharing)?;
     let line = LINE / size;
     let lines = (stride + line * shares * turns(&loops)? - 1) / (line * shares * turns(&loops)?);
-    if loops.is_empty() || shares > MOST_WORKGROUPS_BETWEEN || lines > MOST_LINES_OF_TURN {
+    if loops.is_empty() || shares > MAX_WORKGROUPS_BETWEEN || lines > MAX_LINES_OF_TURN {
         return None;
     }
     let read = inside

@@ -30,7 +30,7 @@ const WRONG: &[Wrong] = &[
         )
     }),
     (
-        "an integer's entry in a table, whose numbers the result holds",
+        "an integer index within a table, and a result of i32 or f32",
         false,
         |w| {
             let index = w.g.int(3);
@@ -43,12 +43,12 @@ const WRONG: &[Wrong] = &[
         },
     ),
     (
-        "a value of the buffer's type, unless packed, or a word of its bytes or halves, or the lower one of its i64, at an offset",
+        "the buffer's type (any if packed), a word of 8- or 16-bit elements, or the low word of an i64, at an offset",
         false,
         |w| w.node(Op::Load, Scalar::F16, &[w.x, w.group], Arg::None),
     ),
     (
-        "threads have no vectors but a matrix product's",
+        "with threads, only MMA accumulators are vectors",
         true,
         |w| {
             w.node(
@@ -59,7 +59,7 @@ const WRONG: &[Wrong] = &[
             )
         },
     ),
-    ("whole numbers across a vector", false, |w| {
+    ("a vector of integers", false, |w| {
         w.node(Op::Lanes, Scalar::I64, &[], Arg::None)
     }),
     ("one value of the vector's type", false, |w| {
@@ -81,7 +81,7 @@ const WRONG: &[Wrong] = &[
         )
     }),
     (
-        "lanes of a vector, or one value of each thread of a range, to one of their type",
+        "reduces a vector, or one value per thread of a range, to a scalar of their type",
         true,
         |w| {
             let one = w.g.f32(1.0);
@@ -94,7 +94,7 @@ const WRONG: &[Wrong] = &[
         },
     ),
     (
-        "a thread's lower bound comes before the upper one",
+        "with threads, a lower bound is applied before the upper one",
         true,
         |w| {
             let (last, none) = (w.g.int(6), w.g.int(0));
@@ -102,7 +102,7 @@ const WRONG: &[Wrong] = &[
             w.node(Op::Max, Scalar::I64, &[most, none], Arg::None)
         },
     ),
-    ("a matrix product is a warp's", false, |w| {
+    ("an MMA needs threads", false, |w| {
         let one = w.g.int_of(Scalar::U32, 1);
         w.node(
             Op::Mma,
@@ -111,17 +111,21 @@ const WRONG: &[Wrong] = &[
             Arg::None,
         )
     }),
-    ("words of a fragment of bytes, and its sums", true, |w| {
-        let one = w.g.int_of(Scalar::U32, 1);
-        w.node(
-            Op::Mma,
-            Scalar::I32.one().with_lanes(4),
-            &[one; 4],
-            Arg::None,
-        )
-    }),
     (
-        "words of a fragment of halves, added to its sums",
+        "words of an int8 MMA fragment, and its accumulators",
+        true,
+        |w| {
+            let one = w.g.int_of(Scalar::U32, 1);
+            w.node(
+                Op::Mma,
+                Scalar::I32.one().with_lanes(4),
+                &[one; 4],
+                Arg::None,
+            )
+        },
+    ),
+    (
+        "words of a 16-bit MMA fragment, added to its accumulators",
         true,
         |w| {
             let one = w.g.int_of(Scalar::U32, 1);
@@ -160,12 +164,16 @@ const WRONG: &[Wrong] = &[
             Arg::Int(WGMMA_16.number()),
         )
     }),
-    ("two vectors of f32, as many lanes of words", false, |w| {
-        let one = w.g.int(1);
-        w.node(Op::PairBf16, Scalar::U32, &[one; 2], Arg::None)
-    }),
     (
-        "a word of bytes, a factor and perhaps a term, two of its bytes and a zero",
+        "two vectors of f32, and a vector of words with as many lanes",
+        false,
+        |w| {
+            let one = w.g.int(1);
+            w.node(Op::PairBf16, Scalar::U32, &[one; 2], Arg::None)
+        },
+    ),
+    (
+        "a word of bytes, a scale and an optional term; two byte indices and a zero point",
         false,
         |w| {
             let (word, one) = (w.g.int_of(Scalar::U32, 1), w.g.f32(1.0));
@@ -198,7 +206,7 @@ const WRONG: &[Wrong] = &[
         )
     }),
     (
-        "a vector of words for each row, into a register",
+        "a vector of words for each row, into a tile register",
         false,
         |w| {
             let row = w.g.constant(Scalar::U32.one().with_lanes(16), 1.0);
@@ -253,11 +261,11 @@ const WRONG: &[Wrong] = &[
 ];
 
 /// Rule for asynchronous MMA products.
-const OF_GROUPS: &str = "rows as words or of a stage of halves, columns of a ring of words or of a stage of halves, from i64 offsets on, added to sums";
+const OF_GROUPS: &str = "rows in registers or a 16-bit stage, columns in a 16-bit stage or a ring of words, at i64 offsets, added to accumulators";
 
 /// Rules for tile loads, and for tile products.
-const OF_A_TILE: &str = "rows of words of a buffer of a fragment's operands, into a register, or as a subgroup's first or second operand";
-const OF_TILES: &str = "two tiles of words and one of sums, in registers of their own, or a subgroup's first and second operand";
+const OF_A_TILE: &str = "rows of words of an MMA operand, into a tile register or as a subgroup's first or second operand";
+const OF_TILES: &str = "two operand tiles and an accumulator tile, in distinct registers or as a subgroup's first and second operand";
 
 /// Returns the tile type with these elements.
 fn tile_of(scalar: Scalar) -> DType {
@@ -283,10 +291,7 @@ fn every_rule_of_nodes_can_fail() {
     let e = w
         .check(vec![w.open(w.y, &[]), Accumulator(acc)])
         .expect_err("no reduction");
-    assert_eq!(
-        e.rule,
-        "a first value, and the reduction that it becomes, of one type"
-    );
+    assert_eq!(e.rule, "an initial value and a reduction, of one type");
     for row in nodes::ROWS {
         assert!(
             row.ops == [Op::Acc] || WRONG.iter().any(|b| b.0 == row.name),

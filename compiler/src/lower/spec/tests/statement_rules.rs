@@ -77,51 +77,51 @@ const BAD: &[Bad] = &[
     ("a nest writes its own buffer", |w, s| {
         s[9] = Write(w.x, w.row, w.sum)
     }),
-    ("what is added to is f32, f16 or i32 in memory", |w, s| {
-        s[0] = Nest {
-            buffer: w.stage,
-            staged: true,
-            globals: vec![],
-            threads: vec![],
-        };
-        s[9] = added(w.stage, w.row, vec![w.sum], None, true);
-    }),
     (
-        "what is added at once is one value, or two halves of a word",
+        "the target of an addition is f32, f16 or i32 in memory",
+        |w, s| {
+            s[0] = Nest {
+                buffer: w.stage,
+                staged: true,
+                globals: vec![],
+                threads: vec![],
+            };
+            s[9] = added(w.stage, w.row, vec![w.sum], None, true);
+        },
+    ),
+    (
+        "an addition has one value, or the two f16 values of a word",
         |w, s| {
             s[9] = added(w.y, w.row, vec![w.sum; 2], None, true);
         },
     ),
-    ("what is added is of the buffer's type", |w, s| {
+    ("an added value has the buffer's type", |w, s| {
         s[9] = added(w.y, w.row, vec![w.row], None, true)
     }),
-    ("what is added under a condition has one", |w, s| {
+    ("the condition of an addition is a boolean", |w, s| {
         s[9] = added(w.y, w.row, vec![w.sum], Some(w.sum), true)
     }),
+    ("an addition outside a reduction loop is atomic", |w, s| {
+        s[9] = added(w.y, w.row, vec![w.sum], None, false);
+    }),
     (
-        "what others may add to at the same time is added atomically",
-        |w, s| {
-            s[9] = added(w.y, w.row, vec![w.sum], None, false);
-        },
-    ),
-    (
-        "what is updated is a word, of which there is a load",
+        "an update has a load of the aligned word that it replaces",
         |w, s| s[9] = updated(w, w.term, true, |_, _| vec![]),
     ),
-    ("what is updated under a condition has one", |w, s| {
+    ("the condition of an update is a boolean", |w, s| {
         let Statement::Update(mut of) = updated(w, w.row, true, twice) else {
             return;
         };
         of.when = Some(w.sum);
         s[9] = Statement::Update(of);
     }),
-    ("a word becomes what is computed, of its type", |w, s| {
-        s[9] = updated(w, w.row, true, |_, _| vec![])
-    }),
     (
-        "what others may update at the same time is updated atomically",
-        |w, s| s[9] = updated(w, w.row, false, twice),
+        "the result of an update is a new value of the word's type",
+        |w, s| s[9] = updated(w, w.row, true, |_, _| vec![]),
     ),
+    ("an update outside a reduction loop is atomic", |w, s| {
+        s[9] = updated(w, w.row, false, twice)
+    }),
     (
         "a value is defined before it is used, in a scope around it",
         |w, s| {
@@ -131,11 +131,11 @@ const BAD: &[Bad] = &[
             s.insert(10, write);
         },
     ),
-    ("an offset is an i64, or one in a word", |w, s| {
+    ("an offset is an i64 or i32", |w, s| {
         s[9] = Write(w.y, w.sum, w.sum)
     }),
     (
-        "what is written is of the buffer's type, or a word of its elements",
+        "a written value has the buffer's type or is a word of its elements",
         |w, s| s[9] = Write(w.y, w.row, w.row),
     ),
     ("a loop is over a range that is not open", |w, s| {
@@ -221,17 +221,17 @@ const BAD: &[Bad] = &[
         },
     ),
     (
-        "a wide load is of 8 or 16 bytes, at a multiple of them",
+        "a wide load has 8 or 16 bytes and is aligned to its size",
         |w, s| s[6] = Wide(w.x, w.at, 16, vec![(w.load, 0)]),
     ),
     (
-        "a part of a wide load is a load of its buffer, at its byte",
+        "a part of a wide load loads from its buffer at its byte",
         |w, s| {
             s[5] = Wide(w.x, eight_rows(w), 16, vec![(w.load, 0)]);
         },
     ),
     (
-        "a part of a wide load lies in it, and in one of its words",
+        "a part of a wide load lies within one of its words",
         |w, s| {
             let (row, four) = (eight_rows(w), w.g.int(4));
             let beyond = w.g.add(row, four);
@@ -240,13 +240,13 @@ const BAD: &[Bad] = &[
         },
     ),
     (
-        "a tile is written to rows of the buffer's type that do not overlap",
+        "a written tile has the buffer's type and rows that do not overlap",
         |w, s| {
             s[9] = WriteTile(w.y, w.row, 16, w.sum);
         },
     ),
     (
-        "a wide write is of 4, 8 or 16 bytes, at a multiple of them",
+        "a wide write has 4, 8 or 16 bytes and is aligned to its size",
         |w, s| {
             s[9] = WideWrite(w.y, w.row, 8, vec![w.sum, w.sum]);
         },
@@ -268,7 +268,7 @@ const BAD: &[Bad] = &[
         "copies that are not waited for are groups of copies",
         |_, s| s.insert(2, Statement::AsyncWait(-1)),
     ),
-    ("what a copy depends on is known where it is", |w, s| {
+    ("the condition of a copy is known at the copy", |w, s| {
         let (row, none) = (eight_rows(w), [0; 2]);
         let (to, from) = ([w.ring, row], [w.x, row]);
         s.insert(
@@ -282,48 +282,48 @@ const BAD: &[Bad] = &[
             },
         );
     }),
-    ("what was copied is read from a ring", |w, s| {
+    ("copied data is read from a ring buffer", |w, s| {
         s[6] = Copied(w.stage, w.row, 16, vec![(w.load, 0)])
     }),
     (
-        "what was copied is read as it was, 16 bytes at a multiple of them",
+        "copied data is read in aligned units of 16 bytes",
         |w, s| {
             s[6] = Copied(w.ring, w.row, 16, vec![(w.load, 0)]);
         },
     ),
     (
-        "a copy is of loads from memory, each within one of its words",
+        "a part of a copy is a load from memory within one word",
         |w, s| {
             let row = eight_rows(w);
             s.insert(3, Copied(w.ring, row, 16, vec![(w.load, 16)]));
         },
     ),
-    ("what is carried over is of its load's type", |w, s| {
+    ("a loop-carried value has its load's type", |w, s| {
         s.insert(3, Statement::Carried(w.load, w.row))
     }),
-    ("what is carried over is of its load's type", |w, s| {
+    ("a loop-carried value has its load's type", |w, s| {
         s.insert(7, Statement::Carry(w.load, w.load))
     }),
     ("threads are counted outside nests, or by one", |w, s| {
         s.insert(2, threads(w, 8))
     }),
-    ("a range is counted once outside nests", |w, s| {
+    ("a range is mapped to threads once outside nests", |w, s| {
         s.splice(0..0, [threads(w, 8), threads(w, 8)])
             .for_each(drop)
     }),
     (
-        "a range whose loads were hoisted is counted as it was for these",
+        "a nest maps a range to threads as its hoisted loads do",
         |w, s| {
             s[0] = w.open(w.y, &[w.thread]);
             s.insert(0, threads(w, 4));
         },
     ),
     (
-        "what stands outside nests is a load from memory, or what its address is made of",
+        "a hoisted value is a load from memory or part of its address",
         |w, s| s.insert(0, Define(w.sum)),
     ),
     (
-        "before the wait for predecessors weights alone are loaded",
+        "only weights are loaded before the grid-dependency wait",
         |w, s| {
             let zero = w.g.int(0);
             s.insert(0, Define(w.g.load(w.x, zero, Scalar::F32)));
@@ -373,17 +373,18 @@ const BAD: &[Bad] = &[
             threads: vec![index],
         };
     }),
-    ("an asynchronous copy is from memory to a stage", |w, s| {
-        s[9] = copy([w.y, w.row], [w.x, w.row], 16)
-    }),
     (
-        "an asynchronous copy is of 16 bytes, at multiples of them",
+        "an asynchronous copy goes from memory to a stage",
+        |w, s| s[9] = copy([w.y, w.row], [w.x, w.row], 16),
+    ),
+    (
+        "an asynchronous copy has 16 bytes and is aligned to its size",
         |w, s| {
             s[0] = w.open(w.stage, &[]);
             s[9] = copy([w.stage, w.row], [w.x, w.row], 16);
         },
     ),
-    ("what is asked for ahead is memory", |w, s| {
+    ("the source of a prefetch is memory", |w, s| {
         s.insert(
             3,
             Prefetch(Ahead::Line {
@@ -395,15 +396,17 @@ const BAD: &[Bad] = &[
     ("a range is open where it is used", |w, s| {
         s.insert(3, Prefetch(Ahead::Tile(tile(w, w.row, w.term))))
     }),
-    ("what is asked for ahead is known where it is", |w, s| {
-        s.insert(3, Prefetch(Ahead::Tile(tile(w, w.row, w.row))))
-    }),
-    ("a span is asked for outside nests", |w, s| {
+    (
+        "the address of a prefetch is known at the prefetch",
+        |w, s| s.insert(3, Prefetch(Ahead::Tile(tile(w, w.row, w.row)))),
+    ),
+    ("a span is prefetched outside nests", |w, s| {
         s.insert(3, Prefetch(Ahead::Span(span(w, w.group))))
     }),
-    ("what is asked for ahead is known where it is", |w, s| {
-        s.insert(0, Prefetch(Ahead::Span(span(w, w.row))))
-    }),
+    (
+        "the address of a prefetch is known at the prefetch",
+        |w, s| s.insert(0, Prefetch(Ahead::Span(span(w, w.row)))),
+    ),
     (
         "a stage is filled by a nest before the one that reads it",
         |w, s| {

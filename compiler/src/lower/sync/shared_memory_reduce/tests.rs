@@ -95,17 +95,17 @@ fn threads_wait_before_they_read_what_meets_and_before_they_write_there_again() 
     };
     assert_eq!(barriers.len(), 4);
     assert!(
-        wrong(1).starts_with("a barrier stands between what threads write"),
+        wrong(1).starts_with("a barrier separates writes"),
         "{}",
         wrong(1)
     );
     assert!(
-        wrong(2).starts_with("a barrier stands between what threads do"),
+        wrong(2).starts_with("a barrier separates accesses"),
         "{}",
         wrong(2)
     );
     assert!(
-        wrong(3).starts_with("a barrier stands between what threads write"),
+        wrong(3).starts_with("a barrier separates writes"),
         "{}",
         wrong(3)
     );
