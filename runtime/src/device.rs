@@ -32,9 +32,9 @@ impl Memory {
     pub fn describe(self) -> &'static str {
         match self {
             Memory::Weights => "weights",
-            Memory::State => "the context's state",
+            Memory::State => "KV cache and recurrent state",
             Memory::Scratch => "activations",
-            Memory::Readback => "what steps tell",
+            Memory::Readback => "results of steps",
         }
     }
 }
@@ -72,7 +72,7 @@ impl Launch {
         }
         let (given, wanted) = (self.buffers.len(), program.params.len());
         if given != wanted {
-            return invalid(format!("launched with {given} buffers, has {wanted}"));
+            return invalid(format!("launched with {given} buffers instead of {wanted}"));
         }
         for (i, (buffer, param)) in self.buffers.iter().zip(&program.params).enumerate() {
             buffer.check_device(&program.name, device)?;
@@ -80,7 +80,7 @@ impl Launch {
                 && buffer.len() < bytes
             {
                 return invalid(format!(
-                    "its buffer {i} has {} bytes, and {bytes} may be used",
+                    "its buffer {i} has {} bytes and needs {bytes}",
                     buffer.len()
                 ));
             }
@@ -119,7 +119,8 @@ impl Launch {
     pub fn check_variables(&self, value: &dyn Fn(&str) -> Option<i64>) -> Result<(), Error> {
         for (name, most) in self.limits() {
             if let Some(value) = value(name).filter(|&v| v > most) {
-                let message = format!("{value} is not in its buffers' bounds, at most {most}");
+                let message =
+                    format!("{value} is not in the bounds of its buffers, at most {most}");
                 return Err(Error::invalid(format!("variable {name}"), message));
             }
         }

@@ -60,7 +60,7 @@ impl Folder {
             .recursive(true)
             .mode(0o700)
             .create(path)
-            .map_err(|e| fault(path, format!("cannot be made: {e}")))?;
+            .map_err(|e| fault(path, format!("cannot be created: {e}")))?;
         let link = std::fs::symlink_metadata(path).map_err(|e| fault(path, e))?;
         if link.is_symlink() && link.uid() != me {
             let owner = link.uid();
@@ -73,7 +73,8 @@ impl Folder {
         // No other user can replace a directory on the path, so the directory opened below is the
         // one checked.
         for way in real.ancestors().skip(1) {
-            check_way(way).map_err(|why| fault(way, format!("leads to the cache, and {why}")))?;
+            check_way(way)
+                .map_err(|why| fault(way, format!("is a parent of the cache and {why}")))?;
         }
         let directory = open_directory(CWD, &real).map_err(|e| fault(path, e))?;
         let folder = Folder {
@@ -102,11 +103,10 @@ impl Folder {
         }
         let mode = meta.mode() & 0o777;
         if mode & OTHERS_WRITE != 0 {
-            let why =
-                "so what lies in it cannot be trusted and is not read; empty it and `chmod 700` it";
+            let why = "so its files are not trusted and not read; empty it and `chmod 700` it";
             return Err(fault(
                 path,
-                format!("others can write to it (mode {mode:03o}), {why}"),
+                format!("other users can write to it (mode {mode:03o}), {why}"),
             ));
         }
         if mode & 0o055 != 0 && meta.uid() == me {
@@ -116,7 +116,7 @@ impl Folder {
                 .find(|name| !ours(name) && !is_temporary(name))
             {
                 let what = format!(
-                    "others can read it (mode {mode:03o}), and it holds other things ({foreign})"
+                    "other users can read it (mode {mode:03o}), and it holds other files ({foreign})"
                 );
                 return Err(fault(
                     path,
@@ -237,7 +237,7 @@ impl Folder {
         let temporary = Temporary::make(&self.directory, &self.path, TEMPORARY)?;
         temporary
             .check_room()
-            .map_err(|e| fault(&self.path, format!("has no room: {e}")))?;
+            .map_err(|e| fault(&self.path, format!("has too little free space: {e}")))?;
         Ok(temporary)
     }
 
@@ -286,14 +286,14 @@ fn check_way(way: &Path) -> Result<(), String> {
         OTHERS_WRITE
     };
     if mode & others_write != 0 && mode & STICKY == 0 {
-        let why = "so what lies in it cannot be trusted and is not read";
+        let why = "so its files are not trusted and not read";
         let remedy = if meta.uid() == me {
             format!("; `chmod go-w {}`", way.display())
         } else {
             String::new()
         };
         return Err(format!(
-            "others can write to it (mode {mode:03o}), {why}{remedy}"
+            "other users can write to it (mode {mode:03o}), {why}{remedy}"
         ));
     }
     Ok(())

@@ -357,7 +357,7 @@ fn a_way_that_others_can_change_is_refused() {
             );
             assert!(
                 said.contains(&format!("{bad:o}"))
-                    && said.contains("is not read")
+                    && said.contains("not read")
                     && error.hint().is_some(),
                 "{said}"
             );
@@ -487,7 +487,7 @@ fn a_store_without_a_directory_works_and_says_why() {
         said.len() == 1
             && said[0]
                 .to_string()
-                .contains("others can write to it (mode 777)"),
+                .contains("other users can write to it (mode 777)"),
         "{said:?}"
     );
     assert!(
