@@ -35,7 +35,7 @@ impl<'a> CostStore<'a> {
         let costs = std::str::from_utf8(&bytes).ok().and_then(Costs::parse);
         if costs.is_none() {
             self.store.remove(&self.key);
-            self.warn("what was kept of them is none");
+            self.warn("the stored calibration is invalid");
         }
         costs
     }
@@ -46,7 +46,7 @@ impl<'a> CostStore<'a> {
         if costs == Costs::default() {
             return Err(Error::NotMeasured {
                 device: self.device.clone(),
-                why: "no figure can be true".into(),
+                why: "no measured figure is valid".into(),
             });
         }
         self.store.put_or_warn(&self.key, costs.text().as_bytes());
@@ -112,7 +112,7 @@ impl<'a> CostStore<'a> {
         );
         let measured = match kept {
             Some(costs) => format!("measured: {}", costs.text()),
-            None => "not measured: `gristmill devices --measure` does".into(),
+            None => "not measured: run `gristmill devices --measure`".into(),
         };
         [
             format!("costs, {of}: {}", Costs::for_machine(machine).text()),

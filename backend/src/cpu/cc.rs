@@ -122,13 +122,13 @@ impl Cc {
         let ended = run(version, VERSION_TIME).map_err(|e| format!("does not run: {e}"))?;
         let Some(status) = ended.status else {
             return Err(format!(
-                "does not tell its version within {} s",
+                "does not print its version within {} s",
                 VERSION_TIME.as_secs()
             ));
         };
         let version = String::from_utf8_lossy(&ended.output).trim().to_owned();
         if !status.success() || version.is_empty() {
-            return Err(format!("does not tell its version ({status})"));
+            return Err(format!("does not print its version ({status})"));
         }
         Ok(Cc {
             command,
@@ -153,7 +153,7 @@ impl Cc {
     /// Returns the command and the first line of its version, for display.
     pub fn describe(&self) -> String {
         let gone = if self.program.is_none() {
-            ", no longer here: what it compiled is used"
+            ", no longer installed: its compiled kernels are used"
         } else {
             ""
         };
@@ -240,7 +240,7 @@ impl Cc {
             run(command, self.limit).map_err(|e| useless(format!("does not run any more: {e}")))?;
         match ended.status {
             Some(status) if status.success() => std::fs::read(directory.join("unit.so"))
-                .map_err(|_| useless("ran, but made no library".into())),
+                .map_err(|_| useless("ran without writing a library".into())),
             Some(status) => {
                 let message = complaint(&ended.errors, status);
                 match self.compiles_anything(program, isa, directory) {
@@ -258,7 +258,7 @@ impl Cc {
                 let limit = self.limit.as_secs_f64();
                 let command = self.command.join(" ");
                 Err(Error::CompilerHangs(format!(
-                    "`{command}` was still at work on {what} after {limit} s, and was ended"
+                    "`{command}` did not finish {what} within {limit} s and was ended"
                 )))
             }
         }

@@ -1,7 +1,7 @@
 //! The [`Device`] implementation for the CPU.
 
 use super::cc::{Cc, QUICK_FLAG};
-use super::code_places::CodePlaces;
+use super::code_index::CodeIndex;
 use super::isa::Isa;
 use super::kernel::CpuCode;
 use super::measure;
@@ -86,7 +86,7 @@ impl CpuDevice {
     /// Loads the stored units that contain some of these texts. Returns them by text.
     fn stored(
         &self,
-        places: &CodePlaces,
+        places: &CodeIndex,
         texts: &[&KernelText],
     ) -> Result<Vec<(Key, Arc<LoadedUnit>)>, Error> {
         let units = places.units(texts);
@@ -97,7 +97,7 @@ impl CpuDevice {
                 .map(|&i| texts[i])
                 .collect::<Vec<&KernelText>>()
         };
-        let load = |number: usize| Ok(CodePlaces::load(&self.store, &units[number].0, &of(number)));
+        let load = |number: usize| Ok(CodeIndex::load(&self.store, &units[number].0, &of(number)));
         let mut libraries = Vec::new();
         parallel_for(units.len(), cores(), load, |number, library| {
             let library = library.map(Arc::new);
@@ -234,7 +234,7 @@ impl Device for CpuDevice {
         };
         done(&libraries);
         let before = self.compiled();
-        let mut places = CodePlaces::open(&self.store, &self.cc, self.isa, &self.prelude);
+        let mut places = CodeIndex::open(&self.store, &self.cc, self.isa, &self.prelude);
         libraries.extend(self.stored(&places, &missing)?);
         let missing: Vec<&KernelText> = missing
             .into_iter()

@@ -5,7 +5,7 @@ mod affinity;
 mod amx;
 mod cc;
 mod child;
-mod code_places;
+mod code_index;
 mod device;
 pub mod dialect;
 mod isa;

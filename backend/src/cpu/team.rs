@@ -301,7 +301,7 @@ struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {
     fn drop(&mut self) {
-        eprintln!("gristmill: a worker of the CPU team panicked; the others cannot go on");
+        eprintln!("gristmill: a worker of the CPU team panicked; the process aborts");
         std::process::abort();
     }
 }
@@ -642,7 +642,7 @@ mod tests {
         let shared = &team.shared;
         let here = affinity::current_core().unwrap();
         shared.cores[1].0.store(NO_CORE, Ordering::Relaxed);
-        assert!(!shared.move_apart(0), "nobody is here");
+        assert!(!shared.move_apart(0), "no other worker is on this core");
         if cores() > 1 {
             // The scheduler may move this thread at any time.
             let moved = (0..1000).any(|_| {

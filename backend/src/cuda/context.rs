@@ -64,7 +64,7 @@ impl CudaContext {
                 .join(", ");
             return Err(lacking(
                 format!("there is no GPU {number}"),
-                format!("there is {names}"),
+                format!("choose one of {names}"),
             ));
         }
         // SAFETY: the index is a device's; the name's buffer has the stated length.
@@ -156,7 +156,7 @@ impl CudaContext {
             CUresult::CUDA_SUCCESS => Ok(()),
             result if is_fatal(result) => Err(self.lose(Lost {
                 what: format!("{what} failed: {}", message(result)),
-                hint: format!("start gristmill again to use it; {}", hint(result)),
+                hint: format!("restart gristmill to use it; {}", hint(result)),
                 runs: false,
             })),
             result => Err(refused(&self.title(), what, result)),
@@ -168,8 +168,8 @@ impl CudaContext {
     /// Marks the device as lost with work possibly running, so that its memory is never freed.
     pub fn lose_track(&self, why: &Error) -> Error {
         let (what, hint) = (
-            format!("what it does is not known: {why}"),
-            "start gristmill again to use it".into(),
+            format!("its state is unknown: {why}"),
+            "restart gristmill to use it".into(),
         );
         self.lose(Lost {
             what,
@@ -298,7 +298,7 @@ impl<'a> Current<'a> {
                 }
                 return Err(self.context.lose(Lost {
                     what: format!("a kernel or copy has not ended after {limit:?}"),
-                    hint: "start gristmill again to use it; if that happens again, please report it with the command that led here; \
+                    hint: "restart gristmill to use it; if that happens again, please report it with the command that led here; \
                            --device cpu works without the GPU"
                         .into(),
                     runs: true,

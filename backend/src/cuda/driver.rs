@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 const MIN_DRIVER_VERSION: i32 = 12080;
 
 const BUG_HINT: &str = "this is a bug in gristmill: please report it with the command that led here; --device cpu works without the GPU";
-const BROKEN_HINT: &str = "does `nvidia-smi` list the GPU, and has it memory and no other program's errors? --device cpu works without it";
+const BROKEN_HINT: &str = "check with `nvidia-smi` that the GPU is listed, has free memory and reports no errors; --device cpu works without it";
 
 /// Returns the error of a device that lacks something.
 pub fn lacking(message: impl Into<String>, hint: impl Into<String>) -> Error {
@@ -54,7 +54,7 @@ pub fn hint(result: CUresult) -> &'static str {
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
         | CUresult::CUDA_ERROR_INVALID_IMAGE
         | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
-            "the driver does not take what this NVRTC compiles: update the driver, or install an NVRTC that is no newer than it"
+            "the driver rejects the code of this NVRTC: update the driver, or install an NVRTC that is no newer than it"
         }
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
         | CUresult::CUDA_ERROR_MISALIGNED_ADDRESS
@@ -131,7 +131,7 @@ pub fn start() -> Result<(i32, i32), Error> {
         })?;
         if version < MIN_DRIVER_VERSION {
             let have = format!(
-                "the driver is for CUDA {}.{}",
+                "the driver supports only CUDA {}.{}",
                 version / 1000,
                 version % 1000 / 10
             );
@@ -154,7 +154,7 @@ pub fn start() -> Result<(i32, i32), Error> {
     match count {
         0 => Err(lacking(
             "the driver finds no GPU",
-            "does `nvidia-smi` list one? CUDA_VISIBLE_DEVICES may hide it",
+            "check that `nvidia-smi` lists one; CUDA_VISIBLE_DEVICES may hide it",
         )),
         _ => Ok((version, count)),
     }

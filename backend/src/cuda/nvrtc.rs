@@ -62,7 +62,7 @@ impl Nvrtc {
         if let Some(name) = FUNCTIONS.iter().find(lacks) {
             return Err(lacking(
                 format!("this NVRTC (libnvrtc) is too old: it has no {name}"),
-                format!("install CUDA 12.8's or a later one: {INSTALL}"),
+                format!("install NVRTC 12.8 or later: {INSTALL}"),
             ));
         }
         let broken =
@@ -98,7 +98,7 @@ impl Nvrtc {
         let knows: Vec<String> = self.supported.iter().map(|sm| format!("sm_{sm}")).collect();
         Err(lacking(
             format!(
-                "{} does not compile for the GPU's sm_{sm}, only for {}",
+                "{} does not support the GPU's sm_{sm}, only {}",
                 self.describe(),
                 knows.join(", ")
             ),
@@ -163,9 +163,8 @@ impl Nvrtc {
             kernel: name.into(),
             message,
         };
-        let terminated = |text: &str| {
-            CString::new(text).map_err(|_| failed("there is a NUL in its text".into()))
-        };
+        let terminated =
+            |text: &str| CString::new(text).map_err(|_| failed("its source contains a NUL".into()));
         let (source, file) = (terminated(source)?, terminated(&format!("{name}.cu"))?);
         let architecture = format!("--gpu-architecture={}", architecture(sm));
         let all = std::iter::once(architecture.as_str())
@@ -220,10 +219,10 @@ impl Program {
     ) -> Result<Vec<u8>, String> {
         let mut len = 0;
         // SAFETY: a live program; the size is written.
-        check_result("asking for a size", unsafe { size(self.0, &mut len) })?;
+        check_result("querying a size", unsafe { size(self.0, &mut len) })?;
         let mut bytes = vec![0u8; len];
         // SAFETY: as many bytes as the reported size.
-        check_result("asking for what was compiled", unsafe {
+        check_result("reading the compiled code", unsafe {
             get(self.0, bytes.as_mut_ptr().cast())
         })?;
         Ok(bytes)

@@ -8,7 +8,7 @@ use super::graph::{Follow, Graph, KernelNode};
 use super::handle::{Event, Stream, event};
 use super::memory::address;
 use super::modules::LoadedModule;
-use super::step::{Regions, bucket};
+use super::step::{VariableLayout, bucket};
 use crate::variables::{Variables, by_level};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use gristmill_runtime::lease::{Order, StepGuard, StepUses};
@@ -63,7 +63,7 @@ unsafe impl Send for CudaReplay {}
 #[derive(Default)]
 struct Bound {
     variables: Variables,
-    regions: Regions,
+    regions: VariableLayout,
     /// Kernels with the addresses of their buffers.
     kernels: Vec<KernelNode>,
     /// Count index and launch index of each kernel.

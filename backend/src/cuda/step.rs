@@ -2,14 +2,14 @@
 
 /// Layout of a step's variables on the device; equal lists of variables share an offset.
 #[derive(Default)]
-pub struct Regions {
+pub struct VariableLayout {
     /// Variable of each eight bytes.
     cells: Vec<usize>,
     /// Start and length of each list, in cells.
     lists: Vec<(usize, usize)>,
 }
 
-impl Regions {
+impl VariableLayout {
     /// Returns the offset of a list in bytes, appending it if it is new.
     pub fn place(&mut self, list: &[usize]) -> usize {
         let found = self
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_list_has_one_place() {
-        let mut regions = Regions::default();
+        let mut regions = VariableLayout::default();
         let places: Vec<usize> = [&[0][..], &[1, 0], &[], &[0], &[1], &[0, 1], &[1, 0]]
             .iter()
             .map(|list| regions.place(list))

@@ -82,7 +82,7 @@ impl Readback {
         for ((_, told), from) in self.cached_buffers().zip(&copy) {
             let view = from
                 .get_mapped_range(..)
-                .map_err(|e| Error::invalid("what a step tells", e.to_string()))?;
+                .map_err(|e| Error::invalid("results of a step", e.to_string()))?;
             told.set(&view);
             drop(view);
             from.unmap();

@@ -68,7 +68,7 @@ fn a_lost_device_says_so_at_once_whatever_is_asked() {
         text.starts_with("cuda:0 (Fake 0) is lost: ") && text.contains("CUDA_ERROR_LAUNCH_FAILED"),
         "{text}"
     );
-    assert!(first.hint().unwrap().contains("start gristmill again"));
+    assert!(first.hint().unwrap().contains("restart gristmill"));
     fake.names();
     let errors = everything(&mut lost);
     assert!(

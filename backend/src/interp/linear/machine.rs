@@ -90,7 +90,7 @@ impl<'a> LinearMachine<'a> {
                 Statement::End => {
                     let begin = open
                         .pop()
-                        .ok_or_else(|| Fault::Graph("an end of nothing".into()))?;
+                        .ok_or_else(|| Fault::Graph("an end without an open block".into()))?;
                     m.ends[begin] = i;
                 }
                 _ => {}
@@ -158,8 +158,9 @@ impl<'a> LinearMachine<'a> {
         let (g, code) = (self.g, self.code);
         let bound = |&r: &Id| {
             let n = g.evaluate_index(g[r].src[0], vars);
-            n.map(|n| n.max(0))
-                .ok_or_else(|| Fault::Launch("workgroups that cannot be counted".into()))
+            n.map(|n| n.max(0)).ok_or_else(|| {
+                Fault::Launch("a number of workgroups that cannot be evaluated".into())
+            })
         };
         let bounds: Vec<i64> = code.globals.iter().map(bound).collect::<Result<_, _>>()?;
         // Indices of the workgroup that ran before, if any.
@@ -301,7 +302,7 @@ impl<'a> LinearMachine<'a> {
                     let bound = self.g[r].src[0];
                     let n = self.index(bound, 0);
                     if (1..self.threads).any(|t| self.index(bound, t) != n) {
-                        return Err(Fault::Graph("threads part at a loop".into()));
+                        return Err(Fault::Graph("threads diverge at a loop".into()));
                     }
                     for i in (0..=n - step).step_by(step as usize) {
                         self.set_all(r, Value::Int(i));
@@ -331,7 +332,7 @@ impl<'a> LinearMachine<'a> {
             .find(|(i, bound)| !(0..*bound).contains(i))
         {
             return Err(Fault::Operand {
-                op: "an iteration that its loop has not,",
+                op: "an unrolled iteration out of bounds, indexed",
                 value,
             });
         }
@@ -407,7 +408,7 @@ impl<'a> LinearMachine<'a> {
             .find(|at| at % bytes as i64 != 0)
         {
             Some(value) => Err(Fault::Operand {
-                op: "a wide access that is not aligned,",
+                op: "a misaligned wide access, offset",
                 value,
             }),
             None => Ok(()),
@@ -540,7 +541,7 @@ impl<'a> LinearMachine<'a> {
     fn write_tile(&mut self, buffer: Id, at: Id, stride: i64, value: Id) -> Result<(), Fault> {
         let (unit, scalar) = (self.g.unit_bytes(buffer), self.g.scalar(value));
         let of = Fragment::of_sums(self.g[value].dtype)
-            .ok_or_else(|| Fault::Graph("a tile of what are no sums".into()))?;
+            .ok_or_else(|| Fault::Graph("a tile whose type is not an MMA accumulator".into()))?;
         for thread in 0..self.threads {
             let first = self.index(at, thread);
             for i in 0..of.rows * of.columns {
@@ -565,7 +566,7 @@ impl<'a> LinearMachine<'a> {
 fn changes_alone(changed: &mut HashMap<i64, usize>, byte: i64, thread: usize) -> Result<(), Fault> {
     match changed.insert(byte, thread) {
         Some(other) if other != thread => Err(Fault::Graph(format!(
-            "two threads change byte {byte} without excluding each other"
+            "two threads update byte {byte} without an atomic operation"
         ))),
         _ => Ok(()),
     }

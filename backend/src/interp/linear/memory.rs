@@ -91,7 +91,7 @@ impl LinearBuffer {
             let range = at..at + new.len();
             if stage.is_copied(range) {
                 return Err(Fault::Race {
-                    what: "a write to what is still being copied",
+                    what: "a write to bytes still being copied",
                     at,
                 });
             }
@@ -114,7 +114,7 @@ impl LinearBuffer {
         let stage = self
             .stage
             .as_mut()
-            .ok_or_else(|| Fault::Graph("a copy to what is no stage of threads".into()))?;
+            .ok_or_else(|| Fault::Graph("a copy to a buffer that is not a stage".into()))?;
         // SAFETY: as many bytes lie in the buffer, and no other reference to them exists now.
         let old = unsafe { std::slice::from_raw_parts(self.view.start.add(at), new.len()) };
         stage.write(at, new, old, thread)?;

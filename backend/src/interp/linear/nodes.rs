@@ -165,7 +165,7 @@ pub(super) fn over_threads(
     (stride, lanes): (i64, i64),
 ) -> Result<Vec<Value>, Fault> {
     let Arg::Reduce(op, _) = n.arg else {
-        return Err(Fault::Graph("a fold without an op".into()));
+        return Err(Fault::Graph("a Fold without a reduction op".into()));
     };
     let mut all = own.to_vec();
     let mut apart = stride as usize;
@@ -175,7 +175,7 @@ pub(super) fn over_threads(
             (0..all.len()).map(|i| fold::apply(op.combine(), &[all[i], other(i)?], n.dtype.scalar));
         all = next
             .collect::<Option<_>>()
-            .ok_or_else(|| Fault::Graph("a fold over threads that are not there".into()))?;
+            .ok_or_else(|| Fault::Graph("a Fold over an unknown thread range".into()))?;
         apart *= 2;
     }
     Ok(all)

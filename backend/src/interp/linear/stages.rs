@@ -86,13 +86,13 @@ impl SharedStage {
         for i in bytes {
             if self.copied[i].is_some() {
                 return Err(Fault::Race {
-                    what: "a read of what is still being copied",
+                    what: "a read of bytes still being copied",
                     at: i,
                 });
             }
             if self.written[i].is_of_another(self.epoch, thread) {
                 return Err(Fault::Race {
-                    what: "a read of what another thread has written since the last barrier",
+                    what: "a read of bytes that another thread wrote since the last barrier",
                     at: i,
                 });
             }
@@ -115,20 +115,20 @@ impl SharedStage {
             let repeated = self.nests[i] == self.nest;
             if self.copied[i].is_some() && !repeated {
                 return Err(Fault::Race {
-                    what: "a copy to where another is still under way",
+                    what: "a copy to the destination of another copy in flight",
                     at: i,
                 });
             }
             let there = self.copied[i].map_or(*old, |c| c.0);
             if self.read[i].is_of_another(self.epoch, thread) {
                 return Err(Fault::Race {
-                    what: "a write to what another thread has read since the last barrier",
+                    what: "a write to bytes that another thread read since the last barrier",
                     at: i,
                 });
             }
             if self.written[i].is_of_another(self.epoch, thread) && !(repeated && there == *new) {
                 return Err(Fault::Race {
-                    what: "a write to what another thread has written since the last barrier",
+                    what: "a write to bytes that another thread wrote since the last barrier",
                     at: i,
                 });
             }
@@ -142,7 +142,7 @@ impl SharedStage {
         for (i, &byte) in (at..).zip(new) {
             if self.copied[i].is_some_and(|c| c.1 != group) {
                 return Err(Fault::Race {
-                    what: "a copy to where another is still under way",
+                    what: "a copy to the destination of another copy in flight",
                     at: i,
                 });
             }

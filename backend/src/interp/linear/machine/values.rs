@@ -17,7 +17,8 @@ impl LinearMachine<'_> {
         };
         let (buffer, unit, stride) = (n.src[0], self.g.unit_bytes(n.src[0]), i64::from(numbers[1]));
         let of = Fragment::of_operands(n.dtype, self.g.scalar(buffer));
-        let of = of.ok_or_else(|| Fault::Graph("a tile of what is no operand".into()))?;
+        let of =
+            of.ok_or_else(|| Fault::Graph("a tile whose type is not an MMA operand".into()))?;
         let each = Scalar::U32.bytes() as i64 / unit;
         let words = of.terms / each;
         let mut out = Vec::with_capacity(self.threads * (of.rows * words) as usize);
@@ -69,11 +70,11 @@ impl LinearMachine<'_> {
                     .collect();
                 let lane = self.counted.iter().find(|l| l.range == n.src[1]);
                 let lane = lane.ok_or_else(|| {
-                    Fault::Graph("a fold over a range that is not threads".into())
+                    Fault::Graph("a Fold over a range that is not a thread range".into())
                 })?;
                 let lanes = g.int_value(g[lane.range].src[0]);
-                let lanes =
-                    lanes.ok_or_else(|| Fault::Graph("threads that cannot be counted".into()))?;
+                let lanes = lanes
+                    .ok_or_else(|| Fault::Graph("a thread range without a known size".into()))?;
                 nodes::over_threads(n, &own, (lane.stride(), lanes))
             }
             Op::Mma | Op::MmaHalf => self.product(n),
@@ -94,7 +95,7 @@ impl LinearMachine<'_> {
     }
     /// Computes an MMA for each warp.
     fn product(&self, n: &Node) -> Result<Vec<Value>, Fault> {
-        let no_fragment = || Fault::Graph(format!("{:?} of no fragment", n.op));
+        let no_fragment = || Fault::Graph(format!("{:?} without an MMA fragment", n.op));
         let of = Fragment::of_product(n).ok_or_else(no_fragment)?;
         // Bytes of rows may be unsigned.
         let rows = if matches!(n.arg, Arg::Int(_)) && n.op == Op::Mma {
@@ -124,7 +125,7 @@ impl LinearMachine<'_> {
     /// Computes a warp-group MMA, with columns in shared memory.
     fn product_of_group(&mut self, n: &Node) -> Result<Vec<Value>, Fault> {
         let of = Fragment::of_product(n).filter(|of| of.is_of_group());
-        let of = of.ok_or_else(|| Fault::Graph(format!("{:?} of no fragment", n.op)))?;
+        let of = of.ok_or_else(|| Fault::Graph(format!("{:?} without an MMA fragment", n.op)))?;
         let (count, element) = (n.src.len(), |[unit, at]: [i64; 2]| {
             (unit * UNIT + at) as usize
         });

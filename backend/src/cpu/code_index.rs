@@ -18,18 +18,18 @@ const MAX_ENTRIES: usize = 16 << 10;
 const ENTRY_BYTES: usize = 64;
 
 /// Kernels and their units, in the order of compilation.
-pub struct CodePlaces {
+pub struct CodeIndex {
     key: Key,
     kernels: Vec<[Key; 2]>,
     known: usize,
 }
 
-impl CodePlaces {
+impl CodeIndex {
     /// Opens the index of kernels with this compiler, instruction set and prelude.
-    pub fn open(store: &Store, cc: &Cc, isa: Isa, prelude: &str) -> CodePlaces {
+    pub fn open(store: &Store, cc: &Cc, isa: Isa, prelude: &str) -> CodeIndex {
         let key = cc.key(&format!("{KEY_VERSION}\n{prelude}"), isa);
         let kernels = read_entries(store, &key);
-        CodePlaces {
+        CodeIndex {
             key,
             known: kernels.len(),
             kernels,
@@ -116,7 +116,7 @@ mod tests {
             name: name.into(),
         };
         let (first, second) = (of("first"), of("second"));
-        let open = || CodePlaces {
+        let open = || CodeIndex {
             key: Key::from_parts(["places"]),
             kernels: read_entries(&store, &Key::from_parts(["places"])),
             known: 0,
