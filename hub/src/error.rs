@@ -28,7 +28,7 @@ pub enum Error {
         message: String,
     },
     /// A downloaded file without a checksum does not parse as a model.
-    #[error("{name} is no model: {why}; it is thrown away")]
+    #[error("{name} is not a model: {why}; the download is discarded")]
     NoModel {
         /// Name of the downloaded file.
         name: String,
@@ -36,10 +36,10 @@ pub enum Error {
         why: String,
     },
     /// The hub does not know the repository, or hides it from this user.
-    #[error("the hub has no repository {0}, or shows it only to some")]
+    #[error("the hub has no repository {0}, or access to it is restricted")]
     NoRepository(Repository),
     /// The hub denies this user access.
-    #[error("the hub refuses {0}")]
+    #[error("the hub denies access to {0}")]
     Refused(Repository),
     /// No file of the repository matches the name.
     #[error("{repository} has no model {wanted}")]
@@ -60,10 +60,10 @@ pub enum Error {
         models: Vec<Offer>,
     },
     /// The store has no model with this name.
-    #[error("{0} is not among the models that are kept here")]
+    #[error("{0} is not a fetched model")]
     NotKept(Name),
     /// The name matches files in the store that were not downloaded.
-    #[error("{name} was not fetched: {} is left where it is", .path.display())]
+    #[error("{name} was not fetched: {} is not removed", .path.display())]
     NotFetched {
         /// Name that should be removed.
         name: Box<Name>,
@@ -71,7 +71,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A file in the store is no longer the one that was downloaded.
-    #[error("{} is not what was fetched: its SHA-256 has changed", .path.display())]
+    #[error("{} differs from the fetched file: its SHA-256 has changed", .path.display())]
     Changed {
         /// Name under which it was downloaded.
         name: Box<Name>,
@@ -79,7 +79,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A file that was not downloaded stands at the path of a download.
-    #[error("{} was not fetched, and is not the hub's file", .path.display())]
+    #[error("{} exists and was not fetched from the hub", .path.display())]
     InTheWay {
         /// Path of that file.
         path: PathBuf,
@@ -106,9 +106,7 @@ pub enum Error {
         answer: String,
     },
     /// The SHA-256 of a downloaded file differs from the hub's.
-    #[error(
-        "{file} has the SHA-256 {found} and should have {expected}: what was fetched is thrown away"
-    )]
+    #[error("{file} has the SHA-256 {found} and should have {expected}: the download is discarded")]
     Checksum {
         /// Path in the repository.
         file: String,
@@ -141,12 +139,12 @@ pub enum Error {
         error: io::Error,
     },
     /// No variable of the environment names a folder for models.
-    #[error("there is no folder to keep models in")]
+    #[error("there is no folder for models")]
     NoHome,
 }
 
 /// Hint where the disk is full.
-const NO_ROOM: &str = "make room, or keep models elsewhere: GRISTMILL_MODELS names a folder";
+const NO_ROOM: &str = "free disk space, or set GRISTMILL_MODELS to a folder on another disk";
 /// Maximum number of names in a hint; the rest are counted.
 const MAX_SHOWN: usize = 40;
 
@@ -154,16 +152,16 @@ impl Error {
     /// Returns advice for the user, if there is any.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Error::Name(..) => "write hf:ORG/REPO, or hf:ORG/REPO:FILE where there are several".into(),
+            Error::Name(..) => "write hf:ORG/REPO, or hf:ORG/REPO:FILE if the repository has several models".into(),
             Error::Address(..) => {
-                "give that of the file itself, https://HOST/…/NAME.gguf, or the path of a file that you have fetched"
+                "give the address of the file itself, https://HOST/…/NAME.gguf, or the path of a local file"
                     .into()
             }
-            Error::Plain(_) => "use an address with https; GRISTMILL_ALLOW_HTTP=1 fetches it all the same".into(),
+            Error::Plain(_) => "use an https address; GRISTMILL_ALLOW_HTTP=1 allows plain HTTP".into(),
             Error::Elsewhere { .. } => {
-                "open the address in a browser: is it that of the file itself, and may everybody fetch it?".into()
+                "open the address in a browser: it must return the file itself, without a login".into()
             }
-            Error::NoModel { .. } => "check the address; the file may be damaged where it lies".into(),
+            Error::NoModel { .. } => "check the address; the file on the server may be damaged".into(),
             Error::NoRepository(_) => {
                 "check the name; for a private or gated one, set HF_TOKEN to a token that may read it".into()
             }
@@ -173,7 +171,7 @@ impl Error {
             Error::NoFile { files, .. } if files.is_empty() => {
                 "the repository holds no .gguf files: try another".into()
             }
-            Error::NoFile { files, .. } => format!("there are {}", list(files)),
+            Error::NoFile { files, .. } => format!("the repository has {}", list(files)),
             Error::Several { repository, models } => {
                 let sized = |model: &Offer| format!("{} ({})", model.word, size(model.bytes));
                 format!(
@@ -182,28 +180,28 @@ impl Error {
                     list(&models.iter().map(sized).collect::<Vec<_>>())
                 )
             }
-            Error::NotKept(_) => "`gristmill list` shows what is".into(),
-            Error::NotFetched { .. } => "it has no record beside it; remove it by hand if it is not needed".into(),
+            Error::NotKept(_) => "`gristmill list` shows the fetched models".into(),
+            Error::NotFetched { .. } => "the file has no download record; remove it by hand if it is not needed".into(),
             Error::Changed { name, .. } => {
-                format!("`gristmill pull {name}` fetches it again; what you changed yourself belongs elsewhere")
+                format!("`gristmill pull {name}` fetches it again; keep modified files in another folder")
             }
             Error::InTheWay { .. } => "move it elsewhere and try again, or use it by its path".into(),
-            Error::PlainToken(_) => "use an address with https, or unset HF_TOKEN".into(),
+            Error::PlainToken(_) => "use an https address, or unset HF_TOKEN".into(),
             Error::Transport { is_hub, .. } => {
                 let other = if *is_hub { ". HF_ENDPOINT names another hub" } else { "" };
-                format!("check the connection and try again: what was fetched is kept{other}")
+                format!("check the connection and try again: the partial download is kept{other}")
             }
             Error::Answer { .. } => "try again later, or name another hub with HF_ENDPOINT".into(),
-            Error::Checksum { .. } => "try again; if it happens twice, the hub or the way to it is at fault".into(),
-            Error::Busy(_) => "wait for it, or end it".into(),
+            Error::Checksum { .. } => "try again; if it happens again, the hub or a proxy returns a wrong file".into(),
+            Error::Busy(_) => "wait for that process, or end it".into(),
             Error::NoRoom { .. } => NO_ROOM.into(),
             Error::Disk { error, .. } => match error.kind() {
                 io::ErrorKind::StorageFull => NO_ROOM.into(),
                 io::ErrorKind::InvalidInput => {
-                    "no link in the folder of models is followed: remove it. GRISTMILL_MODELS names another folder"
+                    "symbolic links in the model folder are not followed: remove it, or set GRISTMILL_MODELS to another folder"
                         .into()
                 }
-                _ => "check the folder and its permissions; GRISTMILL_MODELS names another".into(),
+                _ => "check the folder and its permissions, or set GRISTMILL_MODELS to another".into(),
             },
             Error::NoHome => "set GRISTMILL_MODELS to a folder, or HOME".into(),
         })

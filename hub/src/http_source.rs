@@ -61,9 +61,9 @@ impl<'a> Elsewhere<'a> {
         match first == begins {
             true => Ok(file),
             false if first.starts_with(b"<") => {
-                Err(file.wrong("a web page lies there, and no model"))
+                Err(file.wrong("the address returns a web page, not a model"))
             }
-            false => Err(file.wrong("what lies there does not begin as a model's file does")),
+            false => Err(file.wrong("the file does not begin with the signature of a model file")),
         }
     }
     /// Returns the size of the file in bytes.
@@ -120,11 +120,10 @@ impl<'a> Elsewhere<'a> {
                 .get(header::LOCATION)
                 .and_then(|to| to.to_str().ok());
             let to = location.and_then(|to| sent_on(&address, to));
-            address =
-                to.ok_or_else(|| self.wrong("the server sends on to an address that is none"))?;
+            address = to.ok_or_else(|| self.wrong("the server redirects to an invalid address"))?;
         }
         Err(self.wrong(&format!(
-            "the server sends on more than {MAX_REDIRECTS} times"
+            "the server redirects more than {MAX_REDIRECTS} times"
         )))
     }
     /// Checks an address before a request, including the target of a redirection.
@@ -154,14 +153,16 @@ impl<'a> Elsewhere<'a> {
         if text(header::CONTENT_ENCODING)
             .is_some_and(|encoding| !encoding.eq_ignore_ascii_case("identity"))
         {
-            return Err(self.wrong("the server sends it compressed, which was not asked for"));
+            return Err(
+                self.wrong("the server compresses the file although the request does not allow it")
+            );
         }
         let size = match response.status() {
             StatusCode::PARTIAL_CONTENT => range(response).and_then(|(_, whole)| whole),
             _ => text(header::CONTENT_LENGTH).and_then(|length| length.parse().ok()),
         };
         let size =
-            size.ok_or_else(|| self.wrong("the server does not say how long the file is"))?;
+            size.ok_or_else(|| self.wrong("the server does not send the length of the file"))?;
         // A weak tag (`W/`) does not guarantee equal bytes.
         let tag = text(header::ETAG).filter(|tag| tag.starts_with('"'));
         Ok(Facts {
@@ -183,13 +184,15 @@ impl FileSource for Elsewhere<'_> {
         let wanted = mark.map(|_| format!("bytes={from}-"));
         let response = self.get(wanted.as_deref(), mark)?;
         if self.facts_of(&response)? != self.facts {
-            return Err(self.wrong("the server has another file by now"));
+            return Err(self.wrong("the file on the server has changed"));
         }
         let from = match response.status() {
             StatusCode::PARTIAL_CONTENT => range(&response).map(|(from, _)| from),
             _ => Some(0),
         };
-        let from = from.ok_or_else(|| self.wrong("the server sends a part of no range"))?;
+        let from = from.ok_or_else(|| {
+            self.wrong("the server sends a partial response without a valid range")
+        })?;
         Ok(FileBytes {
             from,
             reader: Box::new(response.into_body().into_reader()),

@@ -215,7 +215,7 @@ fn another_version_is_fetched_from_its_beginning() {
         },
     );
     assert!(
-        matches!(&error, Err(Error::Elsewhere { message, .. }) if message.contains("another file")),
+        matches!(&error, Err(Error::Elsewhere { message, .. }) if message.contains("has changed")),
         "{error:?}"
     );
 }
@@ -250,8 +250,8 @@ fn split_models_come_with_all_their_parts() {
 fn what_is_no_model_does_not_count() {
     let case = tagged();
     for (file, message) in [
-        ("page.gguf", "a web page lies there"),
-        ("short.gguf", "does not begin as"),
+        ("page.gguf", "returns a web page"),
+        ("short.gguf", "does not begin with"),
         ("bad.gguf", "it is damaged"),
         ("none.gguf", "the server answers 404"),
     ] {
