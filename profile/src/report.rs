@@ -4,7 +4,8 @@ use crate::recording::{Limits, ProfiledKernel, Recording, StepRun};
 use gristmill_runtime::Span;
 
 /// Explanation shown for kernels that are faster than their limit.
-pub const WHY_ABOVE: &str = "what it reads comes from a cache nearer than memory, or the cost model takes the processor for slower than it is";
+pub const WHY_ABOVE: &str =
+    "its inputs come from a cache, or the cost model underestimates the processor";
 
 /// Cost of a kernel in a step.
 #[derive(Clone, PartialEq, Debug)]
