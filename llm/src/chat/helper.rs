@@ -58,7 +58,7 @@ fn answer_one() -> io::Result<()> {
 
 fn answer(request: &[u8]) -> Answer {
     let request: ChatRequest = serde_json::from_slice(request)
-        .map_err(|e| ChatError::Helper(format!("does not understand what it was asked: {e}")))?;
+        .map_err(|e| ChatError::Helper(format!("cannot parse its request: {e}")))?;
     render::answer(&request)
 }
 
@@ -67,7 +67,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
         .downcast_ref::<String>()
         .map(String::as_str)
         .or(panic.downcast_ref::<&str>().copied());
-    format!("the renderer gave up: {}", text.unwrap_or("without a word"))
+    format!("the renderer panicked: {}", text.unwrap_or("no message"))
 }
 
 /// Sets the limits that do not depend on the request.

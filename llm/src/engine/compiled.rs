@@ -69,12 +69,13 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Chooses sizes for a device that may already hold weights of the same file (`there`).
+    /// Chooses sizes for a device that may already hold weights of the same file
+    /// (`loaded`).
     fn choose(
         file: &Gguf,
         model: &dyn Model,
         settings: Settings,
-        there: &Weights,
+        loaded: &Weights,
         device: &dyn Device,
     ) -> Result<Sizes, Error> {
         let limits = StepLimits::new(&settings, model.context(), model, device.target());
@@ -88,7 +89,7 @@ impl Sizes {
         let probe = probe(&settings);
         let left = memory_beside_weights(
             file,
-            missing_weight_bytes(file, model, &probe, there),
+            missing_weight_bytes(file, model, &probe, loaded),
             available(device),
         )?;
         let footprint = Footprint::new(model, &probe, &settings, MIN_ARENA_SHARE);
@@ -226,7 +227,8 @@ pub struct CompiledModel<'a> {
 }
 
 impl<'a> CompiledModel<'a> {
-    /// Compiles a model for a device that may already hold weights of the same file (`there`).
+    /// Compiles a model for a device that may already hold weights of the same file
+    /// (`loaded`).
     ///
     /// # Errors
     /// When the model is malformed or does not fit, or the device fails.
@@ -234,15 +236,15 @@ impl<'a> CompiledModel<'a> {
         file: &'a Gguf,
         opened: Opened,
         settings: Settings,
-        there: &Weights,
+        loaded: &Weights,
         progress: &dyn Fn(Progress),
     ) -> Result<CompiledModel<'a>, Error> {
         let model = arch::load(file.metadata(), file)?;
         let mut jit = Jit::new(opened.clone());
         let device = jit.device().clone();
         let asked = settings.long;
-        let again = |settings| CompiledModel::new(file, opened.clone(), settings, there, progress);
-        let sizes = Sizes::choose(file, model.as_ref(), settings, there, &*device)?;
+        let again = |settings| CompiledModel::new(file, opened.clone(), settings, loaded, progress);
+        let sizes = Sizes::choose(file, model.as_ref(), settings, loaded, &*device)?;
         let Sizes {
             settings, cache, ..
         } = &sizes;
@@ -282,7 +284,7 @@ impl<'a> CompiledModel<'a> {
         let footprint = Footprint::new(model.as_ref(), &probe(settings), settings, arena);
         let left = memory_beside_weights(
             file,
-            load::missing(file, &layouts, there),
+            load::missing(file, &layouts, loaded),
             available(&*device),
         )?;
         let is_usual = asked.is_none_or(StepLimits::is_usual);
@@ -305,27 +307,28 @@ impl<'a> CompiledModel<'a> {
     }
 
     /// Returns the bytes that loading allocates: missing weights, KV cache and activations.
-    pub fn memory(&self, there: &Weights) -> u64 {
-        self.missing(there)
+    pub fn memory(&self, loaded: &Weights) -> u64 {
+        self.missing(loaded)
             + self
                 .footprint
                 .with_pools(self.sizes.context, self.sizes.cache.pools)
     }
 
-    /// Returns the bytes of weights that loading must allocate, without those already in `there`.
-    pub fn missing(&self, there: &Weights) -> u64 {
-        load::missing(self.file, &self.layouts, there)
+    /// Returns the bytes of weights that loading must allocate, without those already in
+    /// `loaded`.
+    pub fn missing(&self, loaded: &Weights) -> u64 {
+        load::missing(self.file, &self.layouts, loaded)
     }
 
     /// Loads the weights and captures the graphs.
     ///
-    /// Weights in `there`, from an engine of the same file on the same device, are reused if this
-    /// model's kernels read the same layout. The others are released before loading starts, unless
-    /// that engine or a clone still holds them.
+    /// Weights in `loaded`, from an engine of the same file on the same device, are reused
+    /// if this model's kernels read the same layout. The others are released before loading starts,
+    /// unless that engine or a clone still holds them.
     ///
     /// # Errors
     /// When memory is short, or the device fails.
-    pub fn load(self, there: Weights, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
+    pub fn load(self, loaded: Weights, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
         let graphs = self.sizes.graphs();
         let CompiledModel {
             file,
@@ -343,7 +346,7 @@ impl<'a> CompiledModel<'a> {
             depths,
             limits,
         } = sizes;
-        let weights = load::weights(file, &mut jit, &self.layouts, there, progress)?;
+        let weights = load::weights(file, &mut jit, &self.layouts, loaded, progress)?;
         let device = jit.device().clone();
         let tokens = limits.long + settings.decode_rows().unwrap_or(0);
         let rows_of_logits = limits.chunk.max(settings.parallel);
@@ -391,7 +394,7 @@ pub struct MemoryEstimate {
     pub weights: u64,
     /// Bytes of the KV cache and of step buffers, without intermediates,
     /// which only compiling determines.
-    pub beside: u64,
+    pub non_weight_bytes: u64,
 }
 
 impl MemoryEstimate {
@@ -428,7 +431,7 @@ impl MemoryEstimate {
         Ok(MemoryEstimate {
             context,
             weights,
-            beside: footprint.with_pools(context, pools),
+            non_weight_bytes: footprint.with_pools(context, pools),
         })
     }
 }
@@ -475,12 +478,12 @@ fn attention_bytes(device: &dyn Device) -> usize {
     }
 }
 
-/// Returns the bytes of the weights in the file that are missing from `there`.
-fn missing_weight_bytes(file: &Gguf, model: &dyn Model, probe: &Options, there: &Weights) -> u64 {
+/// Returns the bytes of the weights in the file that are missing from `loaded`.
+fn missing_weight_bytes(file: &Gguf, model: &dyn Model, probe: &Options, loaded: &Weights) -> u64 {
     let plan = model.plan(probe, &mut Functions::new());
     let absent = plan
         .weights()
         .into_iter()
-        .filter(|n| there.get(n).is_none());
+        .filter(|n| loaded.get(n).is_none());
     absent.filter_map(|n| file.tensor(n)).map(|t| t.bytes).sum()
 }

@@ -39,38 +39,38 @@ impl Engine {
     pub(super) fn start_candidates(
         &mut self,
         most: usize,
-        asks: &[Option<RowParams>],
+        row_params: &[Option<RowParams>],
     ) -> Result<(), Error> {
         let device = self.device().clone();
         let Some(rows) = self
             .candidates
             .as_mut()
-            .filter(|_| asks.iter().any(Option::is_some))
+            .filter(|_| row_params.iter().any(Option::is_some))
         else {
             return Ok(());
         };
-        rows.write(&*device, asks)?;
+        rows.write(&*device, row_params)?;
         let captured = self.graphs.prepared(&CaptureKey::Candidates(most));
-        Ok(captured.replay.start(&[("n", asks.len() as i64)])?)
+        Ok(captured.replay.start(&[("n", row_params.len() as i64)])?)
     }
     /// Waits for the candidates and reads them.
     pub(super) fn wait_for_candidates(
         &mut self,
         most: usize,
-        asks: &[Option<RowParams>],
+        row_params: &[Option<RowParams>],
     ) -> Result<Vec<Option<Candidates>>, Error> {
         let device = self.device().clone();
         let Some(rows) = self
             .candidates
             .as_ref()
-            .filter(|_| asks.iter().any(Option::is_some))
+            .filter(|_| row_params.iter().any(Option::is_some))
         else {
-            return Ok(asks.iter().map(|_| None).collect());
+            return Ok(row_params.iter().map(|_| None).collect());
         };
         self.graphs
             .prepared(&CaptureKey::Candidates(most))
             .replay
             .wait()?;
-        Ok(rows.read(&*device, asks)?)
+        Ok(rows.read(&*device, row_params)?)
     }
 }

@@ -88,11 +88,11 @@ impl Engine {
         };
         self.prepare_candidates(most)?;
         self.start_alone(&step)?;
-        let asks = ask();
-        let asked = self.start_candidates(most, &asks);
+        let row_params = ask();
+        let asked = self.start_candidates(most, &row_params);
         // Wait for the step even if the candidates failed.
         let ended = self.wait();
-        let ranked = asked.and_then(|()| self.wait_for_candidates(most, &asks));
+        let ranked = asked.and_then(|()| self.wait_for_candidates(most, &row_params));
         Ok((ended?, ranked?))
     }
     /// Starts a step. Returns false, without starting it, if it must wait for the steps in flight:
@@ -128,7 +128,7 @@ impl Engine {
     }
     /// Starts a step while none is in flight.
     fn start_alone(&mut self, step: &Step) -> Result<(), Error> {
-        let (key, variables) = self.ready_alone(step)?;
+        let (key, variables) = self.prepare_single(step)?;
         self.replay(step, key, &variables)
     }
     fn replay(&mut self, step: &Step, key: StepKey, variables: &Variables) -> Result<(), Error> {
@@ -163,7 +163,7 @@ impl Engine {
         })
     }
     /// Checks a step, captures its graph and writes its inputs, while nothing else runs.
-    pub(super) fn ready_alone(&mut self, step: &Step) -> Result<(StepKey, Variables), Error> {
+    pub(super) fn prepare_single(&mut self, step: &Step) -> Result<(StepKey, Variables), Error> {
         self.check(step)?;
         let CheckedStep {
             key,
@@ -286,7 +286,9 @@ impl Engine {
                 let variables = vec![("n", rows.len() as i64), ("length", length as i64)];
                 (batch_graph(bucket, most, self.rows()), variables)
             }
-            (Some(chunk), []) if !(chunk.exact && self.mixes()) => self.chunk_graph(step, chunk),
+            (Some(chunk), []) if !(chunk.exact && self.supports_mixed_batches()) => {
+                self.chunk_graph(step, chunk)
+            }
             (Some(chunk), rows) => self.mixed_graph(chunk, rows),
         };
         // In a mixed step the host samples, from the most probable token or from candidates.
@@ -668,7 +670,7 @@ impl Engine {
         self.cache.shape().rows
     }
     /// Returns whether prefill chunks and decode rows can share a step (mixed batch).
-    pub fn mixes(&self) -> bool {
+    pub fn supports_mixed_batches(&self) -> bool {
         self.settings.decode_rows().is_some()
     }
 }

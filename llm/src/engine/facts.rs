@@ -222,7 +222,7 @@ impl Engine {
     /// As for [`Engine::run`].
     pub fn run_traced(&mut self, step: &Step) -> Result<Vec<Span>, Error> {
         self.finish()?;
-        let (key, variables) = self.ready_alone(step)?;
+        let (key, variables) = self.prepare_single(step)?;
         let spans = self
             .graphs
             .prepared(&CaptureKey::Step(key))
@@ -238,7 +238,7 @@ impl Engine {
     /// As for [`Engine::run`].
     pub fn run_timed(&mut self, step: &Step) -> Result<Vec<f64>, Error> {
         self.finish()?;
-        let (key, variables) = self.ready_alone(step)?;
+        let (key, variables) = self.prepare_single(step)?;
         Ok(self
             .graphs
             .prepared(&CaptureKey::Step(key))

@@ -297,7 +297,7 @@ pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Option
 /// this needs. Other weights use single warps, for which tiles of 64 tokens take 8 % longer than of
 /// 32 on an H100 (V2-Lite, gate and up).
 const WARP_GROUP_ROWS: [usize; 2] = [
-    f16_mma::LEAST_OF_GROUP as usize,
+    f16_mma::MIN_OF_GROUP as usize,
     f16_mma::ROWS_OF_GROUP as usize,
 ];
 

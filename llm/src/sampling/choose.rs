@@ -52,7 +52,7 @@ impl SamplingMethod {
 /// Inputs: logits `[1, vocabulary]` f32; except for greedy, the request's parameters `[1, 4]` f32
 /// and a random number `[1]` i32. Output: the id `[1]` i32, or −1 if a logit is NaN or infinite,
 /// or none is above −∞.
-pub fn one_function(choice: SamplingMethod, vocabulary: usize) -> Function {
+pub fn sampling_function(choice: SamplingMethod, vocabulary: usize) -> Function {
     let c = Capture::new(choice.name());
     let logits = c
         .input("logits", dims![1, vocabulary], Scalar::F32)

@@ -120,8 +120,12 @@ impl DeviceSampler {
         ]
     }
     /// Writes the parameters of each row. A row with `None` keeps its old mask.
-    pub fn write(&mut self, device: &dyn Device, asks: &[Option<RowParams>]) -> Result<(), Error> {
-        for (row, ask) in asks.iter().enumerate() {
+    pub fn write(
+        &mut self,
+        device: &dyn Device,
+        row_params: &[Option<RowParams>],
+    ) -> Result<(), Error> {
+        for (row, ask) in row_params.iter().enumerate() {
             let Some(RowParams {
                 allowed, changed, ..
             }) = ask
@@ -152,15 +156,19 @@ impl DeviceSampler {
             }) => (draws.numbers, draws.random.at(*position)),
             None => Default::default(),
         };
-        let (numbers, random): (Vec<_>, Vec<_>) = asks.iter().map(draws).unzip();
+        let (numbers, random): (Vec<_>, Vec<_>) = row_params.iter().map(draws).unzip();
         device.write(&self.numbers, 0, bytemuck::cast_slice(&numbers))?;
         device.write(&self.random, 0, bytemuck::cast_slice(&random))?;
-        match asks.iter().flatten().all(|ask| ask.changed.is_empty()) {
+        match row_params
+            .iter()
+            .flatten()
+            .all(|ask| ask.changed.is_empty())
+        {
             true => Ok(()),
             false => device.write(
                 &self.changed,
                 0,
-                bytemuck::cast_slice(&self.changed_ids[..asks.len() * MAX_CHANGED_LOGITS]),
+                bytemuck::cast_slice(&self.changed_ids[..row_params.len() * MAX_CHANGED_LOGITS]),
             ),
         }
     }
@@ -168,9 +176,9 @@ impl DeviceSampler {
     pub fn read(
         &self,
         device: &dyn Device,
-        asks: &[Option<RowParams>],
+        row_params: &[Option<RowParams>],
     ) -> Result<Vec<Option<Candidates>>, Error> {
-        let n = asks.len();
+        let n = row_params.len();
         let (mut ids, mut values) = (
             vec![0u32; n * MAX_CANDIDATES],
             vec![0f32; n * MAX_CANDIDATES],
@@ -181,7 +189,10 @@ impl DeviceSampler {
         device.read(&self.total, 0, bytemuck::cast_slice_mut(&mut total))?;
         device.read(&self.sound, 0, bytemuck::cast_slice_mut(&mut sound))?;
         device.read(&self.drawn, 0, bytemuck::cast_slice_mut(&mut drawn))?;
-        let changed = asks.iter().flatten().any(|ask| !ask.changed.is_empty());
+        let changed = row_params
+            .iter()
+            .flatten()
+            .any(|ask| !ask.changed.is_empty());
         let mut raw = vec![0f32; if changed { n * MAX_CHANGED_LOGITS } else { 0 }];
         device.read(&self.raw, 0, bytemuck::cast_slice_mut(&mut raw))?;
         let told = |(row, ask): (usize, &Option<RowParams>)| {
@@ -216,6 +227,6 @@ impl DeviceSampler {
                 raw,
             })
         };
-        Ok(asks.iter().enumerate().map(told).collect())
+        Ok(row_params.iter().enumerate().map(told).collect())
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Chooser {
 
 impl Chooser {
     fn new(device: &str, choice: SamplingMethod, vocabulary: usize) -> Chooser {
-        Chooser::for_function(device, one_function(choice, vocabulary))
+        Chooser::for_function(device, sampling_function(choice, vocabulary))
     }
     pub fn for_function(device: &str, function: gristmill_uop::function::Function) -> Chooser {
         let mut jit = Jit::new(

@@ -131,14 +131,14 @@ pub(super) fn first_true(hit: Tensor<'_>, n: usize) -> Tensor<'_> {
 }
 
 /// Returns the inclusive prefix sums of `values [n]`.
-pub(super) fn sums_up_to(values: Tensor<'_>, n: usize) -> Tensor<'_> {
+pub(super) fn inclusive_sums(values: Tensor<'_>, n: usize) -> Tensor<'_> {
     let c = values.capture();
     let up_to = c.iota(dims![n, n], 1).lt(c.iota(dims![n, n], 0) + 1);
     up_to.select(values.unsqueeze(0), 0i64).sum(&[1])
 }
 
 /// Returns the exclusive prefix sums of `values [n]`.
-pub(super) fn sums_before(values: Tensor<'_>, n: usize) -> Tensor<'_> {
+pub(super) fn exclusive_sums(values: Tensor<'_>, n: usize) -> Tensor<'_> {
     let c = values.capture();
     let before = c.iota(dims![n, n], 1).lt(c.iota(dims![n, n], 0));
     before.select(values.unsqueeze(0), 0i64).sum(&[1])

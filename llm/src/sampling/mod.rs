@@ -25,7 +25,7 @@ mod weight;
 
 pub use candidates::Candidates;
 pub use candidates_function::{MAX_CHANGED_LOGITS, candidates_function};
-pub use choose::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod, one_function};
+pub use choose::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod, sampling_function};
 pub(crate) use device_sampler::DeviceSampler;
 pub use device_sampler::RowParams;
 pub(crate) use params::GARBAGE;

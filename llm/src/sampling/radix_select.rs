@@ -5,8 +5,8 @@
 //! ids above v are too few, or not probable enough in total. Four passes find it, eight bits at a
 //! time, with 255 comparisons each.
 
-use super::grid::{Grid, RequestParams, at_least, count, plain, sums_before, sums_up_to};
-use super::weight::{part_of, target_of, weight_of};
+use super::grid::{Grid, RequestParams, at_least, count, exclusive_sums, inclusive_sums, plain};
+use super::weight::{probability_share_of, target_of, weight_of};
 use gristmill_tensor::dims;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
@@ -105,7 +105,7 @@ pub(super) fn radix_select<'g>(
         }
         Truncation::TopP => {
             let mass = inside.select(weight_of(below, plain(below)), none);
-            Some(keys.threshold(mass, part_of(grid.sum(mass), request.top_p)))
+            Some(keys.threshold(mass, probability_share_of(grid.sum(mass), request.top_p)))
         }
     };
     if let Some(last) = last {
@@ -150,8 +150,8 @@ fn position<'g>(
     reached: Reached<'g>,
     n: usize,
 ) -> (Tensor<'g>, Tensor<'g>) {
-    let place = count(reached(sums_up_to(weight, n), target)) * -1i64 + n as i64;
-    let before = sums_before(weight, n)
+    let place = count(reached(inclusive_sums(weight, n), target)) * -1i64 + n as i64;
+    let before = exclusive_sums(weight, n)
         .gather(place.clamp_index(n - 1).reshape(dims![1]))
         .reshape(dims![]);
     (place, before)

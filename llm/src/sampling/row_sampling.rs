@@ -2,13 +2,13 @@
 //! first few ids ([`SamplingMethod::SmallTopK`](super::SamplingMethod::SmallTopK)) or from all
 //! ([`SamplingMethod::All`](super::SamplingMethod::All)). Greedy is the first of one.
 
-use super::choose::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod, one_function};
+use super::choose::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod, sampling_function};
 use super::grid::{COLUMNS, at_least, parts_of_rows, plain};
 use super::rng::PositionRng;
 use super::rows::rows_function;
 use super::sampler::Sampler;
 use super::top_ids::{LogitRows, top_ids};
-use super::weight::{part_of, probability, target_of, weight_of};
+use super::weight::{probability, probability_share_of, target_of, weight_of};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
@@ -95,7 +95,7 @@ impl CandidateSet {
         }
     }
     /// Returns the function that samples up to `most` rows of logits:
-    /// [`one_function`], [`rows_function`] or [`row_sampling_function`].
+    /// [`sampling_function`], [`rows_function`] or [`row_sampling_function`].
     pub fn function(self, vocabulary: usize, most: usize) -> Function {
         let choice = match self {
             CandidateSet::Top1 => SamplingMethod::Greedy,
@@ -106,7 +106,7 @@ impl CandidateSet {
             CandidateSet::Mixed => return row_sampling_function(vocabulary, most, self),
         };
         match (most, self) {
-            (1, _) => one_function(choice, vocabulary),
+            (1, _) => sampling_function(choice, vocabulary),
             (_, CandidateSet::Top1) => rows_function(vocabulary, most),
             _ => row_sampling_function(vocabulary, most, self),
         }
@@ -236,7 +236,7 @@ impl<'g> RowSampler<'g> {
         // Probabilities are relative to the first k; an id remains while the ids before it have
         // less than top-p in total.
         let mass = among.select(weight_of(below, plain(below)), none);
-        let wanted = part_of(mass.sum(&[1]), top_p).unsqueeze(1);
+        let wanted = probability_share_of(mass.sum(&[1]), top_p).unsqueeze(1);
         let inside = id.lt(vocabulary as i64);
         let stays = among
             & inside

@@ -62,7 +62,8 @@ impl Sampler {
         }
     }
 
-    /// Returns the parameters of the device functions, see [`one_function`](super::one_function).
+    /// Returns the parameters of the device functions, see
+    /// [`sampling_function`](super::sampling_function).
     pub fn numbers(&self) -> [f32; REQUEST_PARAMS] {
         let SamplingParams {
             temperature,

@@ -95,7 +95,7 @@ pub fn probability_share(sum: i64, probability: f32) -> i64 {
 }
 
 /// Computes [`probability_share`] as tensor ops.
-pub fn part_of<'g>(sum: Tensor<'g>, probability: Tensor<'g>) -> Tensor<'g> {
+pub fn probability_share_of<'g>(sum: Tensor<'g>, probability: Tensor<'g>) -> Tensor<'g> {
     product_of(
         sum,
         probability.cast(Scalar::I32).cast(Scalar::I64),

@@ -95,7 +95,7 @@ impl Batcher {
             host_slots: 0,
             max_sequences: engine.max_sequences(),
             max_chunk: engine.longest_step(),
-            mixed: engine.mixes(),
+            mixed: engine.supports_mixed_batches(),
         };
         Batcher {
             scheduler: Scheduler::new(bounds),
@@ -425,15 +425,15 @@ impl Batcher {
         (self.chosen, self.candidates) = (output.chosen, ranked);
         Ok(())
     }
-    fn run_swaps(&mut self, moves: &[Swap]) -> Result<(), Error> {
-        for &of in moves {
+    fn run_swaps(&mut self, swaps: &[Swap]) -> Result<(), Error> {
+        for &of in swaps {
             match of {
-                Swap::Out { page, slot: place } => self
+                Swap::Out { page, slot } => self
                     .engine
-                    .read_page(page, &mut self.host_cache[place as usize])?,
-                Swap::In { slot: place, page } => {
+                    .read_page(page, &mut self.host_cache[slot as usize])?,
+                Swap::In { slot, page } => {
                     self.engine
-                        .write_page(page, &self.host_cache[place as usize])?;
+                        .write_page(page, &self.host_cache[slot as usize])?;
                     self.steps.kv_pages_swapped_in += 1;
                 }
             }

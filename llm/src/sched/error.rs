@@ -17,10 +17,10 @@ pub enum Error {
     #[error(transparent)]
     Sampling(#[from] SamplingError),
     /// The grammar or schema cannot be followed.
-    #[error("what the answer must look like cannot be followed any further: {0}")]
+    #[error("generation cannot satisfy the grammar or schema: {0}")]
     Constraint(#[source] ConstraintError),
     /// The prompt leaves no room for another token.
-    #[error("the prompt has {prompt} tokens, and the context {context}")]
+    #[error("the prompt has {prompt} tokens, but the context holds {context}")]
     Prompt {
         /// Number of tokens in the prompt.
         prompt: usize,
@@ -39,7 +39,7 @@ impl Error {
         match self {
             Error::Engine(error) => error.hint(),
             Error::Sampling(error) => error.hint(),
-            Error::Constraint(_) => Some("a simpler schema or grammar may do".into()),
+            Error::Constraint(_) => Some("try a simpler schema or grammar".into()),
             Error::Prompt { .. } => Some("shorten the prompt, or give a larger --ctx".into()),
         }
     }

@@ -458,7 +458,7 @@ impl PagePool {
     pub(super) fn entry(&self, page: u32) -> &PrefixEntry {
         match &self.pages[page as usize].entry {
             Some(known) => known,
-            None => unreachable!("page {page} stands in the tree"),
+            None => unreachable!("page {page} is in the prefix tree"),
         }
     }
     /// Adds a reference to a page or host slot.
@@ -592,7 +592,7 @@ impl PagePool {
             let it = &mut self.pages[page as usize];
             assert!(
                 it.holders > 0,
-                "page {page} is let go by somebody who has it"
+                "page {page} is released without a reference"
             );
             it.holders -= 1;
             if it.holders > 0 {

@@ -83,7 +83,7 @@ impl WindowPool {
         let it = &mut self.all[number as usize];
         assert!(
             it.holders > 0,
-            "page {number} of windows is let go by somebody who has it"
+            "window page {number} is released without a reference"
         );
         it.holders -= 1;
         if it.holders > 0 {

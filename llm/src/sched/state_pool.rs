@@ -82,7 +82,7 @@ impl StatePool {
         let it = &mut self.rows[row as usize];
         assert!(
             it.holders > 0,
-            "row {row} of states is let go by somebody who has it"
+            "state row {row} is released without a reference"
         );
         it.holders -= 1;
         if it.holders > 0 {

@@ -233,11 +233,11 @@ impl Model {
         for &of in &batch.swaps {
             let rows = |page: u32| page as usize * PAGE..(page as usize + 1) * PAGE;
             match of {
-                Swap::Out { page, slot: place } => {
-                    self.host[place as usize] = self.pool[rows(page)].to_vec()
+                Swap::Out { page, slot } => {
+                    self.host[slot as usize] = self.pool[rows(page)].to_vec()
                 }
-                Swap::In { slot: place, page } => {
-                    self.pool[rows(page)].copy_from_slice(&self.host[place as usize])
+                Swap::In { slot, page } => {
+                    self.pool[rows(page)].copy_from_slice(&self.host[slot as usize])
                 }
             }
         }

@@ -203,7 +203,7 @@ fn steps_that_run_late_have_the_same_tokens() {
         let (found, _) = answers_with(&mut late, &prompts, 2, Reuse::Any);
         assert!(found.iter().flatten().count() > 20, "{found:?}");
         assert!(
-            (late.steps().mixed > 0) == late.engine().mixes(),
+            (late.steps().mixed > 0) == late.engine().supports_mixed_batches(),
             "{:?}",
             late.steps()
         );
@@ -233,7 +233,7 @@ fn states_are_started_ahead() {
 #[test]
 fn windows_are_started_ahead() {
     let (of, _) = batcher("gemma3", "q8_0");
-    assert!(of.engine().cache().window_pages().is_some() && !of.engine().mixes());
+    assert!(of.engine().cache().window_pages().is_some() && !of.engine().supports_mixed_batches());
     check("gemma3", "q8_0");
 }
 

@@ -35,7 +35,7 @@ use std::sync::Arc;
 /// Maximum registers of a thread.
 const MOST: usize = 255;
 /// Maximum registers of a thread in decode steps, so that two workgroups fit.
-const MOST_ONE: usize = 128;
+const MAX_ONE: usize = 128;
 /// Bytes that the assembler may spill by its own choice, to stay below a register count at which
 /// more warps run. It has done so at 32 and 64 registers.
 const CHOSEN: usize = 16;
@@ -76,7 +76,7 @@ impl Case {
     /// Returns the maximum registers of a thread.
     fn most(&self) -> usize {
         if self.place.contains(".one") && sm(self) >= EARLY_LAUNCH_SINCE {
-            MOST_ONE
+            MAX_ONE
         } else {
             MOST
         }
@@ -105,7 +105,7 @@ fn kernels(machine: &str, preset: &str, quant: &str, all_steps: bool) -> Vec<Cas
         _ => &[SamplingMethod::Greedy, SamplingMethod::SmallTopK],
     };
     let sample = |&choice: &SamplingMethod| {
-        functions.share(sampling::one_function(choice, model.vocabulary()))
+        functions.share(sampling::sampling_function(choice, model.vocabulary()))
     };
     all.extend(choices.iter().map(sample));
     cases(&mut jit, &all, &format!("{machine}: {preset} {quant}"))

@@ -185,7 +185,7 @@ fn a_cache_has_the_bytes_of_its_windows() {
         let turns: usize = model.rope_tables(4000).iter().map(|t| t.row_bytes()).sum();
         let more = (cache_rows(4000, CHUNK) - cache_rows(400, CHUNK)) * (all - within + turns);
         assert_eq!(
-            (estimate(4000).beside - estimate(400).beside) as usize,
+            (estimate(4000).non_weight_bytes - estimate(400).non_weight_bytes) as usize,
             more,
             "{name}"
         );
@@ -202,7 +202,8 @@ fn a_cache_has_the_bytes_of_its_windows() {
         .expect("compiled");
         let tables = long.memory_bytes() - compiled.memory(&none);
         assert!(tables < 4096, "{name}: {tables} bytes that are not counted");
-        let intermediates = long.memory_bytes() - long.weights().bytes() - estimate(4000).beside;
+        let intermediates =
+            long.memory_bytes() - long.weights().bytes() - estimate(4000).non_weight_bytes;
         assert!(
             intermediates < 4 << 20,
             "{name}: {intermediates} bytes that the estimate does not know"

@@ -284,7 +284,7 @@ fn a_pool_has_the_bytes_of_its_states() {
         };
         MemoryEstimate::new(&file, &settings, u64::MAX / 2)
             .expect("one")
-            .beside
+            .non_weight_bytes
     };
     // A cache of 2,048 rows has room for more than three contexts.
     let (row, state) = (

@@ -33,7 +33,7 @@ const QUANTS: [(&str, &str); 5] = [
     ("gpt-oss-20b", "mxfp4_moe"),
     ("phi-4-mini", "q4_k_m"),
 ];
-const MOST_ARE: &str = "q4_0";
+const MAX_ARE: &str = "q4_0";
 /// Preset that is tested with decode steps only. It fits no adapter, and its prefill needs 64-bit
 /// integers: partial attention results of 128 heads exceed 2 GiB.
 const OF_ONE_TOKEN: &str = "deepseek-v3";
@@ -55,7 +55,7 @@ fn adapters() -> [Adapter; 4] {
         threads,
         shared,
         largest_binding: i32::MAX as usize,
-        bindings: Adapter::MOST_BINDINGS,
+        bindings: Adapter::MAX_BINDINGS,
         alignment: 256,
         measured: Default::default(),
     };
@@ -106,7 +106,7 @@ fn programs(target: Target, preset: &str, quant: &str, all_steps: bool) -> Vec<K
     ));
     let mut functions = Functions::new();
     let mut all = functions_of_steps(&*model, jit.target(), &mut functions, all_steps);
-    all.push(functions.share(sampling::one_function(
+    all.push(functions.share(sampling::sampling_function(
         SamplingMethod::Greedy,
         model.vocabulary(),
     )));
@@ -193,7 +193,7 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
         let quant = QUANTS
             .iter()
             .find(|of| of.0 == preset)
-            .map_or(MOST_ARE, |of| of.1);
+            .map_or(MAX_ARE, |of| of.1);
         let (round, of_round) = (number / adapters.len(), number % adapters.len());
         for (i, adapter) in adapters
             .iter()

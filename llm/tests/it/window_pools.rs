@@ -267,7 +267,7 @@ fn a_pool_has_the_bytes_of_its_windows() {
         let tables = engine.memory_bytes() - compiled.memory(&none);
         assert!(tables < 4096, "{name}: {tables} bytes that nobody counted");
         let estimate = MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("one");
-        let besides = engine.memory_bytes() - engine.weights().bytes() - estimate.beside;
+        let besides = engine.memory_bytes() - engine.weights().bytes() - estimate.non_weight_bytes;
         assert!(
             besides < 4 << 20,
             "{name}: {besides} bytes that the estimate does not know"
@@ -283,7 +283,7 @@ fn a_pool_has_the_bytes_of_its_windows() {
             48 * PAGE * (all - within) + 14 * PAGE * within,
         ];
         assert_eq!(
-            estimate.beside as i64 - alone.beside as i64,
+            estimate.non_weight_bytes as i64 - alone.non_weight_bytes as i64,
             rows[1] as i64 - rows[0] as i64,
             "{name}"
         );
@@ -306,12 +306,12 @@ fn eight_contexts_of_real_shape_take_what_their_windows_do() {
         let estimate = MemoryEstimate::new(&file, &settings, u64::MAX / 2).expect("one");
         println!(
             "{preset}: {:.2} GB beside the weights",
-            estimate.beside as f64 / 1e9
+            estimate.non_weight_bytes as f64 / 1e9
         );
         assert!(
-            estimate.beside < most * 1_000_000_000,
+            estimate.non_weight_bytes < most * 1_000_000_000,
             "{preset}: {} bytes",
-            estimate.beside
+            estimate.non_weight_bytes
         );
     }
 }
