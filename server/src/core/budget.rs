@@ -45,8 +45,8 @@ pub fn check(
         .map_or(0, |top| wanted.prompt * token_bytes(Some(top)));
     if scores * wanted.choices > most {
         let message = format!(
-            "the probabilities of the prompts' tokens may take {} MB, and an answer that is told at once has {}; fewer prompts or \
-             alternatives would fit",
+            "the log-probabilities of the prompts may take {} MB, but a response without streaming is \
+             limited to {} MB; send fewer prompts or request fewer alternatives",
             (scores * wanted.choices).div_ceil(MB),
             most / MB
         );
@@ -64,8 +64,8 @@ pub fn check(
     }
     let size = (limit * each * wanted.choices).div_ceil(MB);
     let message = format!(
-        "{} answers of {limit} tokens and {} alternatives to each may take {size} MB, and an answer that is told at once has {}; \
-         {name} = {fitting} would fit, and with stream set to true any",
+        "{} answers of {limit} tokens with {} alternatives per token may take {size} MB, but a response \
+         without streaming is limited to {} MB; set {name} to {fitting} or less, or stream to true",
         wanted.choices,
         wanted.logprobs.unwrap_or(0),
         most / MB,

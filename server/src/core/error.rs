@@ -131,7 +131,7 @@ impl RequestError {
     /// Error about a prompt that exceeds the context; `name` is the parameter of the prompt.
     pub fn context(name: &str, prompt: usize, context: usize) -> RequestError {
         let message = format!(
-            "the prompt takes at least {prompt} tokens, and the context has {context}, of which one must be left for the answer"
+            "the prompt has at least {prompt} tokens, but the context holds {context}, one of which the answer needs"
         );
         RequestError::parameter(name, message).code("context_length_exceeded")
     }
@@ -143,7 +143,7 @@ impl RequestError {
     /// Error about a `Host` that is not loopback's: DNS rebinding may let another site's page send
     /// the request.
     pub fn host() -> RequestError {
-        let message = "this server answers to localhost only; start it with --host, or with --allowed-host NAME behind a proxy, to be reached by other names";
+        let message = "this server accepts requests to localhost only; for other names, start it with --host, or with --allowed-host NAME behind a proxy";
         RequestError::new(ErrorKind::Forbidden, message).code("host_not_allowed")
     }
     /// Error about an unknown model, with the names of the served ones and the most similar name.
@@ -166,7 +166,7 @@ impl RequestError {
     pub fn ambiguous_model(asked: &str, names: &[&str]) -> RequestError {
         let asked: String = asked.chars().take(100).collect();
         let message = format!(
-            "`{asked}` may be any of {}; give its whole name",
+            "`{asked}` matches several models: {}; give the full name",
             listed(names)
         );
         RequestError::parameter("model", message).code("model_ambiguous")
@@ -174,7 +174,7 @@ impl RequestError {
     /// Error about a request that names no model although there are several.
     pub fn which_model(names: &[&str]) -> RequestError {
         let message = format!(
-            "this server has several models: say which in 'model', of {}",
+            "this server has several models: set 'model' to one of {}",
             listed(names)
         );
         RequestError::parameter("model", message).code("missing_required_parameter")
@@ -197,17 +197,20 @@ impl RequestError {
     /// Error about an unknown path.
     pub fn path(path: &str) -> RequestError {
         let path: String = path.chars().take(100).collect();
-        RequestError::new(ErrorKind::NotFound, format!("there is nothing at {path}"))
-            .code("unknown_url")
+        RequestError::new(
+            ErrorKind::NotFound,
+            format!("the path {path} does not exist"),
+        )
+        .code("unknown_url")
     }
     /// Error about an HTTP method that the path does not support.
     pub fn method() -> RequestError {
-        RequestError::new(ErrorKind::Method, "this path takes another method")
+        RequestError::new(ErrorKind::Method, "the path does not support this method")
             .code("method_not_allowed")
     }
     /// Error about a full queue.
     pub fn busy(waiting: usize) -> RequestError {
-        let message = format!("{waiting} requests are waiting already; try again in a moment");
+        let message = format!("{waiting} requests are already queued; try again in a moment");
         RequestError::new(ErrorKind::Busy, message).code("queue_full")
     }
     /// Error about too many connections.
@@ -217,12 +220,12 @@ impl RequestError {
     }
     /// Error about a client that reads the response too slowly.
     pub fn unread() -> RequestError {
-        let message = "the answer was not read fast enough, and ends here";
+        let message = "the client read the response too slowly; the response is cut off";
         RequestError::new(ErrorKind::Unavailable, message).code("answer_unread")
     }
     /// Error about the memory limit of request bodies, when other requests hold all of it.
     pub fn bodies() -> RequestError {
-        let message = "others are sending too much at the moment; try again soon";
+        let message = "other request bodies use all the memory for bodies; try again soon";
         RequestError::new(ErrorKind::Unavailable, message).code("too_many_bodies")
     }
     /// Error about an engine that has failed for good.
@@ -232,7 +235,7 @@ impl RequestError {
     }
     /// Error about a schema that becomes unsatisfiable or too expensive during generation.
     pub fn constraint(why: impl std::fmt::Display) -> RequestError {
-        RequestError::body(format!("the schema cannot be followed any further: {why}"))
+        RequestError::body(format!("generation cannot satisfy the schema: {why}"))
             .code("schema_too_complex")
     }
     /// Error about an ambiguous or malformed `Host`.
@@ -245,7 +248,7 @@ impl RequestError {
     }
     /// Error about a model that is still loading.
     pub fn loading() -> RequestError {
-        let message = "the model is being loaded, and its kernels compiled where that is the first time; try again in a moment";
+        let message = "the model is loading and may compile its kernels for the first time; try again in a moment";
         RequestError::new(ErrorKind::Unavailable, message).code("model_loading")
     }
     /// Error about an internal fault.

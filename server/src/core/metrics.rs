@@ -40,7 +40,7 @@ impl Default for RouterMetrics {
         let (running, waiting, usage) = (Family::default(), Family::default(), Family::default());
         registry.register(
             "vllm:num_requests_running",
-            "Requests being answered",
+            "Running requests",
             running.clone(),
         );
         registry.register(
@@ -48,7 +48,7 @@ impl Default for RouterMetrics {
             "Requests in the queue",
             waiting.clone(),
         );
-        let help = "Part of the cache used by requests that are not over; 1 is all of it";
+        let help = "Fraction of the KV cache used by unfinished requests";
         registry.register("vllm:kv_cache_usage_perc", help, usage.clone());
         RouterMetrics {
             registry,
@@ -227,24 +227,21 @@ impl Register<'_> {
 impl Families {
     fn registered(r: &mut Register) -> Families {
         Families {
-            requests: r.counter("requests", "Requests taken in"),
+            requests: r.counter("requests", "Requests accepted"),
             refused: r.counter(
                 "requests_refused",
                 "Requests refused because the queue was full",
             ),
-            abandoned: r.counter(
-                "requests_abandoned",
-                "Requests broken off while they were answered",
-            ),
+            abandoned: r.counter("requests_abandoned", "Requests cancelled while they ran"),
             failed: r.counter("requests_failed", "Requests that failed"),
-            prompt_tokens: r.counter("prompt_tokens", "Tokens of prompts that were run"),
+            prompt_tokens: r.counter("prompt_tokens", "Prompt tokens computed by prefill"),
             cached_tokens: r.counter(
                 "prompt_tokens_cached",
-                "Tokens of prompts found in the cache",
+                "Prompt tokens found in the prefix cache",
             ),
             answer_tokens: r.counter("generated_tokens", "Tokens generated"),
             logit_rows: r.counter("logit_rows_read", OF_LOGIT_ROWS),
-            loads: r.counter("model_loads", "Times that the model was loaded"),
+            loads: r.counter("model_loads", "Successful loads of the model"),
             steps: STEPS.map(|(name, help)| r.counter(name, help)),
             pages_swapped_in: r.counter_with_alias(
                 "kv_pages_swapped_in",
@@ -252,19 +249,16 @@ impl Families {
                 OF_PAGES_SWAPPED_IN,
             ),
             preempted: r.counter("requests_preempted", OF_PREEMPTED),
-            load_failures: r.counter(
-                "model_load_failures",
-                "Times that the model could not be loaded",
-            ),
+            load_failures: r.counter("model_load_failures", "Failed loads of the model"),
             waiting: r.gauge("requests_waiting", "Requests in the queue"),
-            running: r.gauge("requests_running", "Requests being answered"),
+            running: r.gauge("requests_running", "Running requests"),
             loaded: r.gauge("model_loaded", "1 while the model is loaded"),
             bytes: r.gauge("model_bytes", OF_MODEL_BYTES),
-            kept_bytes: r.gauge("prefix_cache_bytes", "Bytes of prefixes that are kept"),
+            kept_bytes: r.gauge("prefix_cache_bytes", "Bytes of the prefix cache"),
             slots: r.gauge("requests_running_most", OF_SLOTS),
             pages: r.gauge(
                 "cache_pages_used",
-                "Pages of the cache that sequences under way have",
+                "Pages of the KV cache that running sequences hold",
             ),
             pages_total: r.gauge(
                 "cache_pages",
@@ -273,47 +267,39 @@ impl Families {
             pages_leaked: r.gauge("cache_pages_leaked", OF_PAGES_LEAKED),
             pages_away: r.gauge(
                 "cache_pages_host",
-                "Pages of earlier prompts that lie in the host's memory",
+                "Pages of the prefix cache in host memory",
             ),
-            used_tokens: r.gauge(
-                "cache_tokens",
-                "Tokens in the cache of requests that are not over",
-            ),
-            room_tokens: r.gauge("cache_tokens_room", "Tokens that the cache has room for"),
+            used_tokens: r.gauge("cache_tokens", "KV cache tokens of unfinished requests"),
+            room_tokens: r.gauge("cache_tokens_room", "Capacity of the KV cache in tokens"),
             queue_time: r.histogram("queue", "Time in the queue", seconds),
-            first_token_time: r.histogram(
-                "first_token",
-                "Time from a request to its first token",
+            first_token_time: r.histogram("first_token", "Time to first token", seconds),
+            token_time: r.histogram("token", "Time per token after the first", short),
+            request_time: r.histogram(
+                "request",
+                "Time from a request's arrival to its end",
                 seconds,
             ),
-            token_time: r.histogram("token", "Time of a token after the first", short),
-            request_time: r.histogram("request", "Time from a request to its end", seconds),
         }
     }
 }
 
 /// Counters of batched steps.
 const STEPS: [(&str, &str); 3] = [
-    ("steps", "Steps of the model for several answers"),
-    (
-        "steps_mixed",
-        "Those of them that ran a piece of a prompt as well",
-    ),
+    ("steps", "Batched steps"),
+    ("steps_mixed", "Batched steps that included a prefill chunk"),
     (
         "steps_ahead",
-        "Those of them that were started before the one before was read",
+        "Batched steps started before the previous step's tokens were read",
     ),
 ];
 
 // Help texts that do not fit on one line with their metric.
-const OF_LOGIT_ROWS: &str =
-    "Tokens of answers made together that were chosen from all logits, read by the host";
-const OF_PAGES_SWAPPED_IN: &str = "Pages of the cache that came back from the host's memory";
-const OF_PREEMPTED: &str = "Times that a sequence gave its pages up and was computed again later";
-const OF_MODEL_BYTES: &str =
-    "Bytes of weights, cache and activations of the model while it is loaded";
+const OF_LOGIT_ROWS: &str = "Tokens of batched steps that the host sampled from all logits";
+const OF_PAGES_SWAPPED_IN: &str = "KV cache pages swapped in from host memory";
+const OF_PREEMPTED: &str = "Sequences preempted and recomputed later";
+const OF_MODEL_BYTES: &str = "Bytes of weights, KV cache and activations of the loaded model";
 const OF_SLOTS: &str = "Most concurrent sequences; 0 while the model is not loaded";
-const OF_PAGES_LEAKED: &str = "Pages of the cache, of its windows and of the host's memory that were held when last nobody was being answered; any is a fault";
+const OF_PAGES_LEAKED: &str = "Cache pages (KV, sliding window, host) still held when the model was last idle; 0 unless leaked";
 
 impl Default for Metrics {
     fn default() -> Metrics {
@@ -322,12 +308,12 @@ impl Default for Metrics {
         registry.register("connections", "Open connections", connections.clone());
         registry.register(
             "engine_failed",
-            "1 once the engine is gone for good",
+            "1 after a permanent failure of the engine",
             engine_failed.clone(),
         );
         registry.register(
             "build",
-            "Which program this is",
+            "Version of the server",
             Info::new([("version", env!("CARGO_PKG_VERSION"))]),
         );
         let models = Families::registered(&mut Register(&mut registry));

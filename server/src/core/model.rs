@@ -108,7 +108,7 @@ impl Served {
         if show { self.bytes(token) } else { &[] }
     }
     /// Returns a lower bound of the tokens of a text of `bytes` bytes.
-    pub fn least_tokens(&self, bytes: usize) -> usize {
+    pub fn min_tokens(&self, bytes: usize) -> usize {
         bytes / self.longest
     }
     /// Returns the bytes of a token, special or not.

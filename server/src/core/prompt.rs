@@ -177,7 +177,7 @@ pub fn text(served: &Served, text: &str, name: &str) -> Result<Prompt, RequestEr
 
 /// Refuses an input by its length before it is tokenised, as tokenising megabytes takes a while.
 fn check_size(served: &Served, name: &str, bytes: usize) -> Result<(), RequestError> {
-    match served.least_tokens(bytes) {
+    match served.min_tokens(bytes) {
         least if least >= served.context => Err(RequestError::context(name, least, served.context)),
         _ => Ok(()),
     }

@@ -67,7 +67,7 @@ fn probabilities_of_everything_are_more_than_fits_at_once() {
         );
         let message = error["message"].as_str().unwrap();
         let fitting = message
-            .split_once("max_tokens = ")
+            .split_once("set max_tokens to ")
             .unwrap()
             .1
             .split(' ')

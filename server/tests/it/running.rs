@@ -108,7 +108,10 @@ impl ModelSource for File {
             width: model.width(),
             weight_bytes: forecast.weights,
         };
-        let (context, bytes) = (forecast.context, forecast.weights + forecast.beside);
+        let (context, bytes) = (
+            forecast.context,
+            forecast.weights + forecast.non_weight_bytes,
+        );
         Ok(ModelPlan {
             about,
             context,

@@ -60,7 +60,7 @@ impl Interface for Generate {
             }
             (Some(_), None) => {
                 let message =
-                    "suffix is not possible with this model: it knows no signs for what is missing";
+                    "suffix is not supported with this model: it has no fill-in-the-middle tokens";
                 return Err(RequestError::parameter("suffix", message));
             }
             (None, _) if body.raw == Some(true) => {

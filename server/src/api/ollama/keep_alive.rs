@@ -31,7 +31,7 @@ pub fn parse(keep_alive: Option<&Value>) -> Result<Option<KeepAlive>, RequestErr
     };
     let seconds = seconds.filter(|seconds| seconds.is_finite()).ok_or_else(|| {
         let message = "keep_alive must be a number of seconds or a duration such as \"5m\" or \"1h30m\"; \
-                       0 has the model leave at once, -1 has it stay";
+                       0 unloads the model at once, -1 keeps it loaded";
         RequestError::parameter("keep_alive", message)
     })?;
     // A duration that overflows `Duration` never expires.

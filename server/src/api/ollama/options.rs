@@ -108,7 +108,7 @@ impl Options {
             .filter(|&context| context > served.context as u64)
         {
             let message = format!(
-                "num_ctx is {context}, and the server was started with {} tokens of context; start it with a larger --ctx",
+                "num_ctx is {context}, but the context holds {} tokens; start the server with a larger --ctx",
                 served.context
             );
             return Err(RequestError::parameter("options.num_ctx", message));
@@ -220,23 +220,23 @@ pub fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
         ("images", "this model reads text only"),
         (
             "template",
-            "the model's own template is used; with raw set to true, none is",
+            "the model's own template is used; set raw to true to use none",
         ),
         ("context", "send the conversation to /api/chat"),
         (
             "logprobs",
-            "probabilities are told by /v1/chat/completions and /v1/completions",
+            "/v1/chat/completions and /v1/completions return log-probabilities",
         ),
         (
             "top_logprobs",
-            "probabilities are told by /v1/chat/completions and /v1/completions",
+            "/v1/chat/completions and /v1/completions return log-probabilities",
         ),
     ];
     for (name, why) in why {
         if others.get(name).is_some_and(meant) {
             return Err(RequestError::parameter(
                 name,
-                format!("{name} is not possible here: {why}"),
+                format!("{name} is not supported here: {why}"),
             ));
         }
     }

@@ -112,7 +112,7 @@ impl Interface for Completions {
         if let Some(best) = body.best_of.filter(|&best| best != told) {
             if best < told || request.stream {
                 let message = format!(
-                    "best_of is {best}; it must be at least n, {told}, and answers told at once"
+                    "best_of is {best}; it must be at least n ({told}), and stream must be false"
                 );
                 return Err(RequestError::parameter("best_of", message));
             }
@@ -148,11 +148,11 @@ fn infill(
     let refused = |why: &str| {
         Err(RequestError::parameter(
             "suffix",
-            format!("suffix is not possible {why}"),
+            format!("suffix is not supported {why}"),
         ))
     };
     let Some(fim) = &served.fim else {
-        return refused("with this model: it knows no signs for what is missing");
+        return refused("with this model: it has no fill-in-the-middle tokens");
     };
     if echo {
         return refused("together with echo");
@@ -162,7 +162,7 @@ fn infill(
             PromptText::Text(before) => {
                 *prompt = PromptText::Tokens(fim.tokens(&served.tokenizer, before, suffix))
             }
-            PromptText::Tokens(_) => return refused("with a prompt of tokens"),
+            PromptText::Tokens(_) => return refused("with a prompt given as tokens"),
         }
     }
     Ok(())

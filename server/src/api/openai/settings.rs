@@ -142,7 +142,7 @@ impl Common {
         if self.stream_options.is_some() && !request.stream {
             return Err(RequestError::parameter(
                 "stream_options",
-                "stream_options is for streams only: set stream to true",
+                "stream_options needs a stream: set stream to true",
             ));
         }
         if let Some(n) = self.n {
@@ -183,9 +183,8 @@ impl Common {
             .filter_map(|(name, form)| Some((name, form?)))
         {
             if request.form.is_some() {
-                let message = format!(
-                    "{name} is one of several things that the answer must be; one is possible"
-                );
+                let message =
+                    format!("{name} conflicts with another output constraint; set only one");
                 return Err(RequestError::parameter(name, message));
             }
             request.form = Some((name, form));
@@ -220,28 +219,25 @@ pub fn tokens(name: &str, most: i64) -> Result<Option<u64>, RequestError> {
         Err(_) if most == -1 => Ok(None),
         Err(_) => Err(RequestError::parameter(
             name,
-            format!("{name} is {most}; it must be at least 0, or −1 for no bound"),
+            format!("{name} is {most}; it must be at least 0, or −1 for unlimited"),
         )),
     }
 }
 
 /// Parameters that clients send and that are ignored, with the reason.
 const IGNORED: &[(&str, &str)] = &[
-    ("user", "whose request it is"),
-    ("safety_identifier", "whose request it is"),
-    ("metadata", "labels for a dashboard"),
-    ("store", "answers are kept nowhere"),
-    ("service_tier", "there is one"),
-    (
-        "prompt_cache_key",
-        "prompts that begin alike share their beginning by themselves",
-    ),
+    ("user", "end-user identifier; not used"),
+    ("safety_identifier", "end-user identifier; not used"),
+    ("metadata", "labels for OpenAI's dashboard"),
+    ("store", "responses are not stored"),
+    ("service_tier", "there is a single tier"),
+    ("prompt_cache_key", "the prefix cache needs no key"),
     (
         "prompt_cache_retention",
-        "what is kept is a matter of the server's --keep",
+        "--host-cache-mb sets the size of the host KV cache",
     ),
-    ("cache_prompt", "of llama.cpp: as prompt_cache_key"),
-    ("keep_alive", "of Ollama: the model stays"),
+    ("cache_prompt", "llama.cpp; see prompt_cache_key"),
+    ("keep_alive", "Ollama; the model stays loaded"),
 ];
 
 /// Parameters that accept only the listed values, which are the defaults. Null is the same as an
@@ -278,11 +274,14 @@ fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
         None => Ok(()),
         Some((name, [])) => Err(RequestError::parameter(
             *name,
-            format!("{name} is not possible here"),
+            format!("{name} is not supported here"),
         )),
         Some((name, values)) => Err(RequestError::parameter(
             *name,
-            format!("{name} can only be {} here", values.join(" or ")),
+            format!(
+                "{name} must be {}; other values are not supported",
+                values.join(" or ")
+            ),
         )),
     }
 }

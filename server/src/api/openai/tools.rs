@@ -117,7 +117,7 @@ impl RequestTool {
     fn check(self) -> Result<tools::Tool, (&'static str, String)> {
         if self.kind != "function" {
             let message = format!(
-                "only tools of type `function` can be called here, not of type `{}`",
+                "tools of type `{}` are not supported; only `function` is",
                 self.kind
             );
             return Err((".type", message));

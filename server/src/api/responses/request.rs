@@ -137,23 +137,23 @@ const IGNORED: &[&str] = &[
 const REFUSED: &[(&str, &str)] = &[
     (
         "previous_response_id",
-        "responses are kept nowhere: send the conversation so far as input",
+        "responses are not stored: send the conversation so far as input",
     ),
     (
         "conversation",
-        "conversations are kept nowhere: send the conversation so far as input",
+        "conversations are not stored: send the conversation so far as input",
     ),
     (
         "background",
-        "there are no responses in the background: ask for a stream",
+        "responses are not generated in the background: set stream to true",
     ),
     (
         "prompt",
-        "there are no stored prompts: send the text as instructions and input",
+        "prompts are not stored: send the text as instructions and input",
     ),
     (
         "top_logprobs",
-        "probabilities are told by /v1/chat/completions and /v1/completions",
+        "/v1/chat/completions and /v1/completions return log-probabilities",
     ),
 ];
 
@@ -239,7 +239,7 @@ fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
         if others.get(*name).is_some_and(meant) {
             return Err(RequestError::parameter(
                 *name,
-                format!("{name} is not possible here: {why}"),
+                format!("{name} is not supported here: {why}"),
             ));
         }
     }
@@ -278,8 +278,7 @@ impl RequestTool {
     fn convert(self, i: usize) -> Result<Tool, RequestError> {
         if self.kind != "function" {
             let kind: String = self.kind.chars().take(40).collect();
-            let message =
-                format!("only tools of type `function` can be called here, not of type `{kind}`");
+            let message = format!("tools of type `{kind}` are not supported; only `function` is");
             return Err(RequestError::parameter(format!("tools[{i}].type"), message));
         }
         let name = self.name.unwrap_or_default();

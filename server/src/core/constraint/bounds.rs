@@ -165,34 +165,34 @@ impl<'s> Tally<'s> {
             ("values", self.values, MAX_VALUES),
             ("levels of nesting and references", levels, MAX_LEVELS),
             (
-                "properties of its objects, squared and added up",
+                "as the sum of the squared property counts of its objects",
                 self.squares,
                 MAX_SQUARED_PROPERTIES,
             ),
             (
-                "properties of an object that is combined with others or says how many it must have",
+                "properties in an object that is combined with others or limits their number",
                 properties,
                 most,
             ),
             (
-                "alternatives of oneOf, in place of which anyOf may do",
+                "alternatives of oneOf (use anyOf if possible)",
                 self.alternatives,
                 MAX_ALTERNATIVES,
             ),
             (
-                "products of alternatives where schemas are combined (allOf, or $ref beside others)",
+                "combinations of alternatives (by allOf, or $ref with other keywords)",
                 self.products,
                 MAX_ALTERNATIVE_PRODUCT,
             ),
             ("patternProperties", self.patterns, MAX_PATTERNS),
             (
-                "patternProperties where schemas are combined",
+                "patternProperties in combined schemas",
                 self.combined_patterns,
                 MAX_COMBINED.1,
             ),
         ] {
             if count > most {
-                return Err(format!("it has {count} {name}, and may have {most}"));
+                return Err(format!("it has {count} {name}; the limit is {most}"));
             }
         }
         Ok(())

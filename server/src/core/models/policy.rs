@@ -30,7 +30,7 @@ pub enum Activity {
     /// It has running or queued requests.
     Busy,
     /// It is being evicted, and finishes the requests that were queued before.
-    Leaving,
+    Evicting,
 }
 
 /// A model that holds memory.
@@ -80,7 +80,7 @@ pub fn decide(
         return EvictionDecision::Load;
     }
     let (leaving, mut staying): (Vec<usize>, Vec<usize>) =
-        (0..residents.len()).partition(|&at| residents[at].activity == Activity::Leaving);
+        (0..residents.len()).partition(|&at| residents[at].activity == Activity::Evicting);
     if fits(&leaving) {
         return EvictionDecision::Wait;
     }
@@ -119,7 +119,7 @@ pub fn decide(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Activity::{Busy, Idle, Leaving};
+    use Activity::{Busy, Evicting, Idle};
     use proptest::prelude::*;
 
     fn resident(bytes: u64, used: u64, activity: Activity) -> Resident {
@@ -174,7 +174,7 @@ mod tests {
             EvictionDecision::Evict(vec![1, 0]),
             "whoever asks is not kept waiting for ever"
         );
-        let leaving = resident(40, 1, Leaving);
+        let leaving = resident(40, 1, Evicting);
         assert_eq!(
             decide(30, 0, None, &[leaving, idle]),
             EvictionDecision::Wait
@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn residents() -> impl Strategy<Value = Vec<Resident>> {
-        let activity = prop_oneof![Just(Idle), Just(Busy), Just(Leaving)];
+        let activity = prop_oneof![Just(Idle), Just(Busy), Just(Evicting)];
         let one = (0u64..100, 0u64..100, activity)
             .prop_map(|(bytes, used, activity)| resident(bytes, used, activity));
         proptest::collection::vec(one, 0..7)
@@ -213,7 +213,7 @@ mod tests {
                 let bytes: u64 = left.iter().map(|&at| all[at].bytes).sum();
                 need <= free + bytes && all.len() - left.len() < most.unwrap_or(usize::MAX)
             };
-            let leaving: Vec<usize> = (0..all.len()).filter(|&at| all[at].activity == Leaving).collect();
+            let leaving: Vec<usize> = (0..all.len()).filter(|&at| all[at].activity == Evicting).collect();
             let everybody: Vec<usize> = (0..all.len()).collect();
             match decide(need, free, most, &all) {
                 EvictionDecision::Load => prop_assert!(fits(&[])),

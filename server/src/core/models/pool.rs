@@ -90,7 +90,7 @@ enum Phase {
     Loading,
     /// Loaded; the number of bytes it holds.
     Loaded(u64),
-    Leaving(u64),
+    Evicting(u64),
 }
 
 /// A model that has been loaded.
@@ -202,7 +202,7 @@ impl Models {
         let at = self.index_of(model);
         let state = self.lock();
         match (state.phases[at], &state.failures[at]) {
-            (Phase::Loaded(bytes) | Phase::Leaving(bytes), _) => Status::Loaded(bytes),
+            (Phase::Loaded(bytes) | Phase::Evicting(bytes), _) => Status::Loaded(bytes),
             (Phase::InLine | Phase::Loading, _) => Status::Loading(model.loading.step()),
             (Phase::Away, Some(error)) => Status::Failed(error.clone()),
             (Phase::Away, None) => model.unplanned().map_or(Status::Unloaded, Status::Failed),
@@ -277,7 +277,7 @@ impl Models {
                 }
                 EvictionDecision::Evict(who) => {
                     for at in who.into_iter().map(|who| places[who]) {
-                        state.phases[at] = Phase::Leaving(state.phases[at].bytes().unwrap_or(0));
+                        state.phases[at] = Phase::Evicting(state.phases[at].bytes().unwrap_or(0));
                         tracing::info!(model = self.all[at].name(), "leaves");
                         self.all[at].queue.leave();
                     }
@@ -294,7 +294,7 @@ impl Models {
     fn resident(&self, phase: Phase, at: usize) -> Resident {
         let model = &self.all[at];
         let activity = match phase {
-            Phase::Leaving(_) => Activity::Leaving,
+            Phase::Evicting(_) => Activity::Evicting,
             _ if model.queue.is_busy() => Activity::Busy,
             _ => Activity::Idle,
         };
@@ -497,7 +497,7 @@ impl Models {
         let mut state = self.lock();
         loop {
             match (state.phases[at], &state.failures[at]) {
-                (Phase::Loaded(_) | Phase::Leaving(_), _) => return Ok(model.plan()?.context),
+                (Phase::Loaded(_) | Phase::Evicting(_), _) => return Ok(model.plan()?.context),
                 (Phase::Away, Some(error)) => return Err(error.clone()),
                 _ => {
                     state = self
@@ -554,7 +554,7 @@ impl Models {
 impl Phase {
     fn bytes(self) -> Option<u64> {
         match self {
-            Phase::Loaded(bytes) | Phase::Leaving(bytes) => Some(bytes),
+            Phase::Loaded(bytes) | Phase::Evicting(bytes) => Some(bytes),
             Phase::Away | Phase::InLine | Phase::Loading => None,
         }
     }

@@ -8,23 +8,23 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Request body that reports when it begins to arrive, and when it has arrived or is dropped.
-pub struct Arriving<B> {
+pub struct IncomingBody<B> {
     body: B,
     connection: Arc<Connection>,
 }
 
-impl<B: HttpBody> Arriving<B> {
+impl<B: HttpBody> IncomingBody<B> {
     /// Wraps the body of a request, after its head has arrived.
-    pub fn new(body: B, connection: Arc<Connection>) -> Arriving<B> {
+    pub fn new(body: B, connection: Arc<Connection>) -> IncomingBody<B> {
         connection.begun();
         if body.is_end_stream() {
             connection.requested();
         }
-        Arriving { body, connection }
+        IncomingBody { body, connection }
     }
 }
 
-impl<B: HttpBody + Unpin> HttpBody for Arriving<B> {
+impl<B: HttpBody + Unpin> HttpBody for IncomingBody<B> {
     type Data = B::Data;
     type Error = B::Error;
     fn poll_frame(
@@ -45,26 +45,26 @@ impl<B: HttpBody + Unpin> HttpBody for Arriving<B> {
     }
 }
 
-impl<B> Drop for Arriving<B> {
+impl<B> Drop for IncomingBody<B> {
     fn drop(&mut self) {
         self.connection.requested();
     }
 }
 
 /// Response body that reports when it was sent or is dropped.
-pub struct Leaving {
+pub struct OutgoingBody {
     body: Body,
     connection: Arc<Connection>,
 }
 
-impl Leaving {
+impl OutgoingBody {
     /// Wraps the body of a response.
-    pub fn new(body: Body, connection: Arc<Connection>) -> Leaving {
-        Leaving { body, connection }
+    pub fn new(body: Body, connection: Arc<Connection>) -> OutgoingBody {
+        OutgoingBody { body, connection }
     }
 }
 
-impl HttpBody for Leaving {
+impl HttpBody for OutgoingBody {
     type Data = Bytes;
     type Error = axum::Error;
     fn poll_frame(
@@ -81,7 +81,7 @@ impl HttpBody for Leaving {
     }
 }
 
-impl Drop for Leaving {
+impl Drop for OutgoingBody {
     fn drop(&mut self) {
         self.connection.answered();
     }
@@ -89,7 +89,7 @@ impl Drop for Leaving {
 
 #[cfg(test)]
 mod tests {
-    use super::Arriving;
+    use super::IncomingBody;
     use crate::connection_registry::Registry;
     use axum::body::Body;
     use std::net::Ipv4Addr;
@@ -101,12 +101,12 @@ mod tests {
             .unwrap();
         let connection = &place.connection;
         let since = connection.waiting_since();
-        let body = Arriving::new(Body::from("a body"), connection.clone());
+        let body = IncomingBody::new(Body::from("a body"), connection.clone());
         assert!(connection.waiting_since() > since);
         drop(body);
         assert_eq!(connection.waiting_since(), None);
         connection.answered();
-        drop(Arriving::new(Body::empty(), connection.clone()));
+        drop(IncomingBody::new(Body::empty(), connection.clone()));
         assert_eq!(connection.waiting_since(), None);
     }
 }

@@ -16,7 +16,7 @@ use crate::net::error::to_json;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use bodies::{Arriving, Leaving};
+use bodies::{IncomingBody, OutgoingBody};
 use futures_util::future::{Either, select};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -152,14 +152,14 @@ impl Connections {
             let (router, connection) = (router.clone(), connection.clone());
             async move {
                 let mut request =
-                    request.map(|body| Body::new(Arriving::new(body, connection.clone())));
+                    request.map(|body| Body::new(IncomingBody::new(body, connection.clone())));
                 request.extensions_mut().insert(ConnectInfo(peer));
                 // A router is always ready and cannot fail.
                 let response = router
                     .oneshot(request)
                     .await
                     .unwrap_or_else(|never| match never {});
-                Ok::<_, Infallible>(response.map(|body| Body::new(Leaving::new(body, connection))))
+                Ok::<_, Infallible>(response.map(|body| Body::new(OutgoingBody::new(body, connection))))
             }
         });
         let mut builder = http1::Builder::new();
