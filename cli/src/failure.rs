@@ -117,7 +117,7 @@ impl From<io::Error> for Failure {
             },
             _ => Failure::new(
                 format_args!("standard input or output: {error}"),
-                "check what it is connected to",
+                "check the terminal, file or pipe that it is connected to",
             ),
         }
     }

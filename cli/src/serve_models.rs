@@ -384,7 +384,7 @@ impl File {
         Ok(ModelPlan {
             about,
             context: estimate.context,
-            bytes: estimate.weights + estimate.beside,
+            bytes: estimate.weights + estimate.non_weight_bytes,
         })
     }
     fn read(&self) -> Result<ModelText> {

@@ -133,7 +133,7 @@ impl<'m> Steps<'m> {
         if options.tokens == StepKind::Decode {
             let choices = [SamplingMethod::Greedy, SamplingMethod::SmallTopK];
             let vocabulary = self.model.vocabulary();
-            all.extend(choices.map(|choice| self.functions.share(sampling::one_function(choice, vocabulary))));
+            all.extend(choices.map(|choice| self.functions.share(sampling::sampling_function(choice, vocabulary))));
         }
         (plan, all)
     }

@@ -153,7 +153,7 @@ fn what_has_changed_is_refused_and_fetched_again() {
         .unwrap();
     let error = case.run(&["tokenize", &name, "a"]).failed();
     assert!(
-        error.contains("is not what was fetched")
+        error.contains("differs from the fetched file")
             && error.contains(&format!("gristmill pull {name}")),
         "{error}"
     );
@@ -260,7 +260,7 @@ fn a_file_of_any_server_is_a_model() {
         .run(&["pull", &format!("{}/plain/cut.gguf", case.server.endpoint)])
         .failed();
     assert!(
-        error.contains("is no model") && error.contains("thrown away"),
+        error.contains("is not a model") && error.contains("discarded"),
         "{error}"
     );
     assert_eq!(std::fs::read_dir(case.folder.path()).unwrap().count(), 1);
