@@ -477,10 +477,10 @@ fn a_wait_that_is_missing_is_a_fault() {
             assert!(words.contains("breaks its spec"), "{at}: {words}");
             let words = without(&case, wait, judge::Meaning::Values);
             let race = [
-                "written since the last barrier",
+                "wrote since the last barrier",
                 "read since the last barrier",
                 "being copied",
-                "under way",
+                "in flight",
             ];
             assert!(race.iter().any(|r| words.contains(r)), "{at}: {words}");
             seen += 1;

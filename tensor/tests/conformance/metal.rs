@@ -25,7 +25,7 @@ pub fn target() -> Target {
         threads: 1024,
         shared: 26 << 10,
         largest_binding: i32::MAX as usize,
-        bindings: Adapter::MOST_BINDINGS,
+        bindings: Adapter::MAX_BINDINGS,
         alignment: 256,
         measured: Default::default(),
     };

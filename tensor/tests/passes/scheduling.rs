@@ -8,8 +8,8 @@ use crate::renumbered::renumbered;
 use crate::show::{self, Numbers};
 use crate::tensors::{name, of_function, tensors};
 use gristmill_compiler::testing::{
-    self, Cheapest, Decider, Decision, Decomposed, Draft, Expander, FusionContext, Policy,
-    Surroundings, TEMP, room,
+    self, Cheapest, Decider, Decision, Decomposed, Draft, DraftContext, Expander, FusionContext,
+    Policy, TEMP, room,
 };
 use gristmill_uop::program::Program;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, text};
@@ -185,7 +185,7 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
     let set: FxHashSet<Id> = fused.iter().copied().collect();
     all.retain(|n, _| !set.contains(n));
     let mut g = std::mem::take(&mut c.graph);
-    let around = Surroundings {
+    let around = DraftContext {
         buffers: &all,
         fused: &set,
         order: &found.order,
