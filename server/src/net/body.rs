@@ -6,10 +6,12 @@ use crate::core::error::RequestError;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, FromRequest, Request};
 use axum::http::{HeaderMap, header};
+use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use futures_util::StreamExt;
 use percent_encoding::percent_decode_str;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny};
 use serde_json::error::Category;
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -76,35 +78,75 @@ impl UnreadRequest {
     /// Reads the body; returns it with the client's address and the time of arrival.
     ///
     /// # Errors
-    /// When the content type is not JSON, the body is too long or too slow, or other bodies hold
-    /// all the memory.
+    /// When a web page sends another content type than JSON, the body is too long or too slow,
+    /// other bodies hold all the memory, or it cannot be decompressed.
     pub async fn json(self, app: &App) -> Result<(ReadBody, IpAddr, Instant), RequestError> {
         if !is_json(&self.headers) {
             return Err(RequestError::media_type());
         }
-        let read = read(self.body, app.config.body, &app.bodies);
-        let read = tokio::time::timeout(app.config.body_time, read)
+        let encoding = Encoding::from_headers(&self.headers)?;
+        let most = app.config.body;
+        let read = read(self.body, most, &app.bodies);
+        let mut read = tokio::time::timeout(app.config.body_time, read)
             .await
             .map_err(|_| RequestError::too_slow())??;
+        if let Some(encoding) = encoding {
+            let room = app.bodies.clone();
+            let unpacked = move || read.decompress(encoding, most, &room);
+            read = tokio::task::spawn_blocking(unpacked)
+                .await
+                .map_err(|_| RequestError::internal("the body could not be decompressed"))??;
+        }
+        replace_lone_surrogates(&mut read.bytes);
         Ok((read, self.client, self.when))
     }
 }
 
+/// Content types that browsers send cross-origin without a preflight (Fetch standard).
+const SIMPLE_TYPES: &[&str] = &[
+    "",
+    "text/plain",
+    "multipart/form-data",
+    "application/x-www-form-urlencoded",
+];
+
 /// Returns whether a body with these headers counts as JSON. Browsers send cross-origin requests
-/// without a preflight if their body is plain text or untyped, but not if it is JSON. A request
-/// with neither a content type nor an origin does not come from a browser; some programs send
-/// those.
+/// without a preflight if their body is plain text, a form or untyped, but not if it is JSON. A
+/// request without an origin does not come from a page; `curl -d` calls its body a form.
 fn is_json(headers: &HeaderMap) -> bool {
-    let Some(kind) = headers.get(header::CONTENT_TYPE) else {
-        return !headers.contains_key(header::ORIGIN);
-    };
+    let kind = headers.get(header::CONTENT_TYPE);
     let kind = kind
-        .to_str()
-        .unwrap_or_default()
-        .split(';')
-        .next()
+        .map_or(Ok(""), |kind| kind.to_str())
         .unwrap_or_default();
-    kind.trim().eq_ignore_ascii_case("application/json")
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    let is_simple = SIMPLE_TYPES
+        .iter()
+        .any(|simple| kind.eq_ignore_ascii_case(simple));
+    let from_page = headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
+    !(is_simple && from_page)
+}
+
+/// Compression of a body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Encoding {
+    Gzip,
+    Deflate,
+}
+
+impl Encoding {
+    /// Returns the compression that the headers name; `None` without one.
+    fn from_headers(headers: &HeaderMap) -> Result<Option<Encoding>, RequestError> {
+        let Some(value) = headers.get(header::CONTENT_ENCODING) else {
+            return Ok(None);
+        };
+        let name = value.to_str().unwrap_or_default().trim();
+        match name.to_ascii_lowercase().as_str() {
+            "" | "identity" => Ok(None),
+            "gzip" | "x-gzip" => Ok(Some(Encoding::Gzip)),
+            "deflate" => Ok(Some(Encoding::Deflate)),
+            _ => Err(RequestError::encoding()),
+        }
+    }
 }
 
 /// A refused body is read up to this multiple of the size limit, as a client that is still sending
@@ -171,12 +213,86 @@ impl ReadBody {
     }
 }
 
+impl ReadBody {
+    /// Decompresses the body, up to the size limit of bodies.
+    fn decompress(
+        self,
+        encoding: Encoding,
+        most: usize,
+        room: &Arc<Semaphore>,
+    ) -> Result<ReadBody, RequestError> {
+        // Some clients compress nothing although the header says so.
+        let starts_plain = |byte: &u8| byte.is_ascii_whitespace() || b"{[\xef".contains(byte);
+        if self.bytes.first().is_none_or(starts_plain) {
+            return Ok(self);
+        }
+        let packed = self.bytes.as_slice();
+        // A `deflate` body has zlib's frame (RFC 9110), but some clients send none.
+        let has_frame = packed.first().is_some_and(|byte| byte & 0x0f == 8);
+        let mut decoder: Box<dyn Read> = match encoding {
+            Encoding::Gzip => Box::new(MultiGzDecoder::new(packed)),
+            Encoding::Deflate if has_frame => Box::new(ZlibDecoder::new(packed)),
+            Encoding::Deflate => Box::new(DeflateDecoder::new(packed)),
+        };
+        let mut read = ReadBody {
+            bytes: Vec::new(),
+            room: None,
+        };
+        let mut piece = [0; 16 << 10];
+        loop {
+            let length = decoder
+                .read(&mut piece)
+                .map_err(|_| RequestError::body("the body cannot be decompressed"))?;
+            if length == 0 {
+                return Ok(read);
+            }
+            let before = read.bytes.len();
+            if before + length > most {
+                return Err(RequestError::too_large(most));
+            }
+            let more = room_for(before, before + length, room).ok_or_else(RequestError::bodies)?;
+            read.take(&piece[..length], more);
+        }
+    }
+}
+
+/// Replaces escapes of half a surrogate pair by those of U+FFFD, in place: texts that JavaScript
+/// cuts within a character have them, and serde refuses them.
+fn replace_lone_surrogates(json: &mut [u8]) {
+    let unit = |json: &[u8], at: usize| {
+        let digits = json.get(at..at + 6)?.strip_prefix(b"\\u")?;
+        u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    let mut at = 0;
+    while at < json.len() {
+        if json[at] != b'\\' {
+            at += 1;
+            continue;
+        }
+        let pair = (unit(json, at), unit(json, at + 6));
+        at += match pair {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => 12,
+            (Some(0xd800..=0xdfff), _) => {
+                json[at + 2..at + 6].copy_from_slice(b"fffd");
+                6
+            }
+            // Skips an escaped backslash as a whole.
+            _ => 2,
+        };
+    }
+}
+
+/// Bytes of UTF-8's byte order mark, which some programs on Windows write.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Parses a body as JSON.
 ///
 /// # Errors
 /// When it is not JSON, or has another structure than `T`.
 pub fn parse<T: DeserializeOwned>(read: &ReadBody) -> Result<T, RequestError> {
-    let mut json = serde_json::Deserializer::from_slice(&read.bytes);
+    let bytes = read.bytes.as_slice();
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+    let mut json = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         refusal(path.trim_start_matches('.'), error.inner())
@@ -252,6 +368,74 @@ fn plainly(what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flate2::Compression;
+    use flate2::write::{GzEncoder, ZlibEncoder};
+    use std::io::Write;
+
+    #[test]
+    fn halves_of_surrogates_are_replaced() {
+        for (sent, read) in [
+            (r#"["\ud83d"]"#, r#"["\ufffd"]"#),
+            (r#"["a\uDE00b"]"#, r#"["a\ufffdb"]"#),
+            (r#"["\ud83d\ude00"]"#, r#"["\ud83d\ude00"]"#),
+            (r#"["\ud83d\ud83d\ude00"]"#, r#"["\ufffd\ud83d\ude00"]"#),
+            (r#"["\\ud83d"]"#, r#"["\\ud83d"]"#),
+            (r#"["\\\ud83d\n"]"#, r#"["\\\ufffd\n"]"#),
+            (r#"["\ud8"#, r#"["\ud8"#),
+            (r#"["\"#, r#"["\"#),
+        ] {
+            let mut bytes = sent.as_bytes().to_vec();
+            replace_lone_surrogates(&mut bytes);
+            assert_eq!(std::str::from_utf8(&bytes), Ok(read));
+        }
+    }
+
+    #[test]
+    fn compressed_bodies_are_read_within_the_limit() {
+        let room = Arc::new(Semaphore::new(1 << 20));
+        let text = vec![b' '; 200_000];
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
+        gzip.write_all(&text).unwrap();
+        let mut zlib = ZlibEncoder::new(Vec::new(), Compression::best());
+        zlib.write_all(&text).unwrap();
+        let (gzip, zlib) = (gzip.finish().unwrap(), zlib.finish().unwrap());
+        let unpack = |bytes: &[u8], encoding, most| {
+            let read = ReadBody {
+                bytes: bytes.to_vec(),
+                room: None,
+            };
+            read.decompress(encoding, most, &room)
+                .map(|read| read.bytes.len())
+        };
+        assert_eq!(unpack(&gzip, Encoding::Gzip, 200_000), Ok(200_000));
+        assert_eq!(unpack(&zlib, Encoding::Deflate, 200_000), Ok(200_000));
+        assert_eq!(unpack(b"{}", Encoding::Gzip, 200_000), Ok(2));
+        let large = Err(RequestError::too_large(199_999));
+        assert_eq!(unpack(&gzip, Encoding::Gzip, 199_999), large);
+        assert!(unpack(&gzip[..20], Encoding::Gzip, 200_000).is_err());
+        assert_eq!(room.available_permits(), 1 << 20);
+    }
+
+    #[test]
+    fn a_page_must_say_that_it_sends_json() {
+        let headers = |kind: Option<&str>, page: bool| {
+            let mut headers = HeaderMap::new();
+            kind.map(|kind| headers.insert(header::CONTENT_TYPE, kind.parse().unwrap()));
+            page.then(|| headers.insert(header::ORIGIN, "http://a".parse().unwrap()));
+            headers
+        };
+        for (kind, accepted) in [
+            (Some("application/json; charset=utf-8"), true),
+            (Some("application/problem+json"), true),
+            (Some("text/plain"), false),
+            (Some("Application/X-WWW-Form-Urlencoded"), false),
+            (Some(""), false),
+            (None, false),
+        ] {
+            assert_eq!(is_json(&headers(kind, true)), accepted, "{kind:?}");
+            assert!(is_json(&headers(kind, false)), "{kind:?}");
+        }
+    }
 
     #[test]
     fn mismatches_are_told_in_the_words_of_json() {

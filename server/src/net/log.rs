@@ -2,6 +2,7 @@
 //! content.
 
 use crate::core::id::fresh_id;
+use crate::net::ignored::IGNORED;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{ConnectInfo, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -18,7 +19,7 @@ const MAX_PATH_CHARS: usize = 200;
 /// Maximum characters of a client's identifier: those of routers and traces have 16 to 64.
 const MAX_ID_CHARS: usize = 128;
 /// Header of the identifier in requests and responses.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Assigns an identifier to each request, unless it has one, and returns it with the response. Logs
 /// a line once the response was sent or dropped.
@@ -35,12 +36,15 @@ pub async fn requests(request: Request, next: Next) -> Response {
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
+    let ignored = response.headers().get(IGNORED);
+    let ignored = ignored.and_then(|names| Some(names.to_str().ok()?.to_owned()));
     let (status, head) = (response.status().as_u16(), begun.elapsed());
     let line = Line {
         id,
         client,
         method,
         path,
+        ignored,
         status,
         begun,
         head,
@@ -68,6 +72,8 @@ struct Line {
     client: Option<IpAddr>,
     method: Method,
     path: String,
+    /// Names of the request's fields that have no effect.
+    ignored: Option<String>,
     status: u16,
     begun: Instant,
     /// Time until the head of the response.
@@ -117,6 +123,7 @@ impl Drop for Logged {
             client,
             method,
             path,
+            ignored,
             status,
             begun,
             head,
@@ -125,7 +132,8 @@ impl Drop for Logged {
         let milliseconds = |time: Duration| time.as_millis() as u64;
         let (head_ms, total_ms) = (milliseconds(*head), milliseconds(begun.elapsed()));
         let client = client.map(tracing::field::display);
-        tracing::info!(client, id, %method, path, status, head_ms, total_ms, bytes, whole, "request");
+        let ignored = ignored.as_deref();
+        tracing::info!(client, id, %method, path, status, head_ms, total_ms, bytes, whole, ignored, "request");
     }
 }
 

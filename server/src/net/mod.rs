@@ -7,5 +7,8 @@ pub mod draining;
 pub mod error;
 pub mod guard;
 pub mod host;
+pub mod ignored;
+pub mod lenient;
 pub mod log;
+pub mod path;
 pub mod stream;

@@ -1,0 +1,158 @@
+//! Types of request fields that accept the spellings of other servers' clients.
+
+use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+use serde_json::Value;
+use std::fmt;
+
+/// Deserialises null as the default value.
+///
+/// # Errors
+/// When the value is neither null nor a `T`.
+pub fn null_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    from: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+/// A whole number of JSON, also spelt with a fraction of zero (`16.0`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Whole(pub i64);
+
+/// A whole number of at least 0, also spelt with a fraction of zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Count(pub u64);
+
+/// A seed: 64 bits, with or without a sign.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seed(pub i64);
+
+/// A token id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TokenId(pub u32);
+
+/// The number 2^64; conversions of smaller floating-point numbers are exact.
+const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
+
+/// Visits a whole number from −2^63 to 2^64.
+struct WholeVisitor(&'static str);
+
+impl Visitor<'_> for WholeVisitor {
+    type Value = i128;
+    fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        out.write_str(self.0)
+    }
+    fn visit_i64<E: Error>(self, value: i64) -> Result<i128, E> {
+        Ok(value.into())
+    }
+    fn visit_u64<E: Error>(self, value: u64) -> Result<i128, E> {
+        Ok(value.into())
+    }
+    fn visit_f64<E: Error>(self, value: f64) -> Result<i128, E> {
+        let is_whole = value.fract() == 0.0 && (-TWO_TO_64 / 2.0..TWO_TO_64).contains(&value);
+        match is_whole {
+            true => Ok(value as i128),
+            false => Err(E::invalid_type(Unexpected::Float(value), &self)),
+        }
+    }
+}
+
+/// Deserialises a number within the range of `T`; `expected` is a key of `EXPECTED_TYPES`.
+fn whole<'de, D: Deserializer<'de>, T: TryFrom<i128>>(
+    from: D,
+    expected: &'static str,
+) -> Result<T, D::Error> {
+    let value = from.deserialize_any(WholeVisitor(expected))?;
+    T::try_from(value).map_err(|_| {
+        let text = value.to_string();
+        D::Error::invalid_value(
+            Unexpected::Other(&format!("integer `{text}`")),
+            &WholeVisitor(expected),
+        )
+    })
+}
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Whole, D::Error> {
+        // Larger numbers mean no limit.
+        let value: i128 = whole(from, "i64")?;
+        Ok(Whole(i64::try_from(value).unwrap_or(i64::MAX)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Count, D::Error> {
+        Ok(Count(whole(from, "u64")?))
+    }
+}
+
+impl<'de> Deserialize<'de> for Seed {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Seed, D::Error> {
+        let value: i128 = whole(from, "i64")?;
+        // The sampler reads the same bits without a sign.
+        Ok(Seed(value as i64))
+    }
+}
+
+impl<'de> Deserialize<'de> for TokenId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<TokenId, D::Error> {
+        Ok(TokenId(whole(from, "u32")?))
+    }
+}
+
+/// JSON as text, which some clients send as the value itself. Null is the empty text.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct JsonText(pub String);
+
+impl<'de> Deserialize<'de> for JsonText {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<JsonText, D::Error> {
+        Ok(JsonText(match Value::deserialize(from)? {
+            Value::String(text) => text,
+            Value::Null => String::new(),
+            value => value.to_string(),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::from_str;
+
+    #[test]
+    fn whole_numbers_are_taken_as_clients_spell_them() {
+        let whole = |text| from_str::<Whole>(text).ok().map(|whole| whole.0);
+        for (text, value) in [
+            ("16", Some(16)),
+            ("16.0", Some(16)),
+            ("-1.0", Some(-1)),
+            ("1e3", Some(1000)),
+            ("18446744073709551615", Some(i64::MAX)),
+            ("16.5", None),
+            ("1e30", None),
+            ("\"16\"", None),
+            ("true", None),
+        ] {
+            assert_eq!(whole(text), value, "{text}");
+        }
+        let count = |text| from_str::<Count>(text).ok().map(|count| count.0);
+        assert_eq!(count("40.0"), Some(40));
+        assert_eq!(count("-5"), None);
+        let seed = |text| from_str::<Seed>(text).ok().map(|seed| seed.0 as u64);
+        assert_eq!(seed("18446744073709551615"), Some(u64::MAX));
+        assert_eq!(seed("-1"), Some(u64::MAX));
+        assert_eq!(from_str::<TokenId>("7.0").ok(), Some(TokenId(7)));
+        assert!(from_str::<TokenId>("4294967296").is_err());
+    }
+
+    #[test]
+    fn json_is_taken_as_text_and_as_a_value() {
+        for (text, read) in [
+            (r#""{\"a\":1}""#, r#"{"a":1}"#),
+            (r#"{"a":1}"#, r#"{"a":1}"#),
+            ("null", ""),
+            ("[1]", "[1]"),
+        ] {
+            assert_eq!(from_str::<JsonText>(text).unwrap().0, read);
+        }
+    }
+}
