@@ -55,6 +55,8 @@ pub struct Config {
     /// Default of requests that do not set `batch_invariant`: their steps run the kernels of the
     /// largest batch.
     pub batch_invariant: bool,
+    /// Whether an unknown model name means the model that is loaded, or the first one.
+    pub any_model: bool,
 }
 
 impl Config {
@@ -106,6 +108,7 @@ impl Default for Config {
             owned_by: "gristmill".into(),
             keep: None,
             batch_invariant: false,
+            any_model: false,
         }
     }
 }

@@ -143,6 +143,7 @@ impl Door {
             waiting: config.queue,
             keep: None,
             batch_invariant: false,
+            any_model: false,
         };
         let models = Models::new(
             vec![spec],

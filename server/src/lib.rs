@@ -252,6 +252,7 @@ fn models(offer: Offer, config: &Config, health: EngineHealth, loading: Loading)
     let &Config {
         keep,
         batch_invariant,
+        any_model,
         queue: waiting,
         ..
     } = config;
@@ -262,6 +263,7 @@ fn models(offer: Offer, config: &Config, health: EngineHealth, loading: Loading)
         waiting,
         keep,
         batch_invariant,
+        any_model,
     };
     Models::new(models, most_loaded, available, shared, loading)
 }

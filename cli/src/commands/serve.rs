@@ -58,6 +58,9 @@ pub struct ServeArgs {
     /// `owned_by` of the models in /v1/models, by which some routers detect vllm or sglang
     #[arg(long, value_name = "NAME", default_value = "gristmill")]
     owned_by: String,
+    /// Answer requests for unknown model names with the loaded model, or else the first one
+    #[arg(long)]
+    any_model: bool,
     /// Log each request to standard error, with its x-request-id
     #[arg(long)]
     log: bool,
@@ -193,6 +196,7 @@ pub fn run(options: ServeArgs) -> Result {
         owned_by: options.owned_by,
         keep: options.limits.host_cache_mb.map(|mb| mb.saturating_mul(1_000_000)),
         batch_invariant: options.batch_invariant,
+        any_model: options.any_model,
         ..defaults
     })?;
     let (loading, common) = (server.loading(), options.common);

@@ -53,6 +53,8 @@ pub struct Shared {
     pub keep: Option<usize>,
     /// Default of requests that do not set `batch_invariant`.
     pub batch_invariant: bool,
+    /// Whether an unknown name means the model that is loaded, or the first one.
+    pub any_model: bool,
 }
 
 /// The pool of all served models.
@@ -171,6 +173,12 @@ impl Models {
     pub fn find(&self, asked: Option<&str>) -> Result<&Arc<ModelEntry>, RequestError> {
         let names: Vec<&Names> = self.all.iter().map(|model| &model.names).collect();
         let called: Vec<&str> = self.all.iter().map(|model| model.name()).collect();
+        if self.shared.any_model && asked.is_none_or(|asked| find(asked, &names) == NameMatch::None)
+        {
+            let is_loaded =
+                |model: &&Arc<ModelEntry>| matches!(self.status(model), Status::Loaded(_));
+            return Ok(self.all.iter().find(is_loaded).unwrap_or(&self.all[0]));
+        }
         let Some(asked) = asked else {
             return self
                 .single_model()
