@@ -103,6 +103,7 @@ fn log_finished(request: &EngineRequest) {
         answer,
         prompt_time,
         answer_time,
+        ..
     } = request.usage;
     let milliseconds = |time: Duration| time.as_millis() as u64;
     tracing::info!(

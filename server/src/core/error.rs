@@ -100,13 +100,11 @@ impl RequestError {
         let message = format!("Missing required parameter: '{name}'.");
         RequestError::parameter(name, message).code("missing_required_parameter")
     }
-    /// Error about unknown parameters, in OpenAI's wording.
-    pub fn unknown(names: &[&str]) -> RequestError {
-        let several = if names.len() > 1 { "s" } else { "" };
-        RequestError::body(format!(
-            "Unrecognized request argument{several} supplied: {}",
-            names.join(", ")
-        ))
+    /// Error about an unknown parameter whose name is nearly that of a known one.
+    pub fn misspelt(name: &str, nearest: &str) -> RequestError {
+        let message =
+            format!("Unrecognized request argument supplied: {name}; did you mean {nearest}?");
+        RequestError::parameter(name, message).code("unknown_parameter")
     }
     /// Error about a malformed request body.
     pub fn body(message: impl Into<String>) -> RequestError {
@@ -128,10 +126,16 @@ impl RequestError {
         let message = "the body must be JSON, with the header Content-Type: application/json";
         RequestError::new(ErrorKind::MediaType, message)
     }
+    /// Error about a body that is compressed in an unknown way.
+    pub fn encoding() -> RequestError {
+        let message = "the body's Content-Encoding is not known; send gzip, deflate or identity";
+        RequestError::new(ErrorKind::MediaType, message)
+    }
     /// Error about a prompt that exceeds the context; `name` is the parameter of the prompt.
     pub fn context(name: &str, prompt: usize, context: usize) -> RequestError {
+        // The words by which Claude Code and OpenAI's clients know when to compact.
         let message = format!(
-            "the prompt has at least {prompt} tokens, but the context holds {context}, one of which the answer needs"
+            "prompt is too long: {prompt} tokens > {context} maximum. This model's maximum context length is {context} tokens, one of which the answer needs"
         );
         RequestError::parameter(name, message).code("context_length_exceeded")
     }
@@ -197,11 +201,10 @@ impl RequestError {
     /// Error about an unknown path.
     pub fn path(path: &str) -> RequestError {
         let path: String = path.chars().take(100).collect();
-        RequestError::new(
-            ErrorKind::NotFound,
-            format!("the path {path} does not exist"),
-        )
-        .code("unknown_url")
+        let message = format!(
+            "the path {path} does not exist; the paths are listed in docs/serving.md, such as /v1/chat/completions"
+        );
+        RequestError::new(ErrorKind::NotFound, message).code("unknown_url")
     }
     /// Error about an HTTP method that the path does not support.
     pub fn method() -> RequestError {

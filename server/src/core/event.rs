@@ -91,6 +91,8 @@ pub struct Usage {
     pub cached: usize,
     /// Generated tokens of all choices.
     pub answer: usize,
+    /// Tokens of them whose text is reasoning.
+    pub reasoning: usize,
     /// Time of the prefill.
     pub prompt_time: Duration,
     /// Time of the decode steps.
@@ -103,6 +105,7 @@ impl Usage {
         self.prompt += more.prompt;
         self.cached += more.cached;
         self.answer += more.answer;
+        self.reasoning += more.reasoning;
         self.prompt_time += more.prompt_time;
         self.answer_time += more.answer_time;
     }

@@ -15,6 +15,8 @@ pub struct Limits {
 
 /// Maximum prompts of one request.
 pub const MAX_PROMPTS: usize = 256;
+/// Maximum texts of one embedding request, as in OpenAI's API.
+pub const MAX_EMBEDDINGS: usize = 2048;
 /// Maximum alternatives returned with the log-probability of a token.
 pub const MAX_TOP_LOGPROBS: u64 = 20;
 /// Maximum number of stop strings, and maximum bytes of each.

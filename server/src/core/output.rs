@@ -52,6 +52,32 @@ pub enum OutputEvent {
     Finished(Finish),
 }
 
+/// Count of a choice's reasoning tokens. Tokens without text yet belong to the text that follows.
+#[derive(Clone, Copy, Default)]
+struct ReasoningCount {
+    /// Tokens that have been assigned, of either kind.
+    assigned: usize,
+    /// Tokens of the choice so far.
+    so_far: usize,
+    /// Tokens of the reasoning.
+    reasoning: usize,
+}
+
+impl ReasoningCount {
+    fn take(&mut self, so_far: usize, parts: &[ReplyPart]) {
+        self.so_far = so_far.max(self.so_far);
+        self.finish(parts);
+    }
+    /// Assigns the tokens so far by the parts that they became.
+    fn finish(&mut self, parts: &[ReplyPart]) {
+        let Some(first) = parts.first() else { return };
+        if matches!(first, ReplyPart::Reasoning(_)) {
+            self.reasoning += self.so_far - self.assigned;
+        }
+        self.assigned = self.so_far;
+    }
+}
+
 /// Stream of a request's outputs, parsed from the engine's events.
 pub struct Outputs {
     events: Receiver,
@@ -61,6 +87,8 @@ pub struct Outputs {
     several: bool,
     /// Number of calls of each choice.
     calls: Vec<usize>,
+    /// Count of each choice's reasoning tokens.
+    reasoning: Vec<ReasoningCount>,
     ready: VecDeque<StreamItem>,
 }
 
@@ -69,11 +97,13 @@ impl Outputs {
     /// most one call.
     pub fn new(events: Receiver, replies: Vec<Option<Reply>>, several: bool) -> Outputs {
         let calls = vec![0; replies.len()];
+        let reasoning = vec![ReasoningCount::default(); replies.len()];
         Outputs {
             events,
             replies,
             several,
             calls,
+            reasoning,
             ready: VecDeque::new(),
         }
     }
@@ -113,6 +143,7 @@ impl Outputs {
                     None if delta.text.is_empty() => Vec::new(),
                     None => vec![ReplyPart::Content(delta.text)],
                 };
+                self.reasoning[choice].take(delta.so_far, &parts);
                 parts
                     .into_iter()
                     .for_each(|part| self.push(choice, part.into()));
@@ -124,13 +155,18 @@ impl Outputs {
                     .as_mut()
                     .map(|reply| reply.finish(cut))
                     .unwrap_or_default();
+                self.reasoning[choice].finish(&parts);
                 parts
                     .into_iter()
                     .for_each(|part| self.push(choice, part.into()));
                 self.push(choice, OutputEvent::Finished(reason));
                 self.ready.push_back(StreamItem::Together);
             }
-            Event::End(usage) => self.ready.push_back(StreamItem::End(usage)),
+            Event::End(usage) => {
+                let reasoning = self.reasoning.iter().map(|count| count.reasoning).sum();
+                self.ready
+                    .push_back(StreamItem::End(Usage { reasoning, ..usage }));
+            }
             Event::Failed(error) => self.ready.push_back(StreamItem::Failed(error)),
         }
     }

@@ -3,14 +3,14 @@
 use crate::core::budget::{self, ReplySize};
 use crate::core::channel::channel;
 use crate::core::client::Origin;
-use crate::core::constraint::bounds::refers;
-use crate::core::constraint::grammar::{OutputConstraint, OutputFormat, grammar};
+use crate::core::constraint::compile::compile;
+use crate::core::constraint::grammar::{OutputConstraint, OutputFormat};
 use crate::core::constraint::mask::Constraint;
 use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
 use crate::core::error::RequestError;
 use crate::core::event::{Event, Usage};
 use crate::core::field_names::FieldNames;
-use crate::core::limits::{Limits, MAX_PROMPTS, MAX_STOPS, MAX_TOP_LOGPROBS};
+use crate::core::limits::{Limits, MAX_EMBEDDINGS, MAX_PROMPTS, MAX_STOPS, MAX_TOP_LOGPROBS};
 use crate::core::model::Served;
 use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Models;
@@ -31,6 +31,15 @@ pub struct Preprocessor {
     pub model: Arc<ModelEntry>,
     /// Text side of the model.
     pub served: Arc<Served>,
+}
+
+/// Treatment of texts to embed that exceed the context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fit {
+    /// They are refused.
+    Refuse,
+    /// They are cut at their ends.
+    Truncate,
 }
 
 /// Parsing of a request's choices.
@@ -166,7 +175,7 @@ impl Preprocessor {
         form: Option<&(&'static str, OutputFormat)>,
         field: &str,
     ) -> Result<Constraint, RequestError> {
-        let compiled = self.compile(constraint, begins);
+        let compiled = compile(&self.served, constraint, begins);
         let what = if form.is_none_or(|(_, form)| is_schema(form)) {
             "schema"
         } else {
@@ -229,10 +238,17 @@ impl Preprocessor {
     pub fn prepare_embeddings(
         &self,
         origin: Origin,
-        texts: Vec<PromptText>,
+        mut texts: Vec<PromptText>,
         name: &str,
+        fit: Fit,
     ) -> Result<(EngineRequest, Outputs), RequestError> {
-        let (prompts, options) = (self.texts(texts, name)?, SequenceOptions::default());
+        if fit == Fit::Truncate {
+            texts.iter_mut().for_each(|text| self.truncate(text));
+        }
+        let (prompts, options) = (
+            self.texts(texts, name, MAX_EMBEDDINGS)?,
+            SequenceOptions::default(),
+        );
         Ok(self.engine_request(origin, Task::Embed, prompts, options, Replies::default()))
     }
     /// Renders and tokenises the prompts.
@@ -253,13 +269,39 @@ impl Preprocessor {
                 thinking,
                 names,
             )?]),
-            Input::Prompts(texts) => self.texts(texts, names.input),
+            Input::Prompts(texts) => self.texts(texts, names.input, MAX_PROMPTS),
         }
     }
-    fn texts(&self, texts: Vec<PromptText>, name: &str) -> Result<Vec<Prompt>, RequestError> {
-        if texts.is_empty() || texts.len() > MAX_PROMPTS {
+    /// Cuts a text to the context.
+    fn truncate(&self, text: &mut PromptText) {
+        let (served, most) = (&self.served, self.served.context.saturating_sub(1));
+        if let PromptText::Text(long) = text {
+            let least = served.least_tokens(long.len());
+            if least > most {
+                // The rest has more tokens than the context anyway.
+                let end = long.len() / least * (most + 1);
+                long.truncate(long.floor_char_boundary(end));
+            }
+            let tokens = served.tokenizer.encode(long, true, true);
+            if tokens.len() <= most {
+                return;
+            }
+            *text = PromptText::Tokens(tokens);
+        }
+        if let PromptText::Tokens(tokens) = text {
+            tokens.truncate(most);
+        }
+    }
+    /// Tokenises 1 to `most` texts.
+    fn texts(
+        &self,
+        texts: Vec<PromptText>,
+        name: &str,
+        most: usize,
+    ) -> Result<Vec<Prompt>, RequestError> {
+        if texts.is_empty() || texts.len() > most {
             let message = format!(
-                "there are {} prompts; there must be 1 to {MAX_PROMPTS}",
+                "there are {} prompts; there must be 1 to {most}",
                 texts.len()
             );
             return Err(RequestError::parameter(name, message));
@@ -269,34 +311,6 @@ impl Preprocessor {
             PromptText::Tokens(tokens) => prompt::tokens(&self.served, tokens, name),
         };
         texts.into_iter().map(prompt).collect()
-    }
-    /// Compiles the grammar of a constraint.
-    fn compile(&self, constraint: &OutputConstraint, begins: Begins) -> Result<Constraint, String> {
-        let served = &self.served;
-        let compile = |constraint: &OutputConstraint, begins: Begins| {
-            let grammar = grammar(constraint, served.markup, begins, &served.tokenizer)?;
-            let thinking = (begins == Begins::Reasoning).then_some(served.markup.think[1]);
-            served.grammars.compile(grammar, thinking)
-        };
-        let compiled = compile(constraint, begins)?;
-        // An unsatisfiable schema is only detected at a grammar's beginning, and arguments begin in
-        // the middle of a call.
-        for parameters in constraint
-            .calls
-            .iter()
-            .filter_map(|call| call.parameters)
-            .filter(|it| refers(it))
-        {
-            let form = OutputFormat::Schema(parameters.clone());
-            compile(
-                &OutputConstraint {
-                    form: Some(&form),
-                    ..OutputConstraint::default()
-                },
-                Begins::Answer,
-            )?;
-        }
-        Ok(compiled)
     }
     /// Creates a request that only loads the model.
     pub fn prepare_load(&self, origin: Origin) -> (EngineRequest, Outputs) {

@@ -5,6 +5,7 @@ use crate::core::field_names::FieldNames;
 use crate::core::sampling::SamplingOptions;
 use crate::core::tools::{Tool, ToolChoice};
 use gristmill_llm::chat::Message;
+use serde_json::{Map, Value};
 
 /// Parameters of a generation request.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub struct GenerateRequest {
     /// Number of alternatives returned with each prompt token; `None` returns no log-probabilities
     /// of prompts.
     pub prompt_logprobs: Option<usize>,
+    /// Names of the request's fields that have no effect.
+    pub ignored: Vec<String>,
 }
 
 /// Input of a generation request.
@@ -55,12 +58,14 @@ pub enum Input {
 }
 
 /// Control of a model's reasoning, if the model supports it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Thinking {
     /// Switches reasoning on or off; `None` leaves it to the template.
     pub switch: Option<bool>,
     /// Effort for the template: "low", "medium" or "high".
     pub effort: Option<&'static str>,
+    /// Variables of the client for the chat template (`chat_template_kwargs`).
+    pub variables: Map<String, Value>,
 }
 
 impl Thinking {
@@ -76,6 +81,7 @@ impl Thinking {
         Thinking {
             switch: (effort == Some("none")).then_some(false),
             effort: named,
+            variables: Map::new(),
         }
     }
 }
@@ -84,7 +90,7 @@ impl From<Option<bool>> for Thinking {
     fn from(switch: Option<bool>) -> Thinking {
         Thinking {
             switch,
-            effort: None,
+            ..Thinking::default()
         }
     }
 }
@@ -116,6 +122,7 @@ impl GenerateRequest {
             stream: false,
             logprobs: None,
             prompt_logprobs: None,
+            ignored: Vec::new(),
         }
     }
 }

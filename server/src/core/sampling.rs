@@ -11,8 +11,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 pub struct SamplingOptions {
     /// Seed of the sampler; random if absent.
     pub seed: Option<i64>,
-    /// From 0 to 2.
+    /// From 0 to 2, or to 100 if `hot`.
     pub temperature: Option<f64>,
+    /// Whether the interface has temperatures above 2.
+    pub hot: bool,
     /// From 0 to 1.
     pub top_p: Option<f64>,
     /// 0 and −1 keep all tokens.
@@ -40,7 +42,8 @@ impl SamplingOptions {
     /// The first parameter that is out of range.
     pub fn resolve(&self, base: &SamplingParams) -> Result<SamplingParams, RequestError> {
         let mut p = base.clone();
-        if let Some(temperature) = number("temperature", self.temperature, 0.0, 2.0)? {
+        let hottest = if self.hot { 100.0 } else { 2.0 };
+        if let Some(temperature) = number("temperature", self.temperature, 0.0, hottest)? {
             p.temperature = temperature;
         }
         if let Some(top_p) = number("top_p", self.top_p, 0.0, 1.0)? {

@@ -21,6 +21,8 @@ pub fn to_json(error: &RequestError) -> Value {
     let message = match error
         .field
         .as_ref()
+        // Clients look for an overflow's first words.
+        .filter(|_| error.code != Some("context_length_exceeded"))
         .filter(|field| !error.message.contains(field.as_str()))
     {
         Some(field) => format!("{field}: {}", error.message),

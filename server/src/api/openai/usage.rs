@@ -11,6 +11,7 @@ pub fn usage_json(usage: &Usage) -> Value {
         "completion_tokens": usage.answer,
         "total_tokens": usage.prompt + usage.answer,
         "prompt_tokens_details": { "cached_tokens": usage.cached },
+        "completion_tokens_details": { "reasoning_tokens": usage.reasoning },
     })
 }
 
