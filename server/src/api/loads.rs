@@ -11,6 +11,9 @@ use axum::extract::State;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
+/// Maximum slots that `/slots` lists, as many as `--parallel` allows.
+const MAX_SLOTS: usize = 512;
+
 fn describe(load: &Load) -> Value {
     json!({
         "num_running_reqs": load.running,
@@ -51,4 +54,19 @@ pub async fn loads(
     Ok(Json(
         json!({ "timestamp": date(now()), "dp_rank_count": 1, "loads": [rank], "models": models }),
     ))
+}
+
+/// `/slots?model=NAME`: sequences of a model that may run at a time, as in llama.cpp's server.
+///
+/// # Errors
+/// When there is no such model.
+pub async fn slots(
+    State(app): State<Arc<App>>,
+    asked: UnreadRequest,
+) -> Result<Json<Value>, RequestError> {
+    let (_, named) = asked.parameter("model");
+    let model = app.models.find(named.as_deref())?;
+    let (load, context) = (model.load(), model.cached_plan().map(|plan| plan.context));
+    let slot = |id: usize| json!({ "id": id, "n_ctx": context, "is_processing": id < load.running, "speculative": false });
+    Ok(Json((0..load.slots.min(MAX_SLOTS)).map(slot).collect()))
 }

@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod date;
+mod fields;
 mod interface;
 mod loads;
 mod models;
@@ -14,6 +15,7 @@ mod responses;
 pub mod routes;
 mod serve;
 mod shape;
+mod tool_choice;
 
 #[cfg(test)]
 mod tests;

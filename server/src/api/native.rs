@@ -6,28 +6,34 @@ use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::{Models, Status};
 use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
+use crate::net::lenient::TokenId;
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
+/// Maximum tokens that `/tokenize` returns with their texts; each takes nearly a kB of JSON values.
+const MAX_PIECES: usize = 1 << 17;
+
 /// Body of `/tokenize`: the text is llama.cpp's `content` or vLLM's `prompt`.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct TokenizeRequest {
-    #[serde(alias = "prompt")]
-    content: String,
+    content: Option<String>,
+    prompt: Option<String>,
     model: Option<String>,
     /// Whether to add the model's special tokens (BOS); off by default, as in llama.cpp (vLLM adds
     /// them by default).
-    #[serde(alias = "add_special_tokens")]
     add_special: Option<bool>,
+    /// vLLM's name of `add_special`.
+    add_special_tokens: Option<bool>,
     /// Whether the text of a special token is encoded as that token; on by default.
     parse_special: Option<bool>,
     /// Whether each token is returned with its text.
-    #[serde(alias = "return_token_strs")]
     with_pieces: Option<bool>,
+    /// vLLM's name of `with_pieces`.
+    return_token_strs: Option<bool>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
@@ -47,12 +53,25 @@ pub async fn tokenize(
         let tokenizer = &preprocessor.served.tokenizer;
         let (special, add) = (
             request.parse_special.unwrap_or(true),
-            request.add_special.unwrap_or(false),
+            request
+                .add_special
+                .or(request.add_special_tokens)
+                .unwrap_or(false),
         );
-        let tokens = tokenizer.encode(&request.content, special, add);
+        let with_pieces = request.with_pieces.or(request.return_token_strs);
+        let text = request.content.or(request.prompt);
+        let text = text.ok_or_else(|| RequestError::missing("content"))?;
+        let tokens = tokenizer.encode(&text, special, add);
         let count = tokens.len();
+        if with_pieces == Some(true) && count > MAX_PIECES {
+            let message = format!(
+                "the text has {count} tokens, and with pieces at most {MAX_PIECES} are returned; \
+                 hint: split the text, or leave with_pieces out"
+            );
+            return Err(RequestError::parameter("with_pieces", message));
+        }
         let piece = |&id: &u32| json!({ "id": id, "piece": tokenizer.decode(&[id], true) });
-        let told = match request.with_pieces {
+        let told = match with_pieces {
             Some(true) => tokens.iter().map(piece).collect(),
             _ => json!(tokens),
         };
@@ -64,7 +83,7 @@ pub async fn tokenize(
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct DetokenizeRequest {
-    tokens: Vec<u32>,
+    tokens: Vec<TokenId>,
     model: Option<String>,
     #[serde(flatten)]
     _others: IgnoredFields,
@@ -83,13 +102,14 @@ pub async fn detokenize(
         let request: DetokenizeRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let most = preprocessor.served.tokenizer.n_tokens();
-        if let Some(token) = request.tokens.iter().find(|&&token| token as usize >= most) {
+        let tokens: Vec<u32> = request.tokens.iter().map(|token| token.0).collect();
+        if let Some(token) = tokens.iter().find(|&&token| token as usize >= most) {
             return Err(RequestError::parameter(
                 "tokens",
                 format!("token {token} is not one of the model's {most}"),
             ));
         }
-        Ok(preprocessor.served.tokenizer.decode(&request.tokens, true))
+        Ok(preprocessor.served.tokenizer.decode(&tokens, true))
     });
     let text = text.await?;
     Ok(Json(json!({ "content": text, "prompt": text })))

@@ -4,6 +4,8 @@ use crate::api::anthropic::messages::{self, Messages};
 use crate::api::openai::chat::Chat;
 use crate::api::openai::completions::Completions;
 use crate::api::openai::embeddings;
+use crate::api::openai::llama::LlamaCompletions;
+use crate::api::openai::template;
 use crate::api::page::{counts, health};
 use crate::api::responses::request::Responses;
 use crate::api::serve::generate;
@@ -12,7 +14,7 @@ use crate::api::{loads, models, native, ollama};
 use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::loading::Loading;
-use crate::net::{cors, draining, guard, host, log};
+use crate::net::{cors, draining, guard, host, log, path};
 use crate::page;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri, header};
@@ -48,6 +50,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/api/version", get(ollama::models::version))
         .route("/api/embed", post(ollama::embed::embed))
         .route("/api/embeddings", post(ollama::embed::embed_one))
+        .route("/completion", post(generate::<LlamaCompletions>))
+        .route("/completions", post(generate::<LlamaCompletions>))
+        .route("/infill", post(generate::<LlamaCompletions>))
+        .route("/apply-template", post(template::apply))
+        .route("/slots", get(loads::slots))
         .route("/tokenize", post(native::tokenize))
         .route("/detokenize", post(native::detokenize))
         .route("/tokenizer_info", get(native::tokenizer_info))
@@ -101,7 +108,8 @@ impl ReadinessGate {
             .layer(middleware::from_fn(log::requests))
             .with_state(self.clone())
     }
-    async fn answer(State(gate): State<ReadinessGate>, request: Request) -> Response {
+    async fn answer(State(gate): State<ReadinessGate>, mut request: Request) -> Response {
+        path::normalise(request.uri_mut());
         match gate.behind.get() {
             // A router is always ready and cannot fail.
             Some(router) => router

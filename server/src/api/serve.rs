@@ -10,6 +10,7 @@ use crate::core::models::pool::Status;
 use crate::core::output::{Outputs, StreamItem};
 use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, UnreadRequest};
+use crate::net::ignored;
 use crate::net::stream::{self, Chunk, ChunkSource};
 use axum::Json;
 use axum::extract::State;
@@ -34,16 +35,19 @@ pub async fn generate<I: Interface>(
         if let Some(nothing) = I::load_response(&body, &preprocessor.served) {
             return Ok((preprocessor, Err((nothing, stay))));
         }
-        let (request, encoder) = I::request(body, &preprocessor.served)?;
-        let streams = request.stream;
+        let (mut request, encoder) = I::request(body, &preprocessor.served)?;
+        let (streams, ignored) = (request.stream, std::mem::take(&mut request.ignored));
         let (mut request, outputs) = preprocessor.prepare(origin, request)?;
         request.stay = stay;
-        Ok((preprocessor, Ok((streams, request, outputs, encoder))))
+        Ok((
+            preprocessor,
+            Ok((streams, ignored, request, outputs, encoder)),
+        ))
     });
-    let (streams, outputs, encoder) = match ready.await? {
-        (preprocessor, Ok((streams, request, outputs, encoder))) => {
+    let (streams, ignored, outputs, encoder) = match ready.await? {
+        (preprocessor, Ok((streams, ignored, request, outputs, encoder))) => {
             preprocessor.submit(request)?;
-            (streams, outputs, encoder)
+            (streams, ignored, outputs, encoder)
         }
         (preprocessor, Err((nothing, stay))) => {
             let is_loaded = matches!(app.models.status(&preprocessor.model), Status::Loaded(_));
@@ -63,14 +67,14 @@ pub async fn generate<I: Interface>(
             return Ok(Json(nothing).into_response());
         }
     };
-    if streams {
-        return Ok(stream::respond(
-            I::Encoder::FRAMING,
-            EncodedStream::new(outputs, encoder),
-        ));
-    }
-    let (answers, usage) = outputs.collect().await?;
-    Ok(encoder.whole(answers, &usage))
+    let mut response = if streams {
+        stream::respond(I::Encoder::FRAMING, EncodedStream::new(outputs, encoder))
+    } else {
+        let (answers, usage) = outputs.collect().await?;
+        encoder.whole(answers, &usage)
+    };
+    ignored::name(&mut response, &ignored);
+    Ok(response)
 }
 
 /// Stream of a response's encoded chunks.

@@ -1,6 +1,6 @@
 //! Malformed requests: refused with a reason.
 
-use super::client::asking;
+use super::client::{Response, asking};
 use super::{shared, start};
 use gristmill_server::Config;
 use proptest::prelude::*;
@@ -41,10 +41,11 @@ fn bodies_that_are_no_requests() {
             .unwrap()
             .contains("messages")
     );
-    client.post_bytes(CHAT, "text/plain", b"{}").refused(415);
+    // A type other than JSON is refused from pages only.
+    client.post_bytes(CHAT, "text/plain", b"{}").refused(400);
     client
         .post_bytes(CHAT, "application/x-www-form-urlencoded", b"messages=1")
-        .refused(415);
+        .refused(400);
     client.get(CHAT).refused(405);
     client.get("/v2/chat").refused(404);
     client.get("/v1/models/other").refused(404);
@@ -141,15 +142,15 @@ fn fields_that_make_no_sense_are_named() {
             "chat_template_kwargs",
         ),
         (
-            json!({ "chat_template_kwargs": { "foo": 1 } }),
+            json!({ "chat_template_kwargs": { "foo": "x".repeat(1 << 17) } }),
             "chat_template_kwargs",
         ),
         (json!({ "reasoning_effort": "banana" }), "reasoning_effort"),
         (json!({ "modalities": ["text", "audio"] }), "modalities"),
-        (
-            json!({ "prediction": { "type": "content", "content": "x" } }),
-            "prediction",
-        ),
+        (json!({ "audio": { "voice": "alloy" } }), "audio"),
+        (json!({ "use_beam_search": true }), "use_beam_search"),
+        (json!({ "max_token": 3 }), "max_token"),
+        (json!({ "maxTokens": 3 }), "maxTokens"),
     ] {
         let error = client.ask("Hm?", settings.clone()).refused(400);
         assert_eq!(error["param"], param, "{settings}: {error}");
@@ -186,37 +187,23 @@ fn fields_that_make_no_sense_are_named() {
 }
 
 #[test]
-fn parameters_that_nobody_knows_are_not_overlooked() {
+fn unknown_parameters_are_ignored_and_named() {
     let client = shared();
-    let unknown = |error: Value| {
-        assert_eq!(
-            (&error["param"], &error["code"]),
-            (&Value::Null, &Value::Null),
-            "{error}"
-        );
-        error["message"].as_str().unwrap().to_owned()
+    let named = |response: &Response| {
+        let mut lines = response.head.lines();
+        lines.find_map(|line| Some(line.strip_prefix("x-gristmill-ignored: ")?.to_owned()))
     };
+    let settings = json!({ "max_tokens": 1, "typical_p": 1, "mirostat": 0, "min_tokens": 2, "n_predict": 1, "user": "me" });
+    let response = client.ask("Hm?", settings);
+    assert_eq!(response.status, 200);
+    let names = named(&response).unwrap_or_default();
+    assert_eq!(names, "typical_p, mirostat, min_tokens");
+    let response = client.ask("Hm?", json!({ "max_tokens": 1 }));
+    assert_eq!(named(&response), None);
     let error = client.ask("Hm?", json!({ "max_token": 3 })).refused(400);
     assert_eq!(
-        unknown(error),
-        "Unrecognized request argument supplied: max_token"
-    );
-    let error = client
-        .ask("Hm?", json!({ "max_token": 3, "prompt": "Hm" }))
-        .refused(400);
-    assert_eq!(
-        unknown(error),
-        "Unrecognized request arguments supplied: max_token, prompt"
-    );
-    let error = client
-        .post(
-            "/v1/completions",
-            &json!({ "prompt": "Hm", "messages": [] }),
-        )
-        .refused(400);
-    assert_eq!(
-        unknown(error),
-        "Unrecognized request argument supplied: messages"
+        error["message"],
+        "Unrecognized request argument supplied: max_token; did you mean max_tokens?"
     );
     // Parameters that clients send and that are ignored here.
     let harmless = json!({
@@ -233,6 +220,45 @@ fn parameters_that_nobody_knows_are_not_overlooked() {
     client
         .chat(json!({ "messages": messages, "max_tokens": 1 }))
         .ok();
+}
+
+#[test]
+fn requests_are_taken_as_clients_spell_them() {
+    let client = shared();
+    for settings in [
+        json!({ "top_k": 40.0, "n": 1.0, "seed": u64::MAX }),
+        json!({ "repeat_penalty": 1.1, "repetition_penalty": 1.1 }),
+        json!({ "stop": null, "tools": null, "grammar": null, "stream_options": null }),
+        json!({ "structured_outputs": { "choice": ["a", "b"] } }),
+        json!({ "functions": [], "function_call": "auto" }),
+    ] {
+        let mut settings = settings;
+        settings["max_tokens"] = json!(2.0);
+        let response = client.ask("Hm?", settings.clone());
+        assert_eq!(response.status, 200, "{settings}: {response:?}");
+    }
+    let call = json!({ "id": "a", "function": { "name": "now", "arguments": { "zone": 9 } } });
+    let messages = json!([
+        { "role": "user", "content": "Hm?" },
+        { "role": "assistant", "reasoning": "a", "reasoning_content": "", "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": "a", "content": null },
+    ]);
+    let body = json!({ "messages": messages, "max_tokens": 1 });
+    for path in [
+        CHAT,
+        "/v1/chat/completions/",
+        "//v1/chat/completions",
+        "/chat/completions",
+    ] {
+        assert_eq!(client.post(path, &body).status, 200, "{path}");
+    }
+    let body = br#"{"messages":[{"role":"user","content":"cut \ud83d"}],"max_tokens":1}"#;
+    let marked = [b"\xef\xbb\xbf".as_slice(), body].concat();
+    assert_eq!(
+        client.post_bytes(CHAT, "application/json", &marked).status,
+        200
+    );
+    assert_eq!(client.post_bytes(CHAT, "text/json", body).status, 200);
 }
 
 #[test]

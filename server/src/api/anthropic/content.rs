@@ -2,6 +2,7 @@
 
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
+use crate::net::lenient::JsonText;
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ pub struct ContentBlock {
     thinking: Option<String>,
     id: Option<String>,
     name: Option<String>,
-    input: Option<Value>,
+    input: Option<JsonText>,
     tool_use_id: Option<String>,
     content: Option<Box<MessageContent>>,
     is_error: Option<bool>,
@@ -159,11 +160,8 @@ impl AnthropicMessage {
 impl ContentBlock {
     fn call(self, at: &str) -> Result<Value, RequestError> {
         let name = self.name.ok_or_else(|| lacks(at, "name"))?;
-        let input = self
-            .input
-            .filter(Value::is_object)
-            .ok_or_else(|| lacks(at, "input"))?;
-        let function = json!({ "name": name, "arguments": input.to_string() });
+        let arguments = self.input.unwrap_or_default().0;
+        let function = json!({ "name": name, "arguments": arguments });
         Ok(json!({ "id": self.id, "type": "function", "function": function }))
     }
     fn result(self, at: &str) -> Result<Message, RequestError> {

@@ -2,7 +2,9 @@
 
 use super::content::{AnthropicMessage, MessageContent, convert};
 use super::encoder::MessageEncoder;
+use crate::api::fields::KnownFields;
 use crate::api::interface::Interface;
+use crate::api::tool_choice::log_left_out;
 use crate::app::App;
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
@@ -13,6 +15,7 @@ use crate::core::request::{GenerateRequest, Input};
 use crate::core::sampling::{SamplingOptions, whole};
 use crate::core::tools::{Tool, ToolChoice, ToolField, ToolSet};
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
+use crate::net::lenient::{Count, Whole};
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
@@ -25,13 +28,13 @@ use std::sync::Arc;
 pub struct MessageRequest {
     model: Option<String>,
     messages: Vec<AnthropicMessage>,
-    max_tokens: Option<u64>,
+    max_tokens: Option<Count>,
     system: Option<MessageContent>,
     stop_sequences: Option<Vec<String>>,
     stream: Option<bool>,
     temperature: Option<f64>,
     top_p: Option<f64>,
-    top_k: Option<i64>,
+    top_k: Option<Whole>,
     batch_invariant: Option<bool>,
     tools: Option<Vec<RequestTool>>,
     tool_choice: Option<RequestToolChoice>,
@@ -47,6 +50,7 @@ pub struct MessageRequest {
 struct RequestTool {
     #[serde(rename = "type")]
     kind: Option<String>,
+    #[serde(default)]
     name: String,
     description: Option<String>,
     input_schema: Option<Value>,
@@ -117,14 +121,43 @@ const NAMES: FieldNames = FieldNames {
 };
 
 /// Parameters that are accepted and ignored, such as metadata, billing and caching hints.
-const IGNORED: &[&str] = &[
+const SILENT: &[&str] = &[
     "metadata",
+    "anthropic_beta",
+    "anthropic_version",
     "service_tier",
     "inference_geo",
     "cache_control",
     "context_management",
     "betas",
 ];
+
+/// Fields of the request.
+const FIELDS: KnownFields = KnownFields {
+    at: "",
+    declared: &[
+        "model",
+        "messages",
+        "max_tokens",
+        "system",
+        "stop_sequences",
+        "stream",
+        "temperature",
+        "top_p",
+        "top_k",
+        "batch_invariant",
+        "tools",
+        "tool_choice",
+        "thinking",
+        "output_config",
+        "output_format",
+    ],
+    silent: SILENT,
+    refused: &[
+        ("mcp_servers", "offer their tools as tools"),
+        ("container", "there are no containers"),
+    ],
+};
 
 /// The endpoint `/v1/messages`.
 pub struct Messages;
@@ -141,7 +174,8 @@ impl Interface for Messages {
     ) -> Result<(GenerateRequest, MessageEncoder), RequestError> {
         let limit = body
             .max_tokens
-            .ok_or_else(|| RequestError::missing("max_tokens"))?;
+            .ok_or_else(|| RequestError::missing("max_tokens"))?
+            .0;
         whole("max_tokens", limit, 1, u64::MAX)?;
         let request = body.request()?;
         Ok((request, MessageEncoder::new(served)))
@@ -150,15 +184,7 @@ impl Interface for Messages {
 
 impl MessageRequest {
     fn request(self) -> Result<GenerateRequest, RequestError> {
-        let unknown: Vec<&str> = self
-            .others
-            .keys()
-            .map(String::as_str)
-            .filter(|name| !IGNORED.contains(name))
-            .collect();
-        if !unknown.is_empty() {
-            return Err(RequestError::unknown(&unknown));
-        }
+        let ignored = FIELDS.ignored(&self.others)?;
         let thinking = self.thinking.and_then(|thinking| match thinking.kind {
             ThinkingKind::Enabled => Some(true),
             ThinkingKind::Disabled => Some(false),
@@ -169,7 +195,8 @@ impl MessageRequest {
             thinking: thinking.into(),
         };
         let mut request = GenerateRequest::new(&NAMES, input);
-        request.limit = self.max_tokens;
+        request.limit = self.max_tokens.map(|limit| limit.0);
+        request.ignored = ignored;
         request.stop = self.stop_sequences.unwrap_or_default();
         request.stream = self.stream.unwrap_or(false);
         let MessageRequest {
@@ -182,7 +209,7 @@ impl MessageRequest {
         request.sampling = SamplingOptions {
             temperature,
             top_p,
-            top_k,
+            top_k: top_k.map(|k| k.0),
             batch_invariant,
             ..SamplingOptions::default()
         };
@@ -193,7 +220,7 @@ impl MessageRequest {
         request.form = format.map(|format| ("output_config", OutputFormat::Schema(format.schema)));
         let tools = self.tools.unwrap_or_default().into_iter().enumerate();
         request.tools = tools
-            .map(|(i, tool)| tool.convert(i))
+            .filter_map(|(i, tool)| tool.convert(i).transpose())
             .collect::<Result<_, _>>()?;
         if let Some(choice) = self.tool_choice {
             request.several_calls = choice.disable_parallel_tool_use != Some(true);
@@ -213,12 +240,14 @@ impl MessageRequest {
 }
 
 impl RequestTool {
-    fn convert(self, i: usize) -> Result<Tool, RequestError> {
-        if let Some(kind) = self.kind.filter(|kind| kind != "custom") {
-            let kind: String = kind.chars().take(40).collect();
-            let message =
-                format!("only tools of type `custom` can be called here, not of type `{kind}`");
-            return Err(RequestError::parameter(format!("tools[{i}].type"), message));
+    /// Returns the tool, which is tool `i` of the request; `None` if it is of a hosted type.
+    fn convert(self, i: usize) -> Result<Option<Tool>, RequestError> {
+        if let Some(kind) = self
+            .kind
+            .filter(|kind| kind != "custom" && kind != "function")
+        {
+            log_left_out(&kind);
+            return Ok(None);
         }
         let tool = Tool {
             name: self.name,
@@ -232,7 +261,7 @@ impl RequestTool {
         tool.check().map_err(|(place, why)| {
             RequestError::parameter(format!("tools[{i}].{}", at(place)), why)
         })?;
-        Ok(tool)
+        Ok(Some(tool))
     }
 }
 

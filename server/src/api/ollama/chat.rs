@@ -3,7 +3,7 @@
 use super::encoder::{OllamaEncoder, OllamaEndpoint};
 use super::keep_alive;
 use super::messages::{OllamaMessage, OllamaTool, convert, tools};
-use super::options::{Options, check_fields, names, request, thinking};
+use super::options::{Options, ignored_fields, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
@@ -11,6 +11,7 @@ use crate::core::field_names::FieldNames;
 use crate::core::model::{Served, now};
 use crate::core::models::policy::KeepAlive;
 use crate::core::request::{GenerateRequest, Input};
+use crate::net::lenient::null_default;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 #[serde(expecting = "an object")]
 pub struct ChatRequest {
     model: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_default")]
     messages: Vec<OllamaMessage>,
     tools: Option<Vec<OllamaTool>>,
     format: Option<Value>,
@@ -48,19 +49,13 @@ impl Interface for OllamaChat {
         body: ChatRequest,
         served: &Arc<Served>,
     ) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
-        check_fields(&body.others)?;
+        let ignored = ignored_fields(&body.others)?;
         let input = Input::Conversation {
             messages: convert(body.messages)?,
             thinking: thinking(body.think)?,
         };
-        let mut request = request(
-            &NAMES,
-            input,
-            body.options,
-            body.format,
-            body.stream,
-            served,
-        )?;
+        let mut request = request(&NAMES, input, body.options, body.format, body.stream)?;
+        request.ignored.extend(ignored);
         request.tools = tools(body.tools.unwrap_or_default())?;
         request.sampling.batch_invariant =
             body.batch_invariant.or(request.sampling.batch_invariant);

@@ -2,7 +2,7 @@
 
 use super::encoder::{OllamaEncoder, OllamaEndpoint};
 use super::keep_alive;
-use super::options::{Options, check_fields, names, request, thinking};
+use super::options::{Options, ignored_fields, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
 use crate::core::error::RequestError;
@@ -10,6 +10,7 @@ use crate::core::field_names::FieldNames;
 use crate::core::model::{Served, now};
 use crate::core::models::policy::KeepAlive;
 use crate::core::request::{GenerateRequest, Input, PromptText};
+use crate::net::lenient::null_default;
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 #[serde(expecting = "an object")]
 pub struct GenerateBody {
     model: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_default")]
     prompt: String,
     suffix: Option<String>,
     system: Option<String>,
@@ -50,7 +51,7 @@ impl Interface for Generate {
         body: GenerateBody,
         served: &Arc<Served>,
     ) -> Result<(GenerateRequest, OllamaEncoder), RequestError> {
-        check_fields(&body.others)?;
+        let ignored = ignored_fields(&body.others)?;
         let thinking = thinking(body.think)?;
         let suffix = body.suffix.filter(|suffix| !suffix.is_empty());
         let input = match (suffix, &served.fim) {
@@ -78,14 +79,8 @@ impl Interface for Generate {
                 Input::Conversation { messages, thinking }
             }
         };
-        let mut request = request(
-            &NAMES,
-            input,
-            body.options,
-            body.format,
-            body.stream,
-            served,
-        )?;
+        let mut request = request(&NAMES, input, body.options, body.format, body.stream)?;
+        request.ignored.extend(ignored);
         request.sampling.batch_invariant =
             body.batch_invariant.or(request.sampling.batch_invariant);
         Ok((

@@ -3,6 +3,7 @@
 use crate::core::error::RequestError;
 use crate::core::tools::{Tool, ToolField};
 use crate::net::body::IgnoredFields;
+use crate::net::lenient::{JsonText, null_default};
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,13 +12,14 @@ use serde_json::{Value, json};
 #[serde(expecting = "an object")]
 pub struct OllamaMessage {
     role: Role,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_default")]
     content: String,
     thinking: Option<String>,
     images: Option<Vec<Value>>,
     tool_calls: Option<Vec<RequestCall>>,
-    #[serde(alias = "name")]
     tool_name: Option<String>,
+    /// The older name of `tool_name`.
+    name: Option<String>,
     tool_call_id: Option<String>,
     #[serde(flatten)]
     _others: IgnoredFields,
@@ -45,7 +47,7 @@ struct RequestCall {
 struct CalledFunction {
     name: String,
     #[serde(default)]
-    arguments: Value,
+    arguments: JsonText,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
@@ -100,11 +102,8 @@ impl OllamaMessage {
             .unwrap_or_default()
             .into_iter()
             .map(|RequestCall { function, .. }| {
-                let arguments = match function.arguments {
-                    Value::String(text) => text,
-                    Value::Null => "{}".into(),
-                    value => value.to_string(),
-                };
+                let JsonText(arguments) = function.arguments;
+                let arguments = if arguments.is_empty() { "{}".into() } else { arguments };
                 json!({ "type": "function", "function": { "name": function.name, "arguments": arguments } })
             })
             .collect();
@@ -112,7 +111,7 @@ impl OllamaMessage {
         message.reasoning_content = self.thinking;
         message.tool_calls = (!calls.is_empty()).then(|| calls.into());
         message.tool_call_id = self.tool_call_id;
-        message.name = self.tool_name;
+        message.name = self.tool_name.or(self.name);
         Ok(message)
     }
 }

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// Version of Ollama's interface that is implemented; clients check it before they use newer
 /// features.
-const VERSION: &str = "0.12.0";
+const VERSION: &str = "0.13.5";
 
 /// `/api/version`: the version of Ollama's interface.
 pub async fn version() -> Json<Value> {
@@ -83,8 +83,9 @@ pub async fn running(State(app): State<Arc<App>>) -> Json<Value> {
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct ShowRequest {
-    #[serde(alias = "name")]
-    model: String,
+    model: Option<String>,
+    /// The older name of `model`.
+    name: Option<String>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
@@ -100,10 +101,10 @@ pub async fn show(
     let (read, client, _) = asked.json(&app).await?;
     let shown = app.run_blocking(client, move |models| {
         let request: ShowRequest = body::parse(&read)?;
-        Ok(described(&Preprocessor::for_model(
-            models,
-            Some(&request.model),
-        )?))
+        let named = [request.model, request.name].into_iter().flatten();
+        let named = named.max_by_key(|name| !name.is_empty());
+        let named = named.ok_or_else(|| RequestError::missing("model"))?;
+        Ok(described(&Preprocessor::for_model(models, Some(&named))?))
     });
     Ok(Json(shown.await?))
 }

@@ -1,11 +1,12 @@
 //! Request options; a Modelfile has the same ones as parameters.
 
+use crate::api::fields::KnownFields;
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
-use crate::core::model::Served;
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::SamplingOptions;
+use crate::net::lenient::{Seed, Whole};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -14,16 +15,15 @@ use serde_json::{Map, Value, json};
 #[serde(expecting = "an object")]
 pub struct Options {
     temperature: Option<f64>,
-    top_k: Option<i64>,
+    top_k: Option<Whole>,
     top_p: Option<f64>,
     min_p: Option<f64>,
-    seed: Option<i64>,
+    seed: Option<Seed>,
     /// −1 is unlimited, and so is −2, which fills the context.
-    num_predict: Option<i64>,
-    num_ctx: Option<u64>,
+    num_predict: Option<Whole>,
     stop: Option<Stop>,
     repeat_penalty: Option<f64>,
-    repeat_last_n: Option<i64>,
+    repeat_last_n: Option<Whole>,
     presence_penalty: Option<f64>,
     frequency_penalty: Option<f64>,
     batch_invariant: Option<bool>,
@@ -38,24 +38,41 @@ enum Stop {
     Many(Vec<String>),
 }
 
-/// Options that are ignored: hardware settings, and samplers that are off by default.
-const IGNORED: &[&str] = &[
-    "num_keep",
-    "num_batch",
-    "num_gpu",
-    "main_gpu",
-    "low_vram",
-    "vocab_only",
-    "use_mmap",
-    "use_mlock",
-    "num_thread",
-    "numa",
-    "f16_kv",
-    "logits_all",
-    "penalize_newline",
-    "typical_p",
-    "tfs_z",
-];
+/// The options.
+const OPTIONS: KnownFields = KnownFields {
+    at: "options.",
+    declared: &[
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "seed",
+        "num_predict",
+        "stop",
+        "repeat_penalty",
+        "repeat_last_n",
+        "presence_penalty",
+        "frequency_penalty",
+        "batch_invariant",
+    ],
+    // Hardware settings; the context is at most what the server was started with.
+    silent: &[
+        "num_ctx",
+        "num_keep",
+        "num_batch",
+        "num_gpu",
+        "main_gpu",
+        "low_vram",
+        "vocab_only",
+        "use_mmap",
+        "use_mlock",
+        "num_thread",
+        "numa",
+        "f16_kv",
+        "logits_all",
+    ],
+    refused: &[],
+};
 
 /// Field names of Ollama's requests, for error messages; `input` names the prompt's field.
 pub const fn names(input: &'static str) -> FieldNames {
@@ -79,10 +96,9 @@ pub fn request(
     options: Option<Options>,
     format: Option<Value>,
     stream: Option<bool>,
-    served: &Served,
 ) -> Result<GenerateRequest, RequestError> {
     let mut request = GenerateRequest::new(names, input);
-    options.unwrap_or_default().apply(&mut request, served)?;
+    options.unwrap_or_default().apply(&mut request)?;
     request.form = output_format(format)?.map(|form| ("format", form));
     request.stream = stream.unwrap_or(true);
     Ok(request)
@@ -92,28 +108,10 @@ impl Options {
     /// Applies the options to a request.
     ///
     /// # Errors
-    /// The first option that is unknown or not supported.
-    pub fn apply(self, request: &mut GenerateRequest, served: &Served) -> Result<(), RequestError> {
-        let unknown: Vec<&str> = self
-            .others
-            .keys()
-            .map(String::as_str)
-            .filter(|name| !IGNORED.contains(name))
-            .collect();
-        if !unknown.is_empty() {
-            return Err(RequestError::unknown(&unknown));
-        }
-        if let Some(context) = self
-            .num_ctx
-            .filter(|&context| context > served.context as u64)
-        {
-            let message = format!(
-                "num_ctx is {context}, but the context holds {} tokens; start the server with a larger --ctx",
-                served.context
-            );
-            return Err(RequestError::parameter("options.num_ctx", message));
-        }
-        request.limit = match self.num_predict {
+    /// The first option that is misspelt or not supported.
+    pub fn apply(self, request: &mut GenerateRequest) -> Result<(), RequestError> {
+        request.ignored.extend(OPTIONS.ignored(&self.others)?);
+        request.limit = match self.num_predict.map(|most| most.0) {
             None | Some(-2 | -1) => None,
             Some(most) => Some(u64::try_from(most).map_err(|_| {
                 RequestError::parameter(
@@ -128,15 +126,16 @@ impl Options {
             Some(Stop::Many(texts)) => texts,
         };
         request.sampling = SamplingOptions {
-            seed: self.seed,
+            seed: self.seed.map(|seed| seed.0),
             temperature: self.temperature,
+            hot: true,
             top_p: self.top_p,
-            top_k: self.top_k,
+            top_k: self.top_k.map(|k| k.0.max(-1)),
             min_p: self.min_p,
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,
             repetition_penalty: self.repeat_penalty,
-            repeat_last_n: self.repeat_last_n,
+            repeat_last_n: self.repeat_last_n.map(|n| n.0),
             logit_bias: None,
             batch_invariant: self.batch_invariant,
         };
@@ -171,6 +170,11 @@ pub fn thinking(think: Option<Value>) -> Result<Thinking, RequestError> {
     match think {
         None | Some(Value::Null) => Ok(Thinking::default()),
         Some(Value::Bool(think)) => Ok(Some(think).into()),
+        Some(Value::String(text)) if text.is_empty() => Ok(Thinking::default()),
+        Some(Value::String(text)) if text == "true" => Ok(Some(true).into()),
+        Some(Value::String(text)) if ["false", "none"].contains(&text.as_str()) => {
+            Ok(Some(false).into())
+        }
         Some(Value::String(level)) if ["low", "medium", "high"].contains(&level.as_str()) => {
             Ok(Thinking {
                 switch: Some(true),
@@ -184,61 +188,51 @@ pub fn thinking(think: Option<Value>) -> Result<Thinking, RequestError> {
     }
 }
 
-/// Fields that are accepted: two that are ignored, as an overlong conversation is refused, and five
-/// that [`check_fields`] refuses unless their value is empty.
-const IGNORED_FIELDS: &[&str] = &[
-    "truncate",
-    "shift",
-    "logprobs",
-    "top_logprobs",
-    "context",
-    "images",
-    "template",
+/// Names of the fields of chat and generate requests, without a conversation's or prompt's own.
+const DECLARED: &[&str] = &[
+    "model",
+    "messages",
+    "prompt",
+    "suffix",
+    "system",
+    "raw",
+    "tools",
+    "format",
+    "options",
+    "stream",
+    "think",
+    "keep_alive",
+    "batch_invariant",
 ];
 
-/// Refuses unknown fields, and known ones that are set but not supported.
+/// Fields without which the answer would be wrong.
+const REFUSED: &[(&str, &str)] = &[
+    ("images", "this model reads text only"),
+    (
+        "template",
+        "the model's own template is used; set raw to true to use none",
+    ),
+    ("context", "send the conversation to /api/chat"),
+    (
+        "logprobs",
+        "/v1/chat/completions and /v1/completions return log-probabilities",
+    ),
+    (
+        "top_logprobs",
+        "/v1/chat/completions and /v1/completions return log-probabilities",
+    ),
+];
+
+/// Returns the ignored ones of a request's undeclared fields.
 ///
 /// # Errors
-/// The first such field.
-pub fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
-    let unknown: Vec<&str> = others
-        .keys()
-        .map(String::as_str)
-        .filter(|name| !IGNORED_FIELDS.contains(name))
-        .collect();
-    if !unknown.is_empty() {
-        return Err(RequestError::unknown(&unknown));
-    }
-    let meant = |value: &Value| match value {
-        Value::Null | Value::Bool(false) => false,
-        Value::String(text) => !text.is_empty(),
-        Value::Array(list) => !list.is_empty(),
-        Value::Number(number) => number.as_f64() != Some(0.0),
-        _ => true,
+/// The first field that is misspelt, or set but not supported.
+pub fn ignored_fields(others: &Map<String, Value>) -> Result<Vec<String>, RequestError> {
+    let fields = KnownFields {
+        at: "",
+        declared: DECLARED,
+        silent: &["truncate", "shift"],
+        refused: REFUSED,
     };
-    let why = [
-        ("images", "this model reads text only"),
-        (
-            "template",
-            "the model's own template is used; set raw to true to use none",
-        ),
-        ("context", "send the conversation to /api/chat"),
-        (
-            "logprobs",
-            "/v1/chat/completions and /v1/completions return log-probabilities",
-        ),
-        (
-            "top_logprobs",
-            "/v1/chat/completions and /v1/completions return log-probabilities",
-        ),
-    ];
-    for (name, why) in why {
-        if others.get(name).is_some_and(meant) {
-            return Err(RequestError::parameter(
-                name,
-                format!("{name} is not supported here: {why}"),
-            ));
-        }
-    }
-    Ok(())
+    fields.ignored(others)
 }

@@ -4,9 +4,11 @@ use super::frame::Frame;
 use super::logprobs::ChatLogprobs;
 use super::messages::{RequestMessage, convert};
 use super::settings::{Telling, common_fields, tokens};
-use super::tools::{RequestTool, RequestToolChoice, ResponseFormat, tools};
+use super::tools::ResponseFormat;
 use super::usage::{finish_name, rate};
+use crate::api::fields::is_set;
 use crate::api::interface::{Interface, ResponseEncoder};
+use crate::api::tool_choice::{RequestTool, RequestToolChoice, tools};
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Finish, Usage};
 use crate::core::field_names::FieldNames;
@@ -17,9 +19,10 @@ use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::tools::ToolChoice;
 use crate::net::error::to_json;
+use crate::net::lenient::{Count, Whole};
 use crate::net::stream::{Chunk, Framing};
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +35,7 @@ common_fields! { declare_request
         /// Messages of the conversation.
         messages: Vec<RequestMessage>,
         /// The newer name of `max_tokens`.
-        max_completion_tokens: Option<i64>,
+        max_completion_tokens: Option<Whole>,
         /// Tools that the model may call.
         tools: Option<Vec<RequestTool>>,
         /// Whether the model may, must or must not call tools.
@@ -44,11 +47,11 @@ common_fields! { declare_request
         /// Whether to return the log-probability of every token.
         logprobs: Option<bool>,
         /// Number of alternatives returned with each token.
-        top_logprobs: Option<u64>,
+        top_logprobs: Option<Count>,
         /// "none" switches reasoning off, if the model supports that.
         reasoning_effort: Option<String>,
         /// Variables for the chat template.
-        chat_template_kwargs: Option<TemplateSettings>,
+        chat_template_kwargs: Option<Map<String, Value>>,
         /// The predecessor of `tools`, refused.
         functions: Option<Value>,
         /// The predecessor of `tool_choice`, refused.
@@ -56,14 +59,8 @@ common_fields! { declare_request
     }
 }
 
-/// Variables for the chat template; only `enable_thinking` is supported.
-#[derive(Deserialize, Clone, Debug)]
-#[serde(expecting = "an object")]
-struct TemplateSettings {
-    enable_thinking: Option<bool>,
-    #[serde(flatten)]
-    others: Map<String, Value>,
-}
+/// Maximum text of `chat_template_kwargs` in bytes.
+const MAX_TEMPLATE_KWARGS: usize = 64 << 10;
 
 /// Values of `reasoning_effort`. "none" switches reasoning off; the other values matter only to
 /// some models.
@@ -94,7 +91,9 @@ impl Interface for Chat {
         let common = body.common();
         let logprobs = body.logprobs()?;
         let thinking = body.thinking()?;
-        if body.functions.is_some() || body.function_call.is_some() {
+        let older = [&body.functions, &body.function_call];
+        let is_neutral = |value: &Value| !is_set(value) || *value == "none" || *value == "auto";
+        if older.into_iter().flatten().any(|value| !is_neutral(value)) {
             let message =
                 "functions and function_call are of an older interface: use tools and tool_choice";
             return Err(RequestError::parameter("functions", message));
@@ -113,7 +112,7 @@ impl Interface for Chat {
         let telling = common.apply(&mut request)?;
         let newer = body
             .max_completion_tokens
-            .map(|most| tokens("max_completion_tokens", most))
+            .map(|most| tokens("max_completion_tokens", most.0))
             .transpose()?;
         for (name, limit) in [
             ("max_tokens", request.limit),
@@ -133,10 +132,7 @@ impl Interface for Chat {
         request.tool_choice = body.tool_choice.map_or(ToolChoice::Auto, ToolChoice::from);
         request.several_calls = body.parallel_tool_calls.unwrap_or(true);
         request.logprobs = logprobs;
-        let forced = matches!(
-            request.tool_choice,
-            ToolChoice::Required | ToolChoice::Named(_)
-        );
+        let forced = request.tool_choice.is_forced();
         let encoder = ChatEncoder {
             served: served.clone(),
             frame: Frame::new(
@@ -159,24 +155,25 @@ impl ChatRequest {
     /// Returns the number of alternatives per token, or `None` without log-probabilities.
     fn logprobs(&self) -> Result<Option<usize>, RequestError> {
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
-            (_, Some(top)) if top > MAX_TOP_LOGPROBS => Err(RequestError::parameter(
+            (_, Some(top)) if top.0 > MAX_TOP_LOGPROBS => Err(RequestError::parameter(
                 "top_logprobs",
                 format!("top_logprobs may be at most {MAX_TOP_LOGPROBS}"),
             )),
-            (false, Some(top)) if top > 0 => Err(RequestError::parameter(
+            (false, Some(top)) if top.0 > 0 => Err(RequestError::parameter(
                 "top_logprobs",
                 "top_logprobs is for logprobs only: set that to true",
             )),
             (false, _) => Ok(None),
-            (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
+            (true, top) => Ok(Some(top.map_or(0, |top| top.0) as usize)),
         }
     }
     /// Returns the reasoning settings of the request.
     fn thinking(&self) -> Result<Thinking, RequestError> {
-        let kwargs = self.chat_template_kwargs.as_ref();
-        if let Some(name) = kwargs.and_then(|kwargs| kwargs.others.keys().next()) {
+        let kwargs = self.chat_template_kwargs.clone().unwrap_or_default();
+        let bytes = json!(kwargs).to_string().len();
+        if bytes > MAX_TEMPLATE_KWARGS {
             let message =
-                format!("chat_template_kwargs can only be enable_thinking here, not {name}");
+                format!("chat_template_kwargs have {bytes} bytes, more than {MAX_TEMPLATE_KWARGS}");
             return Err(RequestError::parameter("chat_template_kwargs", message));
         }
         let effort = self.reasoning_effort.as_deref();
@@ -188,9 +185,12 @@ impl ChatRequest {
             return Err(RequestError::parameter("reasoning_effort", message));
         }
         let thinking = Thinking::of_effort(effort);
-        let switch = kwargs.and_then(|kwargs| kwargs.enable_thinking);
+        // `thinking` is DeepSeek's name of the variable.
+        let mut switches = ["enable_thinking", "thinking"].into_iter();
+        let switch = switches.find_map(|name| kwargs.get(name)?.as_bool());
         Ok(Thinking {
             switch: switch.or(thinking.switch),
+            variables: kwargs,
             ..thinking
         })
     }

@@ -13,6 +13,7 @@ use crate::core::model::Served;
 use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use crate::net::error::to_json;
+use crate::net::lenient::{Count, TokenId, Whole};
 use crate::net::stream::{Chunk, Framing};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -27,40 +28,44 @@ common_fields! { declare_request
         /// One or more prompts, as text or tokens.
         prompt: RequestPrompt,
         /// Number of alternatives returned with each token's log-probability.
-        logprobs: Option<u64>,
+        logprobs: Option<Count>,
         /// Text after the completion (fill-in-the-middle), if the model supports it.
         suffix: Option<String>,
         /// Whether the response begins with the prompt, and with its log-probabilities if
         /// requested.
         echo: Option<bool>,
         /// Number of completions generated, of which the `n` most probable are returned.
-        best_of: Option<u64>,
+        best_of: Option<Count>,
     }
 }
 
 /// One or several prompts, each as text or as tokens.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(untagged, expecting = "expected a string or an array of tokens")]
-enum RequestPrompt {
+pub enum RequestPrompt {
     Text(String),
-    Tokens(Vec<u32>),
+    Tokens(Vec<TokenId>),
     Texts(Vec<String>),
-    TokenLists(Vec<Vec<u32>>),
+    TokenLists(Vec<Vec<TokenId>>),
 }
 
 impl RequestPrompt {
-    fn list(self) -> Vec<PromptText> {
+    /// Returns the prompts.
+    pub fn list(self) -> Vec<PromptText> {
+        let tokens = |list: Vec<TokenId>| {
+            PromptText::Tokens(list.into_iter().map(|token| token.0).collect())
+        };
         match self {
             RequestPrompt::Text(text) => vec![PromptText::Text(text)],
-            RequestPrompt::Tokens(tokens) => vec![PromptText::Tokens(tokens)],
+            RequestPrompt::Tokens(list) => vec![tokens(list)],
             RequestPrompt::Texts(texts) => texts.into_iter().map(PromptText::Text).collect(),
-            RequestPrompt::TokenLists(lists) => lists.into_iter().map(PromptText::Tokens).collect(),
+            RequestPrompt::TokenLists(lists) => lists.into_iter().map(tokens).collect(),
         }
     }
 }
 
 /// The interface's default of `max_tokens`.
-const DEFAULT_MAX_TOKENS: u64 = 16;
+const DEFAULT_MAX_TOKENS: i64 = 16;
 
 const NAMES: FieldNames = FieldNames {
     input: "prompt",
@@ -86,13 +91,15 @@ impl Interface for Completions {
     ) -> Result<(GenerateRequest, CompletionEncoder), RequestError> {
         let mut common = body.common();
         // Only an explicit −1 lifts the limit.
-        common.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS as i64);
+        if common.n_predict.is_none() {
+            common.max_tokens.get_or_insert(Whole(DEFAULT_MAX_TOKENS));
+        }
         let mut prompts = body.prompt.list();
         let echo = body.echo.unwrap_or(false);
         if let Some(suffix) = body.suffix.filter(|suffix| !suffix.is_empty()) {
             infill(served, &mut prompts, &suffix, echo)?;
         }
-        if body.logprobs.is_some_and(|top| top > MAX_TOP_LOGPROBS) {
+        if body.logprobs.is_some_and(|top| top.0 > MAX_TOP_LOGPROBS) {
             return Err(RequestError::parameter(
                 "logprobs",
                 format!("logprobs may be at most {MAX_TOP_LOGPROBS}"),
@@ -105,11 +112,11 @@ impl Interface for Completions {
         };
         let mut request = GenerateRequest::new(&NAMES, Input::Prompts(prompts));
         let telling = common.apply(&mut request)?;
-        let logprobs = body.logprobs.map(|top| top as usize);
+        let logprobs = body.logprobs.map(|top| top.0 as usize);
         request.logprobs = logprobs;
         request.prompt_logprobs = logprobs.filter(|_| echo);
         let told = request.choices;
-        if let Some(best) = body.best_of.filter(|&best| best != told) {
+        if let Some(best) = body.best_of.map(|best| best.0).filter(|&best| best != told) {
             if best < told || request.stream {
                 let message = format!(
                     "best_of is {best}; it must be at least n ({told}), and stream must be false"

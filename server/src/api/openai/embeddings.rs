@@ -1,42 +1,43 @@
 //! `/v1/embeddings`: mean-pooled hidden states of a generative model. No dedicated embedding model
 //! is supported.
 
+use super::completions::RequestPrompt;
+use crate::api::fields::KnownFields;
 use crate::app::App;
 use crate::core::client::Origin;
 use crate::core::error::RequestError;
 use crate::core::output::embeddings;
-use crate::core::preprocess::Preprocessor;
+use crate::core::preprocess::{Fit, Preprocessor};
 use crate::core::request::PromptText;
 use crate::net::body::{self, UnreadRequest};
+use crate::net::ignored;
+use crate::net::lenient::Count;
 use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+
+/// Fields of `/v1/embeddings`.
+const FIELDS: KnownFields = KnownFields {
+    at: "",
+    declared: &["model", "input", "encoding_format", "dimensions"],
+    silent: &["user", "metadata"],
+    refused: &[],
+};
 
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct EmbeddingRequest {
     model: Option<String>,
-    input: Input,
+    input: RequestPrompt,
     encoding_format: Option<Encoding>,
-    dimensions: Option<u64>,
+    dimensions: Option<Count>,
     #[serde(flatten)]
     others: Map<String, Value>,
-}
-
-#[derive(Deserialize, Debug)]
-#[serde(
-    untagged,
-    expecting = "expected a string, an array of strings or of tokens"
-)]
-enum Input {
-    Text(String),
-    Tokens(Vec<u32>),
-    Texts(Vec<String>),
-    TokenLists(Vec<Vec<u32>>),
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,30 +48,56 @@ enum Encoding {
 }
 
 impl EmbeddingRequest {
-    fn texts(self, width: usize) -> Result<Vec<PromptText>, RequestError> {
-        let unknown: Vec<&str> = self
-            .others
-            .keys()
-            .map(String::as_str)
-            .filter(|&name| name != "user")
-            .collect();
-        if !unknown.is_empty() {
-            return Err(RequestError::unknown(&unknown));
-        }
+    /// Returns the texts to embed, and the names of the ignored fields.
+    fn texts(self, width: usize) -> Result<(Vec<PromptText>, Vec<String>), RequestError> {
+        let ignored = FIELDS.ignored(&self.others)?;
         if self
             .dimensions
-            .is_some_and(|dimensions| dimensions != width as u64)
+            .is_some_and(|dimensions| dimensions.0 != width as u64)
         {
             let message = format!("dimensions can only be {width}, the width of the model");
             return Err(RequestError::parameter("dimensions", message));
         }
-        Ok(match self.input {
-            Input::Text(text) => vec![PromptText::Text(text)],
-            Input::Tokens(tokens) => vec![PromptText::Tokens(tokens)],
-            Input::Texts(texts) => texts.into_iter().map(PromptText::Text).collect(),
-            Input::TokenLists(lists) => lists.into_iter().map(PromptText::Tokens).collect(),
-        })
+        Ok((self.input.list(), ignored))
     }
+}
+
+/// An embedding of the response, serialised without a JSON tree.
+#[derive(Serialize)]
+struct Embedding<'a> {
+    object: &'static str,
+    index: usize,
+    embedding: Vector<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector<'a> {
+    Numbers(&'a [f32]),
+    Base64(String),
+}
+
+impl Vector<'_> {
+    fn new(values: &[f32], encoding: Encoding) -> Vector<'_> {
+        match encoding {
+            Encoding::Float => Vector::Numbers(values),
+            Encoding::Base64 => {
+                let bytes: Vec<u8> = values
+                    .iter()
+                    .flat_map(|value| value.to_le_bytes())
+                    .collect();
+                Vector::Base64(BASE64_STANDARD.encode(bytes))
+            }
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Embeddings<'a> {
+    object: &'static str,
+    data: Vec<Embedding<'a>>,
+    model: &'a str,
+    usage: Value,
 }
 
 /// `/v1/embeddings`.
@@ -80,39 +107,34 @@ impl EmbeddingRequest {
 pub async fn embed(
     State(app): State<Arc<App>>,
     asked: UnreadRequest,
-) -> Result<Json<Value>, RequestError> {
+) -> Result<Response, RequestError> {
     let (read, client, received) = asked.json(&app).await?;
     let ready = app.run_blocking(client, move |models| {
         let request: EmbeddingRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let encoding = request.encoding_format.unwrap_or(Encoding::Float);
-        let (texts, origin) = (
-            request.texts(preprocessor.served.about.width)?,
-            Origin { client, received },
-        );
-        let (request, outputs) = preprocessor.prepare_embeddings(origin, texts, "input")?;
-        Ok((encoding, request, outputs, preprocessor))
+        let origin = Origin { client, received };
+        let (texts, ignored) = request.texts(preprocessor.served.about.width)?;
+        let (request, outputs) =
+            preprocessor.prepare_embeddings(origin, texts, "input", Fit::Refuse)?;
+        Ok(((encoding, ignored), request, outputs, preprocessor))
     });
-    let (encoding, request, outputs, preprocessor) = ready.await?;
+    let ((encoding, ignored), request, outputs, preprocessor) = ready.await?;
     let prompts = request.prompts.len();
     preprocessor.submit(request)?;
     let (vectors, usage) = embeddings(outputs, prompts).await?;
-    let data = vectors.iter().enumerate().map(|(index, vector)| {
-        let embedding = match encoding {
-            Encoding::Float => json!(vector),
-            Encoding::Base64 => {
-                let bytes: Vec<u8> = vector
-                    .iter()
-                    .flat_map(|value| value.to_le_bytes())
-                    .collect();
-                BASE64_STANDARD.encode(bytes).into()
-            }
-        };
-        json!({ "object": "embedding", "index": index, "embedding": embedding })
+    let data = vectors.iter().enumerate().map(|(index, values)| Embedding {
+        object: "embedding",
+        index,
+        embedding: Vector::new(values, encoding),
     });
-    let data: Vec<Value> = data.collect();
-    let usage = json!({ "prompt_tokens": usage.prompt, "total_tokens": usage.prompt });
-    Ok(Json(
-        json!({ "object": "list", "data": data, "model": preprocessor.model.name(), "usage": usage }),
-    ))
+    let mut response = Json(Embeddings {
+        object: "list",
+        data: data.collect(),
+        model: preprocessor.model.name(),
+        usage: json!({ "prompt_tokens": usage.prompt, "total_tokens": usage.prompt }),
+    })
+    .into_response();
+    ignored::name(&mut response, &ignored);
+    Ok(response)
 }

@@ -2,6 +2,7 @@
 
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
+use crate::net::lenient::JsonText;
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,8 +13,9 @@ use serde_json::{Value, json};
 pub struct RequestMessage {
     role: Role,
     content: Option<Content>,
-    #[serde(alias = "reasoning")]
     reasoning_content: Option<String>,
+    /// vLLM's name of `reasoning_content`; clients repeat one, the other or both.
+    reasoning: Option<Value>,
     name: Option<String>,
     tool_calls: Option<Vec<RequestCall>>,
     tool_call_id: Option<String>,
@@ -29,6 +31,8 @@ enum Role {
     System,
     User,
     Assistant,
+    /// Also by the name that it had when calls were of functions only.
+    #[serde(alias = "function")]
     Tool,
 }
 
@@ -45,7 +49,7 @@ enum Content {
 #[derive(Deserialize, Clone, Debug)]
 #[serde(expecting = "an object")]
 struct ContentPart {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", default = "text_kind")]
     kind: String,
     text: Option<String>,
     refusal: Option<String>,
@@ -66,10 +70,16 @@ struct RequestCall {
 #[serde(expecting = "an object")]
 struct CalledFunction {
     name: String,
-    /// A JSON object, as text.
-    arguments: String,
+    /// A JSON object, as text or as it is.
+    #[serde(default)]
+    arguments: JsonText,
     #[serde(flatten)]
     _others: IgnoredFields,
+}
+
+/// Type of a part that names none.
+fn text_kind() -> String {
+    "text".into()
 }
 
 /// Converts the messages into the form that chat templates take.
@@ -106,7 +116,8 @@ fn convert_one(i: usize, message: &RequestMessage) -> Result<Message, RequestErr
         ));
     }
     let text = match &message.content {
-        None if message.role == Role::Assistant => String::new(),
+        // A tool that answers nothing has no content.
+        None if matches!(message.role, Role::Assistant | Role::Tool) => String::new(),
         None => {
             return Err(RequestError::parameter(
                 format!("messages[{i}].content"),
@@ -120,14 +131,18 @@ fn convert_one(i: usize, message: &RequestMessage) -> Result<Message, RequestErr
         .iter()
         .map(|call| {
             let function =
-                json!({ "name": call.function.name, "arguments": call.function.arguments });
+                json!({ "name": call.function.name, "arguments": call.function.arguments.0 });
             json!({ "id": call.id, "type": "function", "function": function })
         })
         .collect();
+    let reasoning = message.reasoning.as_ref().and_then(Value::as_str);
+    let names = [message.reasoning_content.as_deref(), reasoning];
+    let mut names = names.into_iter().flatten();
+    let reasoning = names.clone().find(|text| !text.is_empty()).or(names.next());
     Ok(Message {
         role: role.into(),
         content: text.into(),
-        reasoning_content: message.reasoning_content.clone(),
+        reasoning_content: reasoning.map(str::to_owned),
         tool_calls: (!calls.is_empty()).then(|| calls.into()),
         tool_call_id: message.tool_call_id.clone(),
         name: message.name.clone(),

@@ -6,7 +6,9 @@ pub mod embeddings;
 pub mod settings;
 
 mod frame;
+pub mod llama;
 mod logprobs;
 mod messages;
+pub mod template;
 mod tools;
 mod usage;

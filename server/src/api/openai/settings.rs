@@ -1,13 +1,14 @@
 //! Parameters that chat completions and completions share: streaming, sampling, stop strings and
 //! output constraints.
 
+use crate::api::fields::{KnownFields, is_set};
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::request::GenerateRequest;
 use crate::core::sampling::SamplingOptions;
 use crate::net::body::IgnoredFields;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// One string or several.
 #[derive(Deserialize, Clone, Debug)]
@@ -23,6 +24,53 @@ impl Texts {
             Texts::One(text) => vec![text],
             Texts::Many(texts) => texts,
         }
+    }
+}
+
+/// vLLM's constraint on the answer; at most one field is set.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
+pub struct StructuredOutputs {
+    json: Option<Value>,
+    regex: Option<String>,
+    choice: Option<Vec<String>>,
+    grammar: Option<String>,
+    json_object: Option<bool>,
+    /// Not supported, and refused.
+    structural_tag: Option<Value>,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+impl StructuredOutputs {
+    /// Returns the constraints with the names of their fields.
+    fn forms(self) -> Result<Vec<(&'static str, OutputFormat)>, RequestError> {
+        if self.structural_tag.is_some_and(|tag| is_set(&tag)) {
+            let name = "structured_outputs.structural_tag";
+            let message = format!("{name} is not supported here: offer tools instead");
+            return Err(RequestError::parameter(name, message));
+        }
+        let object = self.json_object.filter(|&object| object);
+        let forms = [
+            ("structured_outputs.json", self.json.map(schema)),
+            (
+                "structured_outputs.regex",
+                self.regex.map(OutputFormat::Regex),
+            ),
+            (
+                "structured_outputs.choice",
+                self.choice.map(OutputFormat::Choice),
+            ),
+            ("structured_outputs.grammar", self.grammar.map(grammar)),
+            (
+                "structured_outputs.json_object",
+                object.map(|_| OutputFormat::Schema(json!({ "type": "object" }))),
+            ),
+        ];
+        let forms = forms.into_iter();
+        Ok(forms
+            .filter_map(|(name, form)| Some((name, form?)))
+            .collect())
     }
 }
 
@@ -47,47 +95,56 @@ macro_rules! common_fields { ($then:ident $($given:tt)*) => { $crate::api::opena
         /// Whether each chunk has the generation speed.
         timings_per_token: bool,
         /// Maximum tokens of an answer; −1 is bounded by the context only.
-        max_tokens: i64,
+        max_tokens: $crate::net::lenient::Whole,
+        /// llama.cpp's name of `max_tokens`.
+        n_predict: $crate::net::lenient::Whole,
         /// Number of answers to each prompt.
-        n: u64,
+        n: $crate::net::lenient::Count,
         /// Strings that end an answer.
         stop: $crate::api::openai::settings::Texts,
         /// Seed of the sampler.
-        seed: i64,
+        seed: $crate::net::lenient::Seed,
         /// See [`SamplingOptions`](crate::core::sampling::SamplingOptions), for this and the
         /// following fields.
         temperature: f64,
         top_p: f64,
-        top_k: i64,
+        top_k: $crate::net::lenient::Whole,
         min_p: f64,
         frequency_penalty: f64,
         presence_penalty: f64,
-        #[serde(alias = "repeat_penalty")]
         repetition_penalty: f64,
-        repeat_last_n: i64,
+        /// llama.cpp's name of `repetition_penalty`.
+        repeat_penalty: f64,
+        repeat_last_n: $crate::net::lenient::Whole,
         logit_bias: serde_json::Map<String, serde_json::Value>,
         batch_invariant: bool,
         /// Whether generation continues past end-of-sequence tokens; for benchmarks.
         ignore_eos: bool,
         /// Grammar that the text must match, in GBNF or Lark.
-        #[serde(alias = "guided_grammar")]
         grammar: String,
+        /// vLLM's name of `grammar`.
+        guided_grammar: String,
         /// JSON schema that the text must match.
-        #[serde(alias = "json_schema")]
         guided_json: serde_json::Value,
+        /// llama.cpp's name of `guided_json`.
+        json_schema: serde_json::Value,
         /// Regular expression that the text must match.
         guided_regex: String,
         /// List of texts, one of which the answer must be.
         guided_choice: Vec<String>,
+        /// The newer form of the `guided_…` fields.
+        structured_outputs: $crate::api::openai::settings::StructuredOutputs,
     }
 } } }
 pub(super) use common_fields;
 
 macro_rules! declare_common { ({ $($(#[$meta:meta])* $field:ident: $Type:ty,)* }) => {
     /// The fields that all requests share; see [`common_fields`].
-    #[derive(Deserialize, Debug)]
+    #[derive(Debug)]
     pub struct Common {
         $($(#[$meta])* pub $field: Option<$Type>,)*
+        /// Names that the request declares.
+        pub declared: &'static [&'static str],
         /// Fields that are not declared.
         pub others: Map<String, Value>,
     }
@@ -111,10 +168,13 @@ macro_rules! declare_request { (
         others: serde_json::Map<String, serde_json::Value>,
     }
     impl $Name {
+        /// Names of the declared fields.
+        const FIELDS: &'static [&'static str] = &[$(stringify!($own),)* $(stringify!($field),)*];
         /// Takes the shared fields out of the request.
         fn common(&mut self) -> $crate::api::openai::settings::Common {
             $crate::api::openai::settings::Common {
                 $($field: self.$field.take(),)*
+                declared: Self::FIELDS,
                 others: std::mem::take(&mut self.others),
             }
         }
@@ -135,53 +195,52 @@ impl Common {
     /// Applies the fields to a request and returns the settings of its encoding.
     ///
     /// # Errors
-    /// The first field that is unknown or not supported.
-    pub fn apply(self, request: &mut GenerateRequest) -> Result<Telling, RequestError> {
-        check_fields(&self.others)?;
+    /// The first field that is misspelt or not supported.
+    pub fn apply(mut self, request: &mut GenerateRequest) -> Result<Telling, RequestError> {
+        let fields = KnownFields {
+            at: "",
+            declared: self.declared,
+            silent: SILENT,
+            refused: REFUSED,
+        };
+        request.ignored.extend(fields.ignored(&self.others)?);
+        check_modalities(&self.others)?;
+        let forms = self.take_forms()?;
         request.stream = self.stream.unwrap_or(false);
-        if self.stream_options.is_some() && !request.stream {
+        let include_usage = self.stream_options.and_then(|o| o.include_usage);
+        if include_usage == Some(true) && !request.stream {
             return Err(RequestError::parameter(
                 "stream_options",
                 "stream_options needs a stream: set stream to true",
             ));
         }
         if let Some(n) = self.n {
-            request.choices = n;
+            request.choices = n.0;
         }
         request.limit = self
             .max_tokens
-            .map(|most| tokens("max_tokens", most))
+            .or(self.n_predict)
+            .map(|most| tokens("max_tokens", most.0))
             .transpose()?
             .flatten()
             .or(request.limit);
         request.sampling = SamplingOptions {
-            seed: self.seed,
+            seed: self.seed.map(|seed| seed.0),
             temperature: self.temperature,
+            hot: false,
             top_p: self.top_p,
-            top_k: self.top_k,
+            top_k: self.top_k.map(|k| k.0),
             min_p: self.min_p,
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,
-            repetition_penalty: self.repetition_penalty,
-            repeat_last_n: self.repeat_last_n,
+            repetition_penalty: self.repetition_penalty.or(self.repeat_penalty),
+            repeat_last_n: self.repeat_last_n.map(|n| n.0),
             logit_bias: self.logit_bias,
             batch_invariant: self.batch_invariant,
         };
         request.stop = self.stop.map(Texts::list).unwrap_or_default();
         request.ignore_eos = self.ignore_eos.unwrap_or(false);
-        let forms = [
-            ("grammar", self.grammar.map(grammar)),
-            ("guided_json", self.guided_json.map(OutputFormat::Schema)),
-            ("guided_regex", self.guided_regex.map(OutputFormat::Regex)),
-            (
-                "guided_choice",
-                self.guided_choice.map(OutputFormat::Choice),
-            ),
-        ];
-        for (name, form) in forms
-            .into_iter()
-            .filter_map(|(name, form)| Some((name, form?)))
-        {
+        for (name, form) in forms {
             if request.form.is_some() {
                 let message =
                     format!("{name} conflicts with another output constraint; set only one");
@@ -189,15 +248,41 @@ impl Common {
             }
             request.form = Some((name, form));
         }
-        let include_usage = self
-            .stream_options
-            .and_then(|o| o.include_usage)
-            .unwrap_or(false);
         Ok(Telling {
-            include_usage,
+            include_usage: include_usage.unwrap_or(false),
             timings: self.timings_per_token.unwrap_or(false),
         })
     }
+    /// Takes the constraints on the answer with the names of their fields.
+    fn take_forms(&mut self) -> Result<Vec<(&'static str, OutputFormat)>, RequestError> {
+        let text = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let value = |value: Option<Value>| value.filter(|value| *value != "");
+        let grammars = text(self.grammar.take()).or(text(self.guided_grammar.take()));
+        let schemas = value(self.guided_json.take()).or(value(self.json_schema.take()));
+        let choices = self.guided_choice.take();
+        let forms = [
+            ("grammar", grammars.map(grammar)),
+            ("guided_json", schemas.map(schema)),
+            (
+                "guided_regex",
+                text(self.guided_regex.take()).map(OutputFormat::Regex),
+            ),
+            ("guided_choice", choices.map(OutputFormat::Choice)),
+        ];
+        let newer = self.structured_outputs.take();
+        let newer = newer.map_or(Ok(Vec::new()), StructuredOutputs::forms)?;
+        let forms = forms.into_iter();
+        let forms = forms.filter_map(|(name, form)| Some((name, form?)));
+        Ok(forms.chain(newer).collect())
+    }
+}
+
+/// Converts a JSON schema, which may be JSON text.
+fn schema(schema: Value) -> OutputFormat {
+    let parsed = schema
+        .as_str()
+        .and_then(|text| serde_json::from_str(text).ok());
+    OutputFormat::Schema(parsed.unwrap_or(schema))
 }
 
 /// GBNF's `::=` does not occur in Lark's rules, so it identifies the notation.
@@ -224,64 +309,43 @@ pub fn tokens(name: &str, most: i64) -> Result<Option<u64>, RequestError> {
     }
 }
 
-/// Parameters that clients send and that are ignored, with the reason.
-const IGNORED: &[(&str, &str)] = &[
-    ("user", "end-user identifier; not used"),
-    ("safety_identifier", "end-user identifier; not used"),
-    ("metadata", "labels for OpenAI's dashboard"),
-    ("store", "responses are not stored"),
-    ("service_tier", "there is a single tier"),
-    ("prompt_cache_key", "the prefix cache needs no key"),
+/// Clients' labels and hints, which change no answer.
+const SILENT: &[&str] = &[
+    "user",
+    "safety_identifier",
+    "metadata",
+    "store",
+    "service_tier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "cache_prompt",
+    "keep_alive",
+    "modalities",
+];
+
+/// Parameters without which the answer would be wrong.
+const REFUSED: &[(&str, &str)] = &[
+    ("audio", "this model writes text only"),
+    ("web_search_options", "there is no web search: offer a tool"),
+    ("use_beam_search", "answers are sampled"),
     (
-        "prompt_cache_retention",
-        "--host-cache-mb sets the size of the host KV cache",
+        "bad_words",
+        "constrain the answer with guided_regex or logit_bias",
     ),
-    ("cache_prompt", "llama.cpp; see prompt_cache_key"),
-    ("keep_alive", "Ollama; the model stays loaded"),
+    ("allowed_token_ids", "constrain the answer with grammar"),
+    ("prompt_embeds", "send text or tokens"),
+    ("image_data", "this model reads text only"),
+    ("multimodal_data", "this model reads text only"),
 ];
 
-/// Parameters that accept only the listed values, which are the defaults. Null is the same as an
-/// absent parameter.
-const FIXED_PARAMETERS: &[(&str, &[&str])] = &[
-    ("modalities", &["[\"text\"]"]),
-    ("verbosity", &["\"medium\""]),
-    ("prediction", &[]),
-    ("audio", &[]),
-    ("web_search_options", &[]),
-];
-
-/// Refuses unknown parameters, so that a misspelt name is noticed, and those that are not
-/// supported.
-fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
-    let is_known = |name: &&str| {
-        IGNORED.iter().any(|row| row.0 == *name)
-            || FIXED_PARAMETERS.iter().any(|row| row.0 == *name)
-    };
-    let unknown: Vec<&str> = others
-        .keys()
-        .map(String::as_str)
-        .filter(|name| !is_known(name))
-        .collect();
-    if !unknown.is_empty() {
-        return Err(RequestError::unknown(&unknown));
-    }
-    let refused = FIXED_PARAMETERS.iter().find(|(name, values)| {
-        others
-            .get(*name)
-            .is_some_and(|value| !value.is_null() && !values.contains(&value.to_string().as_str()))
-    });
-    match refused {
-        None => Ok(()),
-        Some((name, [])) => Err(RequestError::parameter(
-            *name,
-            format!("{name} is not supported here"),
-        )),
-        Some((name, values)) => Err(RequestError::parameter(
-            *name,
-            format!(
-                "{name} must be {}; other values are not supported",
-                values.join(" or ")
-            ),
+/// Checks `modalities`: answers are text.
+fn check_modalities(others: &Map<String, Value>) -> Result<(), RequestError> {
+    match others.get("modalities") {
+        None | Some(Value::Null) => Ok(()),
+        Some(value) if *value == json!(["text"]) || *value == json!([]) => Ok(()),
+        Some(_) => Err(RequestError::parameter(
+            "modalities",
+            "modalities must be [\"text\"] here",
         )),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
+use crate::net::lenient::JsonText;
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,7 +27,7 @@ pub struct Item {
     content: Option<Content>,
     call_id: Option<String>,
     name: Option<String>,
-    arguments: Option<String>,
+    arguments: Option<JsonText>,
     output: Option<Content>,
     #[serde(flatten)]
     _others: IgnoredFields,
@@ -125,7 +126,7 @@ impl Item {
             }
             "function_call" => {
                 let name = self.name.ok_or_else(|| lacks("name"))?;
-                let arguments = self.arguments.ok_or_else(|| lacks("arguments"))?;
+                let arguments = self.arguments.unwrap_or_default().0;
                 let function = json!({ "name": name, "arguments": arguments });
                 call(
                     out,
@@ -133,10 +134,9 @@ impl Item {
                 );
             }
             "function_call_output" => {
-                let text = self
-                    .output
-                    .ok_or_else(|| lacks("output"))?
-                    .text(&format!("{at}.output"))?;
+                let text = self.output.map_or(Ok(String::new()), |output| {
+                    output.text(&format!("{at}.output"))
+                })?;
                 let call_id = self.call_id.ok_or_else(|| lacks("call_id"))?;
                 out.push(Message {
                     tool_call_id: Some(call_id),

@@ -2,15 +2,18 @@
 
 use super::encoder::{EchoedSettings, ResponsesEncoder};
 use super::items::{RequestInput, convert};
+use crate::api::fields::KnownFields;
 use crate::api::interface::Interface;
+use crate::api::tool_choice::{RequestTool, RequestToolChoice, tools};
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::{SamplingOptions, whole};
-use crate::core::tools::{Tool, ToolChoice, ToolField};
+use crate::core::tools::{Tool, ToolChoice};
 use crate::net::body::IgnoredFields;
+use crate::net::lenient::Count;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -22,7 +25,7 @@ pub struct ResponseRequest {
     model: Option<String>,
     input: RequestInput,
     instructions: Option<String>,
-    max_output_tokens: Option<u64>,
+    max_output_tokens: Option<Count>,
     stream: Option<bool>,
     temperature: Option<f64>,
     top_p: Option<f64>,
@@ -34,44 +37,6 @@ pub struct ResponseRequest {
     reasoning: Option<Reasoning>,
     #[serde(flatten)]
     others: Map<String, Value>,
-}
-
-#[derive(Deserialize, Debug)]
-#[serde(expecting = "an object")]
-struct RequestTool {
-    #[serde(rename = "type")]
-    kind: String,
-    name: Option<String>,
-    description: Option<String>,
-    parameters: Option<Value>,
-    #[serde(flatten)]
-    _others: IgnoredFields,
-}
-
-#[derive(Deserialize, Debug)]
-#[serde(
-    untagged,
-    expecting = "expected \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": …}"
-)]
-enum RequestToolChoice {
-    Mode(Mode),
-    Named(Named),
-}
-
-#[derive(Deserialize, Clone, Copy, Debug)]
-#[serde(rename_all = "lowercase")]
-enum Mode {
-    None,
-    Auto,
-    Required,
-}
-
-#[derive(Deserialize, Debug)]
-#[serde(expecting = "an object")]
-struct Named {
-    name: String,
-    #[serde(flatten)]
-    _others: IgnoredFields,
 }
 
 #[derive(Deserialize, Debug)]
@@ -118,8 +83,9 @@ const NAMES: FieldNames = FieldNames {
 };
 
 /// Parameters that are accepted and ignored, such as labels, storage, caching and billing hints.
-const IGNORED: &[&str] = &[
+const SILENT: &[&str] = &[
     "user",
+    "client_metadata",
     "safety_identifier",
     "metadata",
     "store",
@@ -132,6 +98,28 @@ const IGNORED: &[&str] = &[
     "max_tool_calls",
     "context_management",
 ];
+
+/// Fields of the request.
+const FIELDS: KnownFields = KnownFields {
+    at: "",
+    declared: &[
+        "model",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "stream",
+        "temperature",
+        "top_p",
+        "batch_invariant",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "text",
+        "reasoning",
+    ],
+    silent: SILENT,
+    refused: REFUSED,
+};
 
 /// Parameters that are refused, with the reason.
 const REFUSED: &[(&str, &str)] = &[
@@ -170,8 +158,9 @@ impl Interface for Responses {
         body: ResponseRequest,
         served: &Arc<Served>,
     ) -> Result<(GenerateRequest, ResponsesEncoder), RequestError> {
-        check_fields(&body.others)?;
-        if let Some(limit) = body.max_output_tokens {
+        let ignored = FIELDS.ignored(&body.others)?;
+        let limit = body.max_output_tokens.map(|limit| limit.0);
+        if let Some(limit) = limit {
             whole("max_output_tokens", limit, 1, u64::MAX)?;
         }
         let effort = body
@@ -185,20 +174,12 @@ impl Interface for Responses {
             .map(Format::output_format)
             .transpose()?
             .flatten();
-        let tools = body.tools.unwrap_or_default().into_iter().enumerate();
-        let tools = tools
-            .map(|(i, tool)| tool.convert(i))
-            .collect::<Result<Vec<_>, _>>()?;
-        let choice = match body.tool_choice {
-            None | Some(RequestToolChoice::Mode(Mode::Auto)) => ToolChoice::Auto,
-            Some(RequestToolChoice::Mode(Mode::None)) => ToolChoice::None,
-            Some(RequestToolChoice::Mode(Mode::Required)) => ToolChoice::Required,
-            Some(RequestToolChoice::Named(named)) => ToolChoice::Named(named.name),
-        };
+        let tools = tools(body.tools.unwrap_or_default())?;
+        let choice = body.tool_choice.map_or(ToolChoice::Auto, ToolChoice::from);
         let several = body.parallel_tool_calls.unwrap_or(true);
         let about = EchoedSettings {
             instructions: body.instructions.clone(),
-            limit: body.max_output_tokens,
+            limit,
             temperature: body.temperature,
             top_p: body.top_p,
             tools: tools.iter().map(tool_json).collect(),
@@ -211,7 +192,8 @@ impl Interface for Responses {
             thinking,
         };
         let mut request = GenerateRequest::new(&NAMES, input);
-        request.limit = body.max_output_tokens;
+        request.limit = limit;
+        request.ignored = ignored;
         request.stream = body.stream.unwrap_or(false);
         let ResponseRequest {
             temperature,
@@ -233,29 +215,6 @@ impl Interface for Responses {
     }
 }
 
-fn check_fields(others: &Map<String, Value>) -> Result<(), RequestError> {
-    let meant = |value: &Value| !value.is_null() && *value != false && *value != 0;
-    for (name, why) in REFUSED {
-        if others.get(*name).is_some_and(meant) {
-            return Err(RequestError::parameter(
-                *name,
-                format!("{name} is not supported here: {why}"),
-            ));
-        }
-    }
-    let is_known = |name: &str| IGNORED.contains(&name) || REFUSED.iter().any(|row| row.0 == name);
-    let unknown: Vec<&str> = others
-        .keys()
-        .map(String::as_str)
-        .filter(|name| !is_known(name))
-        .collect();
-    if unknown.is_empty() {
-        Ok(())
-    } else {
-        Err(RequestError::unknown(&unknown))
-    }
-}
-
 impl Format {
     fn output_format(self) -> Result<Option<OutputFormat>, RequestError> {
         match (self.kind, self.schema) {
@@ -274,30 +233,6 @@ impl Format {
     }
 }
 
-impl RequestTool {
-    fn convert(self, i: usize) -> Result<Tool, RequestError> {
-        if self.kind != "function" {
-            let kind: String = self.kind.chars().take(40).collect();
-            let message = format!("tools of type `{kind}` are not supported; only `function` is");
-            return Err(RequestError::parameter(format!("tools[{i}].type"), message));
-        }
-        let name = self.name.unwrap_or_default();
-        let tool = Tool {
-            name,
-            description: self.description,
-            parameters: self.parameters,
-        };
-        let at = |place| match place {
-            ToolField::Name => "name",
-            ToolField::Parameters => "parameters",
-        };
-        tool.check().map_err(|(place, why)| {
-            RequestError::parameter(format!("tools[{i}].{}", at(place)), why)
-        })?;
-        Ok(tool)
-    }
-}
-
 fn tool_json(tool: &Tool) -> Value {
     json!({
         "type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters,
@@ -311,6 +246,14 @@ fn choice_json(choice: &ToolChoice) -> Value {
         ToolChoice::Auto => "auto".into(),
         ToolChoice::Required => "required".into(),
         ToolChoice::Named(name) => json!({ "type": "function", "name": name }),
+        ToolChoice::Allowed { names, required } => {
+            let tools: Vec<Value> = names
+                .iter()
+                .map(|name| json!({ "type": "function", "name": name }))
+                .collect();
+            let mode = if *required { "required" } else { "auto" };
+            json!({ "type": "allowed_tools", "mode": mode, "tools": tools })
+        }
     }
 }
 
