@@ -70,6 +70,7 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
     });
     let model = metadata.need(&key("model"), Metadata::str)?.to_owned();
     let architecture = metadata.str("general.architecture")?.unwrap_or_default();
+    let pre = text("pre")?;
     Ok(TokenizerSpec {
         strips: strips(
             architecture,
@@ -78,8 +79,9 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
             types.as_deref().unwrap_or_default(),
         ),
         model,
+        guessed_pre: pre.is_none(),
         // Old files have no name; llama.cpp uses this one.
-        pre: text("pre")?.unwrap_or_else(|| "default".to_owned()),
+        pre: pre.unwrap_or_else(|| "default".to_owned()),
         tokens: tokens.iter().map(<[u8]>::to_vec).collect(),
         token_types: types,
         merges: merges
@@ -129,13 +131,16 @@ pub fn template(
     tokenizer: &Tokenizer,
     isolation: &Isolation,
 ) -> Result<(ChatTemplate, Option<String>), Error> {
-    let source = source(metadata);
-    Ok(ChatTemplate::select(
-        source,
+    let (template, why) = ChatTemplate::select(
+        source(metadata),
         tokenizer.pre(),
         &SpecialTexts::from(tokenizer),
         isolation,
-    )?)
+    )?;
+    Ok(match named(metadata, TOOL_USE) {
+        Some(tool_use) if why.is_none() => (template.with_tool_use(tool_use), why),
+        _ => (template, why),
+    })
 }
 
 /// Returns true if the file has its own chat template, which is untrusted code.
@@ -143,9 +148,30 @@ pub fn has_template(metadata: &Metadata) -> bool {
     source(metadata).is_some()
 }
 
-/// Returns the template source. A template that is not text counts as absent.
+/// Name of the template for conversations with tools, as in transformers.
+const TOOL_USE: &str = "tool_use";
+
+/// Returns the template source: the file's only or default one, else the first of its named ones.
+/// A template that is not text counts as absent.
 fn source(metadata: &Metadata) -> Option<&str> {
-    metadata.str("tokenizer.chat_template").unwrap_or(None)
+    let only = metadata.str("tokenizer.chat_template").unwrap_or(None);
+    only.filter(|source| !source.trim().is_empty()).or_else(|| {
+        let names = metadata.strings("tokenizer.chat_templates").ok()??;
+        let listed = names
+            .iter()
+            .filter_map(|name| std::str::from_utf8(name).ok());
+        ["default"]
+            .into_iter()
+            .chain(listed)
+            .chain([TOOL_USE])
+            .find_map(|name| named(metadata, name))
+    })
+}
+
+/// Returns the source of a named template.
+fn named<'m>(metadata: &'m Metadata, name: &str) -> Option<&'m str> {
+    let key = format!("tokenizer.chat_template.{name}");
+    metadata.str(&key).unwrap_or(None)
 }
 
 /// Returns the sampling parameters that the file recommends (`general.sampling.*`), with defaults

@@ -68,6 +68,9 @@ pub enum ChatError {
     /// The helper process had not finished after the wall-clock limit, given here in seconds.
     #[error("the process that renders chat templates did not answer within {0} seconds")]
     HelperTimeout(u64),
+    /// The template has an expression that the renderer cannot evaluate.
+    #[error("the chat template has an expression that cannot be evaluated")]
+    Panicked,
     /// Any other failure while rendering.
     #[error("the chat template failed: {0}")]
     Render(String),
@@ -81,6 +84,7 @@ impl ChatError {
             | Self::TagTooLong { .. }
             | Self::TooManyBranches { .. }
             | Self::Compile(_)
+            | Self::Panicked
             | Self::OutOfFuel(_) => Some(format!("use a built-in template: {}", super::builtin::names().join(", "))),
             Self::OutOfMemory | Self::OutOfTime | Self::OutOfStack => Some(
                 "templates in use take milliseconds and little memory: get the model file from a source that you trust, \

@@ -1,6 +1,5 @@
 //! Helper process that renders one template: lowers its own limits, handles one request, and exits.
 
-use std::any::Any;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::thread;
@@ -51,7 +50,7 @@ fn answer_one() -> io::Result<()> {
             })?;
     let answer = match renderer.join() {
         Ok(answer) => answer?,
-        Err(panic) => serde_json::to_vec(&Answer::Err(ChatError::Render(message(&*panic))))?,
+        Err(_) => serde_json::to_vec(&Answer::Err(ChatError::Panicked))?,
     };
     io::stdout().lock().write_all(&answer)
 }
@@ -60,14 +59,6 @@ fn answer(request: &[u8]) -> Answer {
     let request: ChatRequest = serde_json::from_slice(request)
         .map_err(|e| ChatError::Helper(format!("cannot parse its request: {e}")))?;
     render::answer(&request)
-}
-
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or(panic.downcast_ref::<&str>().copied());
-    format!("the renderer panicked: {}", text.unwrap_or("no message"))
 }
 
 /// Sets the limits that do not depend on the request.

@@ -4,6 +4,8 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value as Json};
 
+use super::complete;
+
 /// One message of a conversation, with the field names that templates expect.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Message {
@@ -16,7 +18,8 @@ pub struct Message {
     pub reasoning_content: Option<String>,
     /// Tool calls of the assistant: a list of
     /// `{"function": {"name": "..", "arguments": {..}}}`. Arguments given as a JSON string (the
-    /// form of OpenAI's API) are parsed, because templates iterate over them.
+    /// form of OpenAI's API) are parsed, because templates iterate over them; absent or empty ones
+    /// become an empty object.
     pub tool_calls: Option<Json>,
     /// Identifier of the call that a tool message answers.
     pub tool_call_id: Option<String>,
@@ -90,10 +93,9 @@ fn parse_arguments(mut calls: Json) -> Json {
         } else {
             call
         };
-        if let Some(arguments) = call.get_mut("arguments")
-            && let Some(Ok(parsed @ Json::Object(_))) = arguments.as_str().map(serde_json::from_str)
-        {
-            *arguments = parsed;
+        let given = call.get("arguments").unwrap_or(&Json::Null);
+        if let (Some(arguments), Some(call)) = (complete::parsed(given), call.as_object_mut()) {
+            call.insert("arguments".into(), arguments.into());
         }
     }
     calls
@@ -110,8 +112,8 @@ pub struct RenderOptions {
     /// Tool descriptions: a list of JSON objects. An empty list means none, because templates
     /// test only for presence.
     pub tools: Option<Json>,
-    /// Additional variables (`clear_thinking`, `forced_thinking`, …). Trusted: must not
-    /// contain text from users.
+    /// Additional variables (`clear_thinking`, `forced_thinking`, …). Their texts are untrusted, as
+    /// those of messages; the variables above take precedence.
     pub extra: Map<String, Json>,
     /// Time for `strftime_now`, formatted in UTC; `None` means the system clock.
     pub now: Option<SystemTime>,

@@ -13,6 +13,7 @@
 
 mod bounds;
 mod builtin;
+mod complete;
 mod environment;
 mod error;
 mod fit;
@@ -22,6 +23,7 @@ mod json;
 mod lists;
 pub mod markup;
 mod message;
+mod refit;
 mod render;
 pub mod reply;
 mod request;
@@ -31,7 +33,7 @@ mod trust;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 pub use builtin::{for_pre as builtin_for_pre, names as builtin_names, source as builtin_source};
 pub use environment::strftime;
@@ -84,6 +86,8 @@ impl From<&Tokenizer> for SpecialTexts {
 #[derive(Debug)]
 pub struct ChatTemplate {
     source: String,
+    /// Template for conversations with tools, if the file has one of its own for them.
+    tool_use: Option<String>,
     bos: String,
     eos: String,
     marker: trust::Marker,
@@ -104,6 +108,7 @@ impl ChatTemplate {
         bounds::check_length(source)?;
         let template = Self {
             source: source.to_owned(),
+            tool_use: None,
             bos: specials.bos.clone(),
             eos: specials.eos.clone(),
             marker: trust::Marker::new(specials.control.clone(), source)?,
@@ -116,7 +121,7 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Creates the file's template, or a built-in one chosen by pre-tokeniser if the file has none
+    /// Creates the file's template, or a built-in one chosen by the vocabulary if the file has none
     /// or it does not compile. The second value is the reason for the built-in template.
     ///
     /// # Errors
@@ -128,7 +133,7 @@ impl ChatTemplate {
         specials: &SpecialTexts,
         isolation: &Isolation,
     ) -> Result<(Self, Option<String>), ChatError> {
-        let name = builtin::for_pre(pre);
+        let name = builtin::for_vocabulary(pre, &specials.control);
         let why = match source {
             None => "the file has no chat template".to_owned(),
             Some(source) => match Self::new_or_again(source, specials, isolation) {
@@ -160,10 +165,39 @@ impl ChatTemplate {
         }
     }
 
+    /// Adds the template that the file has for conversations with tools; one that does not compile
+    /// is ignored.
+    pub fn with_tool_use(mut self, source: &str) -> Self {
+        let compiled = bounds::check_length(source).is_ok()
+            && self
+                .isolation
+                .answer(&ChatRequest {
+                    source: source.to_owned(),
+                    conversation: None,
+                })
+                .is_ok();
+        self.tool_use = compiled.then(|| source.to_owned());
+        self
+    }
+
     /// Returns true if the template source contains `name`, such as `tools`. A template without
     /// it ignores the variable.
     pub fn mentions(&self, name: &str) -> bool {
-        self.source.contains(name)
+        let mut sources = [Some(&self.source), self.tool_use.as_ref()]
+            .into_iter()
+            .flatten();
+        sources.any(|source| source.contains(name))
+    }
+
+    /// Returns the template for a conversation: that for tools if tools, calls or results occur.
+    fn source_for(&self, messages: &[Message], options: &RenderOptions) -> &str {
+        let tools = options.tools.as_ref().and_then(Json::as_array);
+        let calls = |message: &Message| message.role == "tool" || message.tool_calls.is_some();
+        let used = tools.is_some_and(|tools| !tools.is_empty()) || messages.iter().any(calls);
+        match &self.tool_use {
+            Some(source) if used => source,
+            _ => &self.source,
+        }
     }
 
     /// Returns the markup of the model's replies.
@@ -187,7 +221,7 @@ impl ChatTemplate {
     ) -> Result<Vec<TextSpan>, ChatError> {
         let conversation = self.conversation(messages, options)?;
         let request = ChatRequest {
-            source: self.source.clone(),
+            source: self.source_for(messages, options).to_owned(),
             conversation: Some(conversation),
         };
         let spans = self.isolation.answer(&request)?.spans();
@@ -207,7 +241,7 @@ impl ChatTemplate {
         };
         let tools = options.tools.as_ref().filter(is_some);
         let bytes = bounds::weigh(messages.iter().chain(tools).chain(options.extra.values()))?;
-        let mut variables = options.extra.clone();
+        let mut variables = Map::new();
         variables.insert(
             "add_generation_prompt".into(),
             options.add_generation_prompt.into(),
@@ -221,8 +255,11 @@ impl ChatTemplate {
         }
         let now = options.now.unwrap_or_else(SystemTime::now);
         Ok(Conversation {
-            control: self.marker.spelled(&messages, tools),
+            control: self
+                .marker
+                .spelled(&messages, Some(&Conversation::aside(tools, &options.extra))),
             tools: tools.cloned(),
+            given: options.extra.clone(),
             messages,
             variables,
             now: now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),

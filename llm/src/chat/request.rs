@@ -20,7 +20,9 @@ pub(super) struct ChatRequest {
 pub(super) struct Conversation {
     pub messages: Vec<Json>,
     pub tools: Option<Json>,
-    /// All other template variables.
+    /// Variables of the client, with untrusted texts.
+    pub given: Map<String, Json>,
+    /// All other template variables, which take precedence.
     pub variables: Map<String, Json>,
     /// Special texts of the vocabulary that occur in messages or tools, whole or in part.
     pub control: Vec<String>,
@@ -28,6 +30,14 @@ pub(super) struct Conversation {
     pub now: u64,
     /// Maximum bytes of the rendered text.
     pub longest: usize,
+}
+
+impl Conversation {
+    /// Returns what is untrusted besides messages, as a list: tools or null, and the client's
+    /// variables.
+    pub(super) fn aside(tools: Option<&Json>, given: &Map<String, Json>) -> Json {
+        vec![tools.cloned().unwrap_or_default(), given.clone().into()].into()
+    }
 }
 
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]

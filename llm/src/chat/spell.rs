@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value as Json};
 
+use super::complete;
 use super::json::{self, Style};
 use super::markup::{Arguments, CallFormat, Frame, Markup, Name};
 
@@ -25,6 +26,16 @@ pub fn calls(markup: &Markup, calls: &[Spelt<'_>]) -> String {
         true => format!("{open}[{inner}]{close}"),
         false => format!("{open}{inner}{close}"),
     }
+}
+
+/// Reads arguments of a call: an object or its JSON text. Wraps anything else in an object.
+pub fn arguments(arguments: &Json) -> Map<String, Json> {
+    complete::object(arguments)
+}
+
+/// Returns the result of a call as text of the user.
+pub fn result(text: &str) -> String {
+    format!("<tool_response>{text}</tool_response>")
 }
 
 /// Returns the text between two calls.

@@ -65,6 +65,13 @@ impl Tokenizer {
             _ => return Err(TokenizerError::UnsupportedModel { model: spec.model }),
         };
         let mut warnings = Vec::new();
+        if spec.guessed_pre && spec.model == "gpt2" {
+            warnings.push(format!(
+                "the file does not name its pre-tokeniser (tokenizer.ggml.pre); {:?} is guessed, \
+                 and text may be split otherwise than in training: use a newer conversion",
+                spec.pre
+            ));
+        }
         let special_ids = vocab::checked_ids(&mut spec, &mut warnings);
         let typed = spec.token_types.is_some();
         let vocabulary = Vocabulary::new(spec.tokens, spec.token_types, &special_ids, alphabet)?;

@@ -8,6 +8,8 @@ pub struct TokenizerSpec {
     pub model: String,
     /// `pre`: the pre-tokeniser of the family "gpt2".
     pub pre: String,
+    /// True if the file does not name its pre-tokeniser and `pre` is a guess.
+    pub guessed_pre: bool,
     /// `tokens`: for "gpt2" normal tokens are byte-mapped; for "llama" and "gemma4" they have
     /// U+2581 in place of spaces. All others are literal.
     pub tokens: Vec<Vec<u8>>,

@@ -1,6 +1,7 @@
 //! Chat templates: rendering, trusted and untrusted text, limits.
 
 mod published;
+mod refused;
 
 use crate::common;
 use gristmill_llm::chat::{
