@@ -193,6 +193,7 @@ fn what_ends_a_generation_depends_on_the_vocabulary() {
     assert_eq!(ends(&["<|end|>", "<|return|>", "<|call|>"]), [1, 2]);
     assert_eq!(ends(&["</s>", "<turn|>", "<|tool_response>"]), [1, 2]);
     assert_eq!(ends(&["</s>", "[EOT]", "[EOS]", "[e~["]), [0, 1, 2, 3]);
+    assert_eq!(ends(&["<|fim_pad|>", "<|x|>", "<|file_sep|>"]), [0, 2]);
 }
 
 /// Text after a special token begins with a space, like the first text; text that spells a
