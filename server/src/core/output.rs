@@ -289,3 +289,25 @@ impl FinishedReply {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_count_as_reasoning_by_their_text() {
+        let mut count = ReasoningCount::default();
+        let reasoning = [ReplyPart::Reasoning("a".into())];
+        let content = [ReplyPart::Content("b".into())];
+        count.take(1, &[]);
+        count.take(3, &reasoning);
+        count.take(4, &[]);
+        count.take(6, &content);
+        count.take(7, &reasoning);
+        count.take(8, &[]);
+        count.finish(&reasoning);
+        assert_eq!(count.reasoning, 5);
+        count.finish(&content);
+        assert_eq!(count.reasoning, 5);
+    }
+}

@@ -230,7 +230,7 @@ fn requests_are_taken_as_clients_spell_them() {
         json!({ "repeat_penalty": 1.1, "repetition_penalty": 1.1 }),
         json!({ "stop": null, "tools": null, "grammar": null, "stream_options": null }),
         json!({ "structured_outputs": { "choice": ["a", "b"] } }),
-        json!({ "functions": [], "function_call": "auto" }),
+        json!({ "functions": [], "function_call": "auto", "logit_bias": [[5, -1.0], [6, false]] }),
     ] {
         let mut settings = settings;
         settings["max_tokens"] = json!(2.0);
@@ -259,6 +259,16 @@ fn requests_are_taken_as_clients_spell_them() {
         200
     );
     assert_eq!(client.post_bytes(CHAT, "text/json", body).status, 200);
+}
+
+#[test]
+fn any_model_name_is_answered_where_asked_for() {
+    let server = start(Config {
+        any_model: true,
+        ..Config::default()
+    });
+    let body = asking("Hm?", json!({ "model": "gpt-9", "max_tokens": 1 }));
+    assert_eq!(server.client.chat(body).ok()["model"], "demo");
 }
 
 #[test]

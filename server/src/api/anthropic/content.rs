@@ -2,7 +2,7 @@
 
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
-use crate::net::lenient::JsonText;
+use crate::net::lenient::{JsonText, null_default};
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 #[serde(expecting = "an object")]
 pub struct AnthropicMessage {
     role: Role,
+    #[serde(deserialize_with = "null_default")]
     content: MessageContent,
     #[serde(flatten)]
     _others: IgnoredFields,
@@ -33,6 +34,12 @@ enum Role {
 pub enum MessageContent {
     Text(String),
     Blocks(Vec<ContentBlock>),
+}
+
+impl Default for MessageContent {
+    fn default() -> MessageContent {
+        MessageContent::Text(String::new())
+    }
 }
 
 /// One content block; the `type` determines which of the fields are set.

@@ -7,7 +7,8 @@ use crate::core::error::RequestError;
 use crate::core::request::GenerateRequest;
 use crate::core::sampling::SamplingOptions;
 use crate::net::body::IgnoredFields;
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 /// One string or several.
@@ -24,6 +25,28 @@ impl Texts {
             Texts::One(text) => vec![text],
             Texts::Many(texts) => texts,
         }
+    }
+}
+
+/// Biases of tokens: an object, or llama.cpp's array of pairs, where false is the lowest bias.
+#[derive(Clone, Debug)]
+pub struct LogitBias(pub Map<String, Value>);
+
+impl<'de> Deserialize<'de> for LogitBias {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<LogitBias, D::Error> {
+        let pairs = match Value::deserialize(from)? {
+            Value::Object(map) => return Ok(LogitBias(map)),
+            Value::Array(pairs) => pairs,
+            _ => return Err(D::Error::custom("expected an object of biases by token")),
+        };
+        let pair = |pair: Value| match pair.as_array()?.as_slice() {
+            [token, Value::Bool(false)] => Some((token.to_string(), json!(-100))),
+            [token, bias] => Some((token.to_string(), bias.clone())),
+            _ => None,
+        };
+        let map: Option<Map<String, Value>> = pairs.into_iter().map(pair).collect();
+        let map = map.ok_or_else(|| D::Error::custom("expected pairs of a token and its bias"))?;
+        Ok(LogitBias(map))
     }
 }
 
@@ -116,7 +139,7 @@ macro_rules! common_fields { ($then:ident $($given:tt)*) => { $crate::api::opena
         /// llama.cpp's name of `repetition_penalty`.
         repeat_penalty: f64,
         repeat_last_n: $crate::net::lenient::Whole,
-        logit_bias: serde_json::Map<String, serde_json::Value>,
+        logit_bias: $crate::api::openai::settings::LogitBias,
         batch_invariant: bool,
         /// Whether generation continues past end-of-sequence tokens; for benchmarks.
         ignore_eos: bool,
@@ -235,7 +258,7 @@ impl Common {
             presence_penalty: self.presence_penalty,
             repetition_penalty: self.repetition_penalty.or(self.repeat_penalty),
             repeat_last_n: self.repeat_last_n.map(|n| n.0),
-            logit_bias: self.logit_bias,
+            logit_bias: self.logit_bias.map(|bias| bias.0),
             batch_invariant: self.batch_invariant,
         };
         request.stop = self.stop.map(Texts::list).unwrap_or_default();

@@ -48,7 +48,10 @@ impl ResponseFormat {
                 "response_format.schema",
             ),
             FormatKind::JsonSchema => (
-                self.json_schema.and_then(|wrapped| wrapped.schema),
+                // llama.cpp has the schema beside the type.
+                self.json_schema
+                    .and_then(|wrapped| wrapped.schema)
+                    .or(self.schema),
                 "response_format.json_schema.schema",
             ),
         };
