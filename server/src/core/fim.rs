@@ -2,43 +2,201 @@
 
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 
-/// FIM tokens of a family of models: prefix, hole, suffix.
-const FIM_TOKENS: &[[&str; 3]] = &[
-    // DeepSeek's models.
-    ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
+/// FIM tokens of a family of models.
+struct FimFamily {
+    /// Tokens before the prefix, before the suffix and before the middle; no text for none.
+    tokens: [&'static str; 3],
+    /// True if the suffix comes before the prefix.
+    suffix_first: bool,
+    /// True if vocabularies list these tokens as normal ones.
+    normal: bool,
+}
+
+const fn family(tokens: [&'static str; 3]) -> FimFamily {
+    FimFamily {
+        tokens,
+        suffix_first: false,
+        normal: false,
+    }
+}
+
+/// Families by their tokens. Sources: model cards, and llama.cpp's `llama-vocab.cpp`.
+const FAMILIES: &[FimFamily] = &[
+    // DeepSeek.
+    family(["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"]),
+    // Qwen-Coder, CodeGemma.
+    family(["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]),
+    // StarCoder, Granite.
+    family(["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]),
+    // SantaCoder, Refact, Granite.
+    family(["<fim-prefix>", "<fim-suffix>", "<fim-middle>"]),
+    // GLM.
+    family(["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"]),
+    // CodeLlama; as normal tokens they have a space.
+    family(["▁<PRE>", "▁<SUF>", "▁<MID>"]),
+    FimFamily {
+        normal: true,
+        ..family([" <PRE>", " <SUF>", " <MID>"])
+    },
+    family(["<PRE>", "<SUF>", "<MID>"]),
+    // Codestral.
+    FimFamily {
+        suffix_first: true,
+        ..family(["[PREFIX]", "[SUFFIX]", ""])
+    },
 ];
+
+/// Tokens before a repository's name.
+const REPOSITORY: &[&str] = &[
+    "<|repo_name|>",
+    "<|fim_repo|>",
+    "<fim-repo>",
+    "<fim_repo>",
+    "<repo_name>",
+    "<reponame>",
+    "<REPO>",
+];
+
+/// Tokens before a file's name.
+const FILE: &[&str] = &[
+    "<|file_sep|>",
+    "<|file_separator|>",
+    "<file_sep>",
+    "<filename>",
+];
+
+/// Name of the repository and of the file in prompts with other files, as in llama.cpp.
+const NAMES: [&str; 2] = ["myproject", "filename"];
 
 /// FIM tokens of a model.
 pub struct Fim {
-    tokens: [u32; 3],
+    prefix: u32,
+    suffix: u32,
+    /// Token after prefix and suffix, if the family has one.
+    middle: Option<u32>,
+    suffix_first: bool,
+    repository: Option<u32>,
+    file: Option<u32>,
 }
 
 impl Fim {
     /// Returns the FIM tokens of a vocabulary, if it has any.
     pub fn new(tokenizer: &Tokenizer) -> Option<Fim> {
-        let id = |text: &str| {
+        let id = |text: &str, normal: bool| {
             let id = tokenizer.token_id(text)?;
-            tokenizer
-                .token_kind(id)
-                .filter(|kind| *kind != TokenKind::Normal)
-                .map(|_| id)
+            let kind = tokenizer.token_kind(id)?;
+            (normal || kind != TokenKind::Normal).then_some(id)
         };
-        FIM_TOKENS.iter().find_map(|[begin, hole, end]| {
+        let first = |texts: &[&str]| texts.iter().find_map(|text| id(text, false));
+        FAMILIES.iter().find_map(|family| {
+            let [prefix, suffix, middle] = family.tokens;
             Some(Fim {
-                tokens: [id(begin)?, id(hole)?, id(end)?],
+                prefix: id(prefix, family.normal)?,
+                suffix: id(suffix, family.normal)?,
+                middle: match middle {
+                    "" => None,
+                    text => Some(id(text, family.normal)?),
+                },
+                suffix_first: family.suffix_first,
+                repository: first(REPOSITORY),
+                file: first(FILE),
             })
         })
     }
     /// Returns the prompt for the text between two others.
     pub fn tokens(&self, tokenizer: &Tokenizer, before: &str, after: &str) -> Vec<u32> {
-        let [begin, hole, end] = self.tokens;
+        self.tokens_with_files(tokenizer, &[], before, after)
+    }
+    /// Returns the prompt for the text between two others, after other files of the repository
+    /// (names and texts).
+    pub fn tokens_with_files(
+        &self,
+        tokenizer: &Tokenizer,
+        files: &[(&str, &str)],
+        before: &str,
+        after: &str,
+    ) -> Vec<u32> {
         let text = |text: &str| tokenizer.encode(text, false, false);
-        let mut tokens: Vec<u32> = tokenizer.bos().into_iter().collect();
-        tokens.push(begin);
-        tokens.extend(text(before));
-        tokens.push(hole);
-        tokens.extend(text(after));
-        tokens.push(end);
+        let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+        let mut tokens: Vec<u32> = bos.into_iter().collect();
+        if !files.is_empty() {
+            self.push_files(tokenizer, files, &mut tokens);
+        }
+        let prefix = [vec![self.prefix], text(before)].concat();
+        let suffix = [vec![self.suffix], text(after)].concat();
+        let parts = match self.suffix_first {
+            true => [suffix, prefix],
+            false => [prefix, suffix],
+        };
+        tokens.extend(parts.concat());
+        tokens.extend(self.middle);
         tokens
+    }
+    /// Appends other files, and the name of the file that is completed.
+    fn push_files(&self, tokenizer: &Tokenizer, files: &[(&str, &str)], tokens: &mut Vec<u32>) {
+        let mut push = |mark: Option<u32>, text: &str| {
+            tokens.extend(mark);
+            tokens.extend(tokenizer.encode(text, false, false));
+        };
+        let [repository, file] = NAMES;
+        if self.repository.is_some() {
+            push(self.repository, &format!("{repository}\n"));
+        }
+        for (name, text) in files {
+            match self.file {
+                Some(_) => push(self.file, &format!("{name}\n{text}\n")),
+                None => push(None, &format!("--- {name} ---\n{text}\n\n")),
+            }
+        }
+        if self.file.is_some() {
+            push(self.file, &format!("{file}\n"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_llm::tokenizer::TokenizerSpec;
+
+    /// Tokens of a prompt with these special tokens, after the letters a, b and others.
+    fn prompt(specials: &[&str], files: &[(&str, &str)]) -> Option<String> {
+        let letters: Vec<String> = ('!'..='~').chain(['Ċ']).map(String::from).collect();
+        let kinds = [vec![1; letters.len()], vec![3; specials.len()]].concat();
+        let texts = letters
+            .iter()
+            .map(String::as_str)
+            .chain(specials.iter().copied());
+        let spec = TokenizerSpec {
+            model: "gpt2".into(),
+            pre: "qwen2".into(),
+            tokens: texts.map(|text| text.as_bytes().to_vec()).collect(),
+            token_types: Some(kinds),
+            ..TokenizerSpec::default()
+        };
+        let tokenizer = Tokenizer::new(spec).unwrap();
+        let tokens = Fim::new(&tokenizer)?.tokens_with_files(&tokenizer, files, "a", "b");
+        Some(tokenizer.decode(&tokens, true))
+    }
+
+    #[test]
+    fn prompts_have_the_order_of_their_family() {
+        let qwen = [
+            "<|fim_prefix|>",
+            "<|fim_middle|>",
+            "<|fim_suffix|>",
+            "<|repo_name|>",
+            "<|file_sep|>",
+        ];
+        let plain = "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>";
+        assert_eq!(prompt(&qwen, &[]).unwrap(), plain);
+        let files = "<|repo_name|>myproject\n<|file_sep|>x.c\ny\n<|file_sep|>filename\n";
+        assert_eq!(
+            prompt(&qwen, &[("x.c", "y")]).unwrap(),
+            format!("{files}{plain}")
+        );
+        let codestral = prompt(&["[SUFFIX]", "[PREFIX]"], &[]);
+        assert_eq!(codestral.unwrap(), "[SUFFIX]b[PREFIX]a");
+        assert_eq!(prompt(&["<fim_prefix>"], &[]), None);
     }
 }

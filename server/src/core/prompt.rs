@@ -126,11 +126,12 @@ fn render_options(tools: &[Value], thinking: Thinking, has_prefill: bool) -> Ren
         } else {
             thinking.switch
         },
-        extra: Map::from_iter(
-            thinking
-                .effort
-                .map(|effort| ("reasoning_effort".to_owned(), effort.into())),
-        ),
+        extra: thinking
+            .effort
+            .map(|effort| ("reasoning_effort".to_owned(), effort.into()))
+            .into_iter()
+            .chain(thinking.variables)
+            .collect(),
         tools: (!tools.is_empty()).then(|| tools.into()),
         ..RenderOptions::default()
     }
@@ -255,7 +256,7 @@ fn render_calls(served: &Served, message: &mut Message) {
             .flatten()
             .map(|call| call.get("function").unwrap_or(call));
         let each: Vec<(&str, Map<String, Value>)> = each
-            .map(|function| (name(function), arguments(function)))
+            .map(|function| (name(function), spell::arguments(&function["arguments"])))
             .collect();
         let spelt: Vec<Spelt> = each
             .iter()
@@ -266,7 +267,7 @@ fn render_calls(served: &Served, message: &mut Message) {
     }
     if message.role == "tool" {
         let text = message.content.as_str().unwrap_or_default();
-        message.content = format!("<tool_response>{text}</tool_response>").into();
+        message.content = spell::result(text).into();
         message.role = "user".into();
     }
 }
@@ -276,15 +277,6 @@ fn name(function: &Value) -> &str {
         .get("name")
         .and_then(Value::as_str)
         .unwrap_or_default()
-}
-
-/// Parses the arguments of a call, an object or its JSON text; anything else is dropped.
-fn arguments(function: &Value) -> Map<String, Value> {
-    match function.get("arguments") {
-        Some(Value::Object(arguments)) => arguments.clone(),
-        Some(Value::String(text)) => serde_json::from_str(text).unwrap_or_default(),
-        _ => Map::new(),
-    }
 }
 
 #[cfg(test)]
