@@ -105,9 +105,11 @@ pub(super) fn needed(messages: &[Json], render: impl Fn(&[Json]) -> Option<Strin
     let mut steps = Vec::new();
     let user = json!({ "role": "user", "content": "user7" });
     if messages.iter().any(is_result) {
-        let call = json!({ "id": "abcdef123", "type": "function", "function": { "name": "name7", "arguments": {} } });
+        let function = json!({ "name": "name7", "arguments": {} });
+        let call = json!({ "id": "abcdef123", "type": "function", "function": function });
         let calling = json!({ "role": "assistant", "content": "", "tool_calls": [call] });
-        let result = json!({ "role": "tool", "tool_call_id": "abcdef123", "name": "name7", "content": "result7" });
+        let mut result = json!({ "role": "tool", "name": "name7", "content": "result7" });
+        result["tool_call_id"] = "abcdef123".into();
         if drops(&[user.clone(), calling, result], "result7") {
             steps.push(Spell);
         }
