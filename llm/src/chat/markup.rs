@@ -369,7 +369,7 @@ const GEMMA: Markup = Markup {
 };
 
 /// Llama 3.1 and later: the whole reply is one JSON object.
-const LLAMA: Markup = Markup {
+pub const LLAMA: Markup = Markup {
     name: "llama3",
     signs: &["<|start_header_id|>ipython"],
     call: ["", ""],

@@ -4,7 +4,7 @@ use super::named::NamedCall;
 use super::object::ObjectCall;
 use super::parts::{Beginning, HeldText, ReplyPart, words};
 use super::schemas::Schemas;
-use crate::chat::markup::{CallFormat, Markup};
+use crate::chat::markup::{CallFormat, LLAMA, Markup};
 
 /// Streaming parser of a sequence of tool calls.
 pub struct Calls {
@@ -12,8 +12,15 @@ pub struct Calls {
     schemas: Schemas,
     /// Text consumed so far, while the current call is not certain.
     raw: String,
+    /// Whether the calls are JSON objects without delimiters.
+    bare: bool,
+    /// Whether a Markdown fence around the call is still open.
+    fenced: bool,
     state: State,
 }
+
+/// Text that opens and closes a Markdown code block.
+pub const FENCE: &str = "```";
 
 enum State {
     /// After this opening delimiter; the following text determines the markup.
@@ -51,22 +58,32 @@ impl Calls {
             markup,
             schemas,
             raw: marker.to_owned(),
+            bare: false,
+            fenced: false,
             state: State::Opened(marker),
         }
     }
-    /// Creates a parser for a JSON object that is either a call of one of these tools or text.
-    pub fn bare(markup: &'static Markup, schemas: Schemas) -> Calls {
-        let call = Box::new(ObjectCall::new(schemas.clone()));
+    /// Creates a parser for a JSON object that is either a call of one of these tools or text. In
+    /// markups with delimiters it is a call only with arguments. `before` is the text
+    /// before it: white space, and the opening of a Markdown block.
+    pub fn bare(markup: &'static Markup, schemas: Schemas, before: String) -> Calls {
+        let call = Box::new(ObjectCall::new(schemas.clone(), !markup.is_bare()));
         Calls {
             markup,
             schemas,
-            raw: String::new(),
+            fenced: before.contains(FENCE),
+            raw: before,
+            bare: true,
             state: State::Object {
-                row: markup,
+                row: &LLAMA,
                 within: false,
                 call,
             },
         }
+    }
+    /// Returns true if the calls are JSON objects without delimiters.
+    pub fn is_bare(&self) -> bool {
+        self.bare
     }
     /// Returns true after the last call.
     pub fn is_done(&self) -> bool {
@@ -266,6 +283,17 @@ impl Calls {
                         within,
                         come: come + skipped + 1,
                     };
+                    return true;
+                }
+                Beginning::Part => return false,
+                Beginning::Other => {}
+            }
+        }
+        if self.fenced {
+            match held.begins(FENCE) {
+                Beginning::Whole(end) => {
+                    held.split(end);
+                    self.fenced = false;
                     return true;
                 }
                 Beginning::Part => return false,

@@ -19,7 +19,7 @@ pub use parts::ReplyPart;
 pub use schemas::Schemas;
 
 use crate::chat::markup::{Frame, Markup};
-use calls::Calls;
+use calls::{Calls, FENCE};
 use messages::{MessageReply, before_tools};
 use parts::{Beginning, HeldText};
 
@@ -149,7 +149,7 @@ impl Reply {
                     return true;
                 }
                 if calls.is_done() {
-                    let next = if self.markup.is_bare() {
+                    let next = if self.markup.is_bare() || calls.is_bare() {
                         State::Behind
                     } else {
                         State::Content
@@ -174,20 +174,24 @@ impl Reply {
         }
         true
     }
-    /// Checks for a JSON object that may be a call.
+    /// Checks for a JSON object, also in a Markdown block, that may be a call.
     fn begins_bare_call(&mut self) -> bool {
-        let tools = self.schemas.as_ref().filter(|_| self.markup.is_bare());
-        if let Some(tools) = tools {
-            match self.held.trimmed().chars().next() {
+        if let Some(tools) = self.schemas.clone() {
+            match opens_object(self.held.text()) {
                 None => return false,
-                Some('{') => {
-                    self.enter(
-                        State::Calls(Box::new(Calls::bare(self.markup, tools.clone()))),
-                        true,
-                    );
+                Some(None) => {}
+                Some(Some(at)) => {
+                    let before = self.held.split(at);
+                    let dropped = self.fresh && !self.markup.is_bare();
+                    let before = if dropped {
+                        before.trim_start()
+                    } else {
+                        &before
+                    };
+                    let calls = Calls::bare(self.markup, tools, before.to_owned());
+                    self.enter(State::Calls(Box::new(calls)), true);
                     return true;
                 }
-                Some(_) => {}
             }
         }
         let fresh = self.fresh;
@@ -230,6 +234,28 @@ impl Reply {
             self.fresh = false;
             parts.push(part(text));
         }
+    }
+}
+
+/// Maximum bytes before a JSON object: white space, a fence and a language.
+const MAX_OPENING: usize = 64;
+
+/// Returns the byte at which a text's JSON object begins, after white space and the opening of a
+/// Markdown block; `Some(None)` without an object, `None` if more text decides.
+fn opens_object(text: &str) -> Option<Option<usize>> {
+    let mut rest = text.trim_start();
+    if let Some(fenced) = rest.strip_prefix(FENCE) {
+        let language = |c: char| c.is_ascii_alphabetic() || c == '_';
+        rest = fenced.trim_start_matches(language).trim_start();
+    } else if FENCE.starts_with(rest) {
+        rest = "";
+    }
+    let at = text.len() - rest.len();
+    match rest.chars().next() {
+        None if at > MAX_OPENING => Some(None),
+        None => None,
+        Some('{') => Some(Some(at)),
+        Some(_) => Some(None),
     }
 }
 

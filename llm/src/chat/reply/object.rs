@@ -18,6 +18,10 @@ pub struct ObjectCall {
     named: bool,
     /// Known tools, if an object without a known name is text.
     only: Option<Schemas>,
+    /// Whether an object without arguments is text.
+    strict: bool,
+    /// Name of a known tool, until the arguments begin.
+    pending: Option<String>,
     /// Arguments that preceded the name.
     early: Option<String>,
     told: bool,
@@ -42,10 +46,12 @@ const ARGUMENTS: &[&str] = &["arguments", "parameters"];
 const OTHERS: &[&str] = &["name", "type", "id"];
 
 impl ObjectCall {
-    /// Creates a parser for an object that is a call only if it names one of these tools.
-    pub fn new(tools: Schemas) -> ObjectCall {
+    /// Creates a parser for an object that is a call only if it names one of these tools and, if
+    /// `strict`, has arguments.
+    pub fn new(tools: Schemas, strict: bool) -> ObjectCall {
         ObjectCall {
             only: Some(tools),
+            strict,
             ..ObjectCall::default()
         }
     }
@@ -94,6 +100,11 @@ impl ObjectCall {
                         || OTHERS.contains(&self.key.as_str());
                     let other = self.only.is_some() && !self.named && !known;
                     self.phase = if other { Phase::Other } else { Phase::Colon };
+                    if self.is_arguments()
+                        && let Some(name) = self.pending.take()
+                    {
+                        self.begin(name, parts);
+                    }
                 }
                 self.escaped = !self.escaped && c == '\\';
             }
@@ -139,10 +150,11 @@ impl ObjectCall {
             {
                 self.phase = Phase::Other;
             } else if let (false, Ok(name)) = (self.named, name) {
-                self.named = true;
-                parts.push(ReplyPart::Call(name));
-                let early = self.early.take().unwrap_or_default();
-                self.emit(early, parts);
+                if self.strict && self.early.is_none() {
+                    self.pending = Some(name);
+                } else {
+                    self.begin(name, parts);
+                }
             }
         } else if self.is_arguments() {
             // Some models write the arguments as a string that contains JSON.
@@ -156,6 +168,12 @@ impl ObjectCall {
                 self.emit(whole, parts);
             }
         }
+    }
+    fn begin(&mut self, name: String, parts: &mut Vec<ReplyPart>) {
+        self.named = true;
+        parts.push(ReplyPart::Call(name));
+        let early = self.early.take().unwrap_or_default();
+        self.emit(early, parts);
     }
     fn end(&mut self, parts: &mut Vec<ReplyPart>) {
         let other = self.only.is_some() && !self.named;

@@ -76,6 +76,39 @@ fn arguments(text: &str) -> ReplyPart {
     ReplyPart::Arguments(text.into())
 }
 
+/// Qwen2.5-Coder writes calls so.
+#[test]
+fn a_whole_json_object_without_delimiters_may_be_a_call() {
+    let called = |arguments_text: &str| vec![call("weather"), arguments(arguments_text)];
+    let object = r#"{"name": "weather", "arguments": {"city": "Rome"}}"#;
+    for text in [
+        object.to_owned(),
+        format!("\n{object}\n"),
+        format!("```json\n{object}\n```"),
+        format!("```\n{object}\n```\n"),
+        r#"{"arguments": {"city": "Rome"}, "name": "weather"}"#.into(),
+    ] {
+        check(&text, false, true, &called(r#"{"city": "Rome"}"#));
+    }
+    let two = format!("{object}\n{object}");
+    let twice = called(r#"{"city": "Rome"}"#).repeat(2);
+    check(&two, false, true, &twice);
+    let thought = format!("Hm.</think>\n\n{object}");
+    let parts = [vec![reasoning("Hm.")], called(r#"{"city": "Rome"}"#)].concat();
+    check(&thought, true, true, &parts);
+    for text in [
+        r#"{"name": "weather"}"#,
+        r#"{"name": "never", "arguments": {}}"#,
+        r#" {"city": "Rome"}"#,
+        "```json\n{\"a\": 1}\n```",
+        "```rust\nfn main() {}\n```",
+        "``",
+    ] {
+        check(text, false, true, &[content(text)]);
+    }
+    check(object, false, false, &[content(object)]);
+}
+
 #[test]
 fn plain_text_stays_as_it_is() {
     check(
