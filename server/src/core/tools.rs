@@ -29,6 +29,25 @@ pub enum ToolChoice {
     Required,
     /// The named tool must be called.
     Named(String),
+    /// Only the named tools may be called.
+    Allowed {
+        /// Names of the tools.
+        names: Vec<String>,
+        /// Whether one of them must be called.
+        required: bool,
+    },
+}
+
+impl ToolChoice {
+    /// Returns whether a tool must be called.
+    pub fn is_forced(&self) -> bool {
+        matches!(
+            self,
+            ToolChoice::Required
+                | ToolChoice::Named(_)
+                | ToolChoice::Allowed { required: true, .. }
+        )
+    }
 }
 
 /// The checked tools and tool choice of a request.
@@ -60,14 +79,23 @@ impl Tool {
             Ok(())
         }
     }
-    /// Returns the tool in the form of chat templates.
+    /// Returns the tool in the form of chat templates, some of which need a description and the
+    /// properties of an object.
     fn to_json(&self) -> Value {
-        let mut function = json!({ "name": self.name });
-        if let Some(description) = &self.description {
-            function["description"] = description.clone().into();
+        let mut parameters = self.parameters.clone().unwrap_or_else(|| json!({}));
+        if let Some(members) = parameters.as_object_mut() {
+            let kind = members.entry("type").or_insert(Value::Null);
+            if kind.is_null() {
+                *kind = "object".into();
+            }
+            let properties = members.entry("properties").or_insert(Value::Null);
+            if properties.is_null() {
+                *properties = json!({});
+            }
         }
-        let none = || json!({ "type": "object", "properties": {} });
-        function["parameters"] = self.parameters.clone().unwrap_or_else(none);
+        let description = self.description.as_deref().unwrap_or_default();
+        let function =
+            json!({ "name": self.name, "description": description, "parameters": parameters });
         json!({ "type": "function", "function": function })
     }
 }
@@ -99,7 +127,7 @@ impl<'r> ToolSet<'r> {
             ));
         }
         let all: Vec<&Tool> = tools.iter().collect();
-        if all.is_empty() && matches!(choice, ToolChoice::Required | ToolChoice::Named(_)) {
+        if all.is_empty() && choice.is_forced() {
             return Err(RequestError::parameter(
                 names.tool_choice,
                 "there are no tools to choose from",
@@ -122,6 +150,21 @@ impl<'r> ToolSet<'r> {
                     .find(|tool| tool.name == *name)
                     .ok_or_else(missing)?;
                 (all, vec![named])
+            }
+            ToolChoice::Allowed {
+                names: allowed,
+                required,
+            } => {
+                let allows = |tool: &&Tool| allowed.contains(&tool.name);
+                let tools: Vec<&Tool> = all.into_iter().filter(allows).collect();
+                if *required && tools.is_empty() {
+                    return Err(RequestError::parameter(
+                        names.tool_choice,
+                        "none of the allowed tools is there",
+                    ));
+                }
+                let forced = if *required { tools.clone() } else { Vec::new() };
+                (tools, forced)
             }
         };
         Ok(ToolSet {

@@ -41,8 +41,10 @@ pub fn compact(schema: &Value) -> Value {
         // `true` and `false` are schemas too.
         other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
     };
-    let spaced =
-        json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " });
+    let spaced = json!({
+        "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
+        "lenient": true, "coerce_one_of": true,
+    });
     schema.entry("x-guidance").or_insert(spaced);
     schema.into()
 }

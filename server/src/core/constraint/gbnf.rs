@@ -167,7 +167,7 @@ impl Parser<'_> {
                 }
                 Some(format!("({inner})"))
             }
-            Some(c) if c.is_ascii_alphabetic() || c == '_' => {
+            Some(c) if c.is_ascii_alphanumeric() || c == '_' => {
                 let (rest, line) = (self.rest, self.line);
                 let name = self.name().unwrap_or_default();
                 self.space(false);
@@ -298,6 +298,12 @@ mod tests {
         let lark = "start: r_root\nr_root: r_yes_hno | r__unumber{2,3} | \"\\\"x\\\\\\n\"\nr_yes_hno: (\"yes\" | \"no\")\n\
             r__unumber: /[^\\u{30}-\\u{39}\\u{5d}\\u{2d}]/+ /(.|\\n)/? /[\\u{61}-\\u{7a}]/{2,2} \"\"\n";
         assert_eq!(to_lark(text).unwrap(), lark);
+    }
+
+    #[test]
+    fn names_may_begin_with_digits() {
+        let lark = to_lark("root ::= 1a\n1a ::= \"x\"").unwrap();
+        assert_eq!(lark, "start: r_root\nr_root: r_1a\nr_1a: \"x\"\n");
     }
 
     #[test]

@@ -43,6 +43,9 @@ pub struct OutputConstraint<'t> {
 /// Maximum bytes of a client's grammar or regular expression, and of all texts of a choice.
 const MAX_GRAMMAR_BYTES: usize = 32 << 10;
 
+/// Maximum intersections in a client's grammar: 30 take over a minute and gigabytes.
+const MAX_INTERSECTIONS: usize = 8;
+
 /// Returns the grammar of a constraint.
 ///
 /// # Errors
@@ -82,7 +85,10 @@ pub fn grammar(
                 "it may have {MAX_GRAMMAR_BYTES} bytes, and stands alone, without tools"
             ));
         }
-        Some(OutputFormat::Lark(text)) => return Ok(TopLevelGrammar::from_lark(text.clone())),
+        Some(OutputFormat::Lark(text)) => {
+            check_lark(text)?;
+            return Ok(TopLevelGrammar::from_lark(text.clone()));
+        }
         Some(OutputFormat::Gbnf(text)) => {
             return gbnf::to_lark(text).map(TopLevelGrammar::from_lark);
         }
@@ -110,6 +116,31 @@ pub fn grammar(
     Ok(TopLevelGrammar::from_lark(format!(
         "start: {start}\n{rules}"
     )))
+}
+
+/// Checks the parts of a client's grammar whose compilation grows faster than their text.
+///
+/// # Errors
+/// The first part that exceeds its limit.
+fn check_lark(text: &str) -> Result<(), String> {
+    let operators = text.matches('&').count();
+    if operators > MAX_INTERSECTIONS {
+        return Err(format!(
+            "it has {operators} characters `&`, and may have {MAX_INTERSECTIONS}"
+        ));
+    }
+    // Schemas that do not parse are refused by the compiler.
+    let schemas: Vec<Value> = text
+        .split("%json")
+        .skip(1)
+        .filter_map(|rest| {
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+            values.next()?.ok()
+        })
+        .collect();
+    let mut tally = Tally::default();
+    schemas.iter().for_each(|schema| tally.add(schema));
+    tally.check()
 }
 
 /// Returns the right-hand side of the rule for a format that is not a grammar itself.

@@ -5,8 +5,10 @@ use gristmill_llm::sampling::TokenSet;
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::{CancellationHandle, Matcher, ParserFactory};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 /// Compiles grammars for one vocabulary.
 pub struct Grammars {
@@ -14,6 +16,8 @@ pub struct Grammars {
     /// The first end-of-generation token; in grammars it stands for all of them.
     end: u32,
     ends: Arc<[u32]>,
+    /// Set of the tokens that begin with a digit.
+    digits: Arc<[u32]>,
 }
 
 impl Grammars {
@@ -24,6 +28,12 @@ impl Grammars {
         let words: Vec<Vec<u8>> = (0..vocabulary as u32)
             .map(|id| token_bytes(tokenizer, id))
             .collect();
+        let mut digits = vec![0; vocabulary.div_ceil(32)];
+        for (id, word) in words.iter().enumerate() {
+            if word.first().is_some_and(u8::is_ascii_digit) {
+                digits[id / 32] |= 1 << (id % 32);
+            }
+        }
         let info = TokRxInfo::new(vocabulary as u32, end);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
         let factory = ParserFactory::new_simple(&env).ok().map(|mut factory| {
@@ -35,9 +45,16 @@ impl Grammars {
             // schemas need; a lexer state takes up to 2 kB.
             limits.max_grammar_size = 50_000;
             limits.max_lexer_states = 25_000;
+            // It runs before anything can be cancelled.
+            limits.precompute_large_lexemes = false;
             factory
         });
-        Grammars { factory, end, ends }
+        Grammars {
+            factory,
+            end,
+            ends,
+            digits: digits.into(),
+        }
     }
     /// Compiles a grammar. `thinking` is the text that ends the reasoning which the answer begins
     /// with; reasoning is unconstrained.
@@ -55,13 +72,21 @@ impl Grammars {
         // The grammar is untrusted and the compiler is third-party code: a panic refuses the
         // grammar. The stack suffices for the schemas that `Tally` admits.
         let compiled = std::thread::scope(|scope| {
+            let (started, progress) = mpsc::channel();
             let thread = std::thread::Builder::new()
                 .stack_size(STACK)
-                .spawn_scoped(scope, || start_matcher(factory, grammar));
-            thread
-                .map_err(|error| format!("it cannot be compiled now: {error}"))?
-                .join()
-                .map_err(|_| "it cannot be compiled")?
+                .spawn_scoped(scope, || start_matcher(factory, grammar, started))
+                .map_err(|error| format!("it cannot be compiled now: {error}"))?;
+            // The channel closes with the end of the work.
+            if let Ok(handle) = progress.recv()
+                && matches!(
+                    progress.recv_timeout(MAX_FIRST_MASK),
+                    Err(RecvTimeoutError::Timeout)
+                )
+            {
+                handle.cancel();
+            }
+            thread.join().map_err(|_| "it cannot be compiled")?
         });
         let matcher = compiled.map_err(|error| reason(&error))?;
         Ok(Constraint {
@@ -69,23 +94,47 @@ impl Grammars {
             end: self.end,
             ends: self.ends.clone(),
             thinking: thinking.map(|end| (end, String::new())),
+            digits: self.digits.clone(),
+            run: None,
         })
     }
 }
 
-/// Starts a matcher and checks that the grammar allows at least one text.
-fn start_matcher(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher, String> {
+/// Maximum time of the first mask of a grammar.
+const MAX_FIRST_MASK: Duration = Duration::from_secs(2);
+
+/// Starts a matcher and checks that the grammar allows at least one text. Sends a handle that cancels
+/// the check.
+fn start_matcher(
+    factory: &ParserFactory,
+    grammar: TopLevelGrammar,
+    started: mpsc::Sender<CancellationHandle>,
+) -> Result<Matcher, String> {
     let matcher = Matcher::new(factory.create_parser(grammar));
     if let Some(error) = matcher.get_error() {
         return Err(error);
     }
+    let mut trial = matcher.deep_clone().into_cancellable();
+    if let Some(handle) = trial.cancellation_handle() {
+        // The receiver outlives this thread.
+        let _ = started.send(handle);
+    }
     // A grammar that allows nothing, such as one that only refers to itself, compiles without an
     // error.
-    match matcher.deep_clone().compute_mask_or_eos() {
+    match trial.compute_mask_or_eos() {
         Ok(mask) if !mask.is_zero() => Ok(matcher),
         Ok(_) => Err(UNSATISFIABLE.into()),
-        Err(error) if error.to_string().contains("NoExtension") => Err(UNSATISFIABLE.into()),
-        Err(error) => Err(error.to_string()),
+        Err(_) if trial.is_cancelled() => Err("it takes too long".into()),
+        Err(error) => Err(explain(&error.to_string())),
+    }
+}
+
+/// Returns an error of the matcher in words for clients.
+fn explain(error: &str) -> String {
+    if error.contains("NoExtension") {
+        UNSATISFIABLE.into()
+    } else {
+        error.to_owned()
     }
 }
 
@@ -137,9 +186,50 @@ pub struct Constraint {
     /// While the model is reasoning: the text that ends the reasoning, and the last part of the
     /// reasoning so far.
     thinking: Option<(&'static str, String)>,
+    /// Set of the tokens that begin with a digit.
+    digits: Arc<[u32]>,
+    /// Bound of the digits in a row, if there is one.
+    run: Option<DigitRun>,
+}
+
+/// Bound of the digits in a row outside strings, as a weak model may never end a number.
+#[derive(Clone, Default)]
+struct DigitRun {
+    most: usize,
+    /// Digits at the end of the text.
+    count: usize,
+    /// Whether the text ends within a string.
+    quoted: bool,
+    /// Whether the text ends with a backslash in a string that escapes the next character.
+    escaped: bool,
+}
+
+impl DigitRun {
+    fn push(&mut self, text: &[u8]) {
+        for &c in text {
+            let escaped = std::mem::take(&mut self.escaped);
+            self.count = if c.is_ascii_digit() && !self.quoted {
+                self.count + 1
+            } else {
+                0
+            };
+            match c {
+                b'"' if !escaped => self.quoted = !self.quoted,
+                b'\\' if self.quoted => self.escaped = !escaped,
+                _ => {}
+            }
+        }
+    }
 }
 
 impl Constraint {
+    /// Bounds the digits in a row outside JSON strings.
+    pub fn bound_digits(&mut self, most: usize) {
+        self.run = Some(DigitRun {
+            most,
+            ..DigitRun::default()
+        });
+    }
     /// Removes the tokens that the grammar does not allow next.
     ///
     /// # Errors
@@ -151,7 +241,7 @@ impl Constraint {
         let mask = self
             .matcher
             .compute_mask_or_eos()
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| explain(&error.to_string()))?;
         let mut allowed = mask.as_slice().to_vec();
         allowed.resize(tokens.words().len(), 0);
         if mask.is_allowed(self.end) {
@@ -160,6 +250,14 @@ impl Constraint {
                     .get_mut(end as usize / 32)
                     .into_iter()
                     .for_each(|word| *word |= 1 << (end % 32));
+            }
+        }
+        if self.run.as_ref().is_some_and(|run| run.count >= run.most) {
+            let ended = allowed.iter().zip(&*self.digits);
+            let ended: Vec<u32> = ended.map(|(allowed, digits)| allowed & !digits).collect();
+            if ended.iter().any(|word| *word != 0) {
+                allowed = ended;
+                allowed.resize(tokens.words().len(), 0);
             }
         }
         tokens.keep(&allowed);
@@ -179,9 +277,12 @@ impl Constraint {
             }
             return Ok(false);
         }
+        if let Some(run) = &mut self.run {
+            run.push(text);
+        }
         self.matcher
             .consume_token(token)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| explain(&error.to_string()))?;
         Ok(self.matcher.is_stopped())
     }
 }
