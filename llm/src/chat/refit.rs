@@ -98,13 +98,18 @@ const FILLER: &str = "OK.";
 
 /// Returns the changes that the template needs because it drops a role without refusing it;
 /// `render` renders a sample, or returns `None` on failure.
-pub(super) fn needed(messages: &[Json], render: impl Fn(&[Json]) -> Option<String>) -> Vec<Step> {
+pub(super) fn needed(
+    source: &str,
+    messages: &[Json],
+    render: impl Fn(&[Json]) -> Option<String>,
+) -> Vec<Step> {
     let drops = |sample: &[Json], text: &str| {
         render(sample).is_some_and(|rendered| !rendered.contains(text))
     };
     let mut steps = Vec::new();
     let user = json!({ "role": "user", "content": "user7" });
-    if messages.iter().any(is_result) {
+    // Callers write calls and results as text for a template that knows no calls at all.
+    if source.contains("tool_calls") && messages.iter().any(is_result) {
         let function = json!({ "name": "name7", "arguments": {} });
         let call = json!({ "id": "abcdef123", "type": "function", "function": function });
         let calling = json!({ "role": "assistant", "content": "", "tool_calls": [call] });

@@ -75,7 +75,7 @@ fn fitted(
             .ok()
             .map(|rendered| rendered.text)
     };
-    let needed = refit::needed(&conversation.messages, trial);
+    let needed = refit::needed(source, &conversation.messages, trial);
     let began = Instant::now();
     let mut first = None;
     for plan in refit::PLANS {

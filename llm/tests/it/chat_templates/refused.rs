@@ -165,7 +165,7 @@ fn named_templates_line_breaks_and_variables() {
     let options = RenderOptions { extra, ..prompt() };
     assert_eq!(
         render(&template, &[Message::user("u1")], &options),
-        "u1\n<x>"
+        "u1<x>"
     );
     let tools = Some(json!([{ "type": "function", "function": { "name": "f" } }]));
     assert_eq!(
