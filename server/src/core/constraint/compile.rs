@@ -1,4 +1,4 @@
-//! Compiles the constraint of a request. A schema of a tool that cannot be enforced is left open, as
+//! Compiles the constraint of a request. A tool's schema that cannot be enforced is left open, as
 //! the same tool could be called without a constraint.
 
 use super::bounds::refers;

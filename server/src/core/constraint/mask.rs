@@ -103,8 +103,8 @@ impl Grammars {
 /// Maximum time of the first mask of a grammar.
 const MAX_FIRST_MASK: Duration = Duration::from_secs(2);
 
-/// Starts a matcher and checks that the grammar allows at least one text. Sends a handle that cancels
-/// the check.
+/// Starts a matcher and checks that the grammar allows at least one text. Sends a handle that
+/// cancels the check.
 fn start_matcher(
     factory: &ParserFactory,
     grammar: TopLevelGrammar,
