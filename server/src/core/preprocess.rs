@@ -276,7 +276,7 @@ impl Preprocessor {
     fn truncate(&self, text: &mut PromptText) {
         let (served, most) = (&self.served, self.served.context.saturating_sub(1));
         if let PromptText::Text(long) = text {
-            let least = served.least_tokens(long.len());
+            let least = served.min_tokens(long.len());
             if least > most {
                 // The rest has more tokens than the context anyway.
                 let end = long.len() / least * (most + 1);
