@@ -265,7 +265,10 @@ const RENDERED: &[Case] = &[
     ("{{ ('x' * 99999).join(['a'] * 99999)|length }}", "memory"),
     ("{{ '%99999999999d'|format(1) }}", "memory"),
     ("{{ '%2000000000d'|format(1)|length }}", "memory"),
-    ("{{ '%.999999999f'|format(1)|length }}", "cannot be evaluated"),
+    (
+        "{{ '%.999999999f'|format(1)|length }}",
+        "cannot be evaluated",
+    ),
     ("{{ '{:>2000000000}'.format('x')|length }}", "memory"),
     (
         "{{ ('x' * 99999999)|upper|title|capitalize|trim|e|length }}",

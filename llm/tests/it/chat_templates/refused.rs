@@ -163,10 +163,7 @@ fn named_templates_line_breaks_and_variables() {
         ("messages".to_owned(), 1.into()),
     ]);
     let options = RenderOptions { extra, ..prompt() };
-    assert_eq!(
-        render(&template, &[Message::user("u1")], &options),
-        "u1<x>"
-    );
+    assert_eq!(render(&template, &[Message::user("u1")], &options), "u1<x>");
     let tools = Some(json!([{ "type": "function", "function": { "name": "f" } }]));
     assert_eq!(
         render(

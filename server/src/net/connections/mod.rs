@@ -159,7 +159,9 @@ impl Connections {
                     .oneshot(request)
                     .await
                     .unwrap_or_else(|never| match never {});
-                Ok::<_, Infallible>(response.map(|body| Body::new(OutgoingBody::new(body, connection))))
+                Ok::<_, Infallible>(
+                    response.map(|body| Body::new(OutgoingBody::new(body, connection))),
+                )
             }
         });
         let mut builder = http1::Builder::new();
