@@ -51,6 +51,56 @@ function checks(browser, folder) {
       await browser.evaluate(`go({ view: 'before' })`);
       assert.strictEqual(await browser.evaluate(`document.querySelectorAll('.row.new').length`), 0);
     },
+    async the_costliest_is_first() {
+      await visit(home);
+      const costs = await browser.evaluate(`data.functions.map(f => f.calls * f.seconds)`);
+      assert.strictEqual(await browser.evaluate(`state.function`), costs.indexOf(Math.max(...costs)));
+      assert.strictEqual(await browser.evaluate(`document.querySelector('#functions .on').title === shown().name`), true);
+      // What the cost model says is told from what was measured, in each panel.
+      const times = /\d (?:s|ms|µs)\b(?! modelled)/;
+      for (const name of ['graph', 'decisions', 'kernels']) {
+        await tab(name);
+        const said = (await browser.evaluate(`[...document.querySelectorAll('#functions, #head, #panel .list, #panel .detail, #panel .names, #panel .facts')].map(node => node.innerText).join('\\n')`));
+        assert.match(said, / (ms|µs) modelled/);
+        assert(!times.test(said), `${name}: ${times.exec(said)?.input.slice(Math.max(0, times.exec(said).index - 30), times.exec(said).index + 20)}`);
+      }
+    },
+    async a_graph_can_be_read() {
+      for (const [width, height] of [[1280, 860], [820, 1180], [390, 844]]) {
+        await browser.call('Emulation.setDeviceMetricsOverride', { width, height, deviceScaleFactor: 1, mobile: width < 800 });
+        await visit(home);
+        const all = await browser.evaluate(`data.functions.map((_, at) => at).sort((a, b) => (b === state.function) - (a === state.function))`);
+        for (const at of width > 1000 ? all : all.slice(0, 1)) {
+          await browser.evaluate(`go({ function: ${at} })`);
+          const { scale, small, seen, hidden, crossed, wide } = await browser.evaluate(`(() => {
+            const d = graphPanel.drawing, { at, canvas } = d, n = at.numbers.length, boxes = at.numbers.map((_, i) => [at.x[i], at.y[i]]);
+            const apart = ([ax, ay], [bx, by]) => Math.abs(ax - bx) >= BOX.width || Math.abs(ay - by) >= BOX.height;
+            let hidden = 0, crossed = 0;
+            for (let i = 0; i < n; i++) for (let j = i + 1; j < n; j++) hidden += !apart(boxes[i], boxes[j]);
+            for (let i = n; i < at.x.length; i++) crossed += boxes.some(([x, y]) => y === at.y[i] && Math.abs(at.x[i] - x) < BOX.width / 2);
+            const pen = canvas.getContext('2d');
+            pen.font = '600 13px system-ui, sans-serif';
+            return {
+              scale: d.scale, small: at.width * d.scale <= canvas.clientWidth && at.height * d.scale <= canvas.clientHeight, hidden, crossed,
+              seen: boxes.filter(([x, y]) => (x => x > 0 && x < canvas.clientWidth)(d.left + (x + BOX.width / 2) * d.scale) && (y => y > 0 && y < canvas.clientHeight)(d.top + (y + BOX.height / 2) * d.scale)).length,
+              wide: pen.measureText(fittedTo(pen, 'W'.repeat(80), BOX.width - 20)).width - BOX.width + 20,
+            };
+          })()`);
+          assert(scale >= 0.85 && seen > 0, `function ${at}: ${scale}, ${seen} boxes in sight`);
+          assert.deepStrictEqual([hidden, crossed, wide <= 0], [0, 0, true], 'no box and no line lies behind a box, and words stay in theirs');
+          assert.strictEqual(await browser.evaluate(`graphPanel.drawing.map() === null`), small, 'there is a map where not all is seen');
+        }
+      }
+      await browser.call('Emulation.clearDeviceMetricsOverride');
+      await visit(home);
+      // A touch of the map goes there.
+      const top = await browser.evaluate(`graphPanel.drawing.top`);
+      const spot = await browser.evaluate(`(() => { const d = graphPanel.drawing, m = d.map(), r = d.canvas.getBoundingClientRect(); return { x: r.left + m.x + m.width / 2, y: r.top + m.y + m.height - 2 }; })()`);
+      for (const type of ['mousePressed', 'mouseReleased']) await browser.call('Input.dispatchMouseEvent', { type, ...spot, button: 'left', clickCount: 1 });
+      await browser.until(`graphPanel.drawing.top < ${top}`);
+      await browser.evaluate(`graphPanel.drawing.whole()`);
+      assert(await browser.evaluate(`(d => d.at.height * d.scale <= d.canvas.clientHeight && d.at.width * d.scale <= d.canvas.clientWidth)(graphPanel.drawing)`), 'the whole is the whole');
+    },
     async nodes_by_keys() {
       await visit(home);
       await browser.evaluate(`document.querySelector('.list').focus()`);

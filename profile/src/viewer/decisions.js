@@ -4,7 +4,7 @@ panels.set("decisions", (() => {
   const detail = make("div", { class: "detail" });
   const kinds = make("div", { class: "views" });
   const whole = make("div", { class: "decisions" }, list.outer, detail);
-  const price = (seconds) => (seconds > 0 ? time(seconds) : "—");
+  const price = (seconds) => (seconds > 0 ? modelled(seconds) : "—");
   const isOther = (d) => d.options.length > 1 && d.chosen > 0;
   function drawKinds(all) {
     const names = [...new Set(all.map((d) => d.kind))];

@@ -22,7 +22,7 @@ const graphPanel = (() => {
   function drawSteps(place) {
     const buttons = graph().passes.map(({ pass }, at) => {
       const change = graph().change(at);
-      const told = at ? counts(change) || "as before" : `${graph().after(0).length} nodes`;
+      const told = at ? counts(change) || "same" : `${graph().after(0).length} nodes`;
       const button = make("button", {
         class: at === place ? "on" : at && !counts(change) ? "idle" : "", "aria-pressed": at === place, title: data.passes[pass][1],
         onclick: () => go({ pass: at, node: undefined }),

@@ -35,9 +35,9 @@ panels.set("kernels", {
       class: i === at ? "kernel on" : "kernel", "aria-pressed": i === at, onclick: () => go({ kernel: i, line: undefined }), title: k.about,
     },
     make("span", {}, make("b", {}, String(i)), ` ${k.about.split(": ")[0] || k.about}`),
-    make("small", {}, `level ${k.level} · ${time(k.seconds)}`, make("span", { class: "meter" }, make("i", { style: `width:${(100 * k.seconds) / most}%` })))));
+    make("small", {}, `level ${k.level} · ${modelled(k.seconds)}`, make("span", { class: "meter" }, make("i", { style: `width:${(100 * k.seconds) / most}%` })))));
     const fact = (name, value) => make("span", {}, name + " ", make("b", {}, value));
-    const facts = make("div", { class: "facts" }, fact("symbol", kernel.name), fact("modelled", time(kernel.seconds)), fact("level", String(kernel.level)),
+    const facts = make("div", { class: "facts" }, fact("symbol", kernel.name), fact("a launch", modelled(kernel.seconds)), fact("level", String(kernel.level)),
       fact("weights", bytes(kernel.weight_bytes)), fact("other", bytes(kernel.other_bytes)), fact("operations", power(kernel.operations)));
     const find = (name, otherwise) => kernel.stages.find((s) => s.name === name) || kernel.stages.find((s) => s.name === otherwise) || kernel.stages[0];
     const left = find(state.left, "kernel"), right = find(state.right, "source");

@@ -5,7 +5,7 @@ function drawFunctions() {
   const most = (f) => Math.max(...data.functions.filter((other) => steps(other) === steps(f)).map((f) => f.seconds * f.calls), 1e-12);
   const entry = (f, at) => make("button", { class: at === state.function ? "on" : "", "aria-current": at === state.function, onclick: () => go({ function: at }), title: f.name },
     make("b", {}, f.name),
-    make("small", {}, `${f.calls} × ${time(f.seconds)} · ${f.kernels.length} ${f.kernels.length === 1 ? "kernel" : "kernels"}`),
+    make("small", {}, `${f.calls} × ${modelled(f.seconds)} · ${f.kernels.length} ${f.kernels.length === 1 ? "kernel" : "kernels"}`),
     make("span", { class: "meter" }, make("i", { style: `width:${(100 * f.seconds * f.calls) / most(f)}%` })));
   $("functions").replaceChildren(...data.functions.map(entry));
   $("choose").replaceChildren(...data.functions.map((f, at) => make("option", { value: at }, f.name)));
@@ -14,7 +14,7 @@ function drawFunctions() {
 function drawHead() {
   const f = shown();
   $("head").replaceChildren(make("h2", {}, f.name,
-    make("small", {}, `${f.calls} ${f.calls === 1 ? "call" : "calls"} a step, modelled ${time(f.seconds)} each · intermediates ${bytes(f.arena)}`)));
+    make("small", {}, `${f.calls} ${f.calls === 1 ? "call" : "calls"} a step, ${modelled(f.seconds)} each · intermediates ${bytes(f.arena)}`)));
 }
 function drawTabs() {
   const names = [...panels.keys()];
