@@ -11,6 +11,7 @@ mod experiments;
 mod generated_page;
 mod kernels_diff;
 mod machine;
+mod quality;
 mod serving;
 mod shell;
 mod soak;
@@ -51,6 +52,8 @@ enum Command {
     Experiments(experiments::Options),
     /// Generate docs/ablation.md from the reports in docs/ablation, or measure a report
     Ablation(ablation::Options),
+    /// Generate docs/quality.md from the reports in docs/quality, or measure a report on published files
+    Quality(quality::Options),
 }
 
 /// Exits with 0 if clean, 1 on findings (a diff, a failing test), 2 if the command itself failed.
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Soak(options) => soak::run(&options),
         Command::Benchmarks(options) => benchmarks::run(&options),
         Command::Ablation(options) => ablation::run(&options),
+        Command::Quality(options) => quality::run(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -1,14 +1,19 @@
-//! Generated pages are current: benchmarks, ablation, and the index of experiments.
+//! Generated pages are current: benchmarks, ablation, quality, and the index of experiments.
 
 use super::finding::Finding;
 use super::tree::Tree;
 use crate::generated_page::GeneratedPage;
-use crate::{ablation, benchmarks as measured, experiments};
+use crate::{ablation, benchmarks as measured, experiments, quality};
 
-const PAGES: &[GeneratedPage] = &[measured::PAGE, ablation::PAGE, experiments::INDEX];
+const PAGES: &[GeneratedPage] = &[
+    measured::PAGE,
+    ablation::PAGE,
+    experiments::INDEX,
+    quality::PAGE,
+];
 
 const STALE: &str =
-    "`cargo xtask benchmarks`, `ablation` or `experiments` writes the page; change its files";
+    "`cargo xtask benchmarks`, `ablation`, `quality` or `experiments` writes the page; change its files";
 
 pub fn benchmarks(tree: &Tree) -> Vec<Finding> {
     PAGES.iter().flat_map(|page| found(tree, page)).collect()
