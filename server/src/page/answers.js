@@ -45,6 +45,12 @@ export function resume(chat, message) {
   for (const name of ['error', 'code', 'stopped', 'cut']) delete message[name];
   start(chat, message, request(chat, path(chat, message), model()?.id));
 }
+/* Goes on from another text than an answer has: beside it, so that it stays. */
+export function proceed(chat, message, content) {
+  const { reasoning, thought, model } = message, kept = { role: 'assistant', content, reasoning: reasoning ?? '', edited: true };
+  halt(chat);
+  resume(chat, append(chat, before(chat, message), Object.assign(kept, thought && { thought }, model && { model })));
+}
 function answer(chat, question) {
   const body = request(chat, path(chat, question), model()?.id);
   const message = append(chat, question, { role: 'assistant', content: '', reasoning: '' });

@@ -32,10 +32,22 @@ async function asked(path, options = {}) {
   return response;
 }
 
-/* The models that are served: [{ id, context, status }], status as { value: 'loaded' | 'loading' | 'unloaded', failed?, message?, done?, total? }. */
+/* The models that are served: [{ id, context, size, status }], size in bytes, status as { value: 'loaded' | 'loading' | 'unloaded', failed?, message?, done?, total? }. */
 export async function models() {
   const { data } = await (await asked('v1/models')).json();
-  return data.map(({ id, max_model_len, status }) => ({ id, context: max_model_len ?? null, status: status ?? { value: 'loaded' } }));
+  return data.map(({ id, max_model_len, meta, status }) => ({ id, context: max_model_len ?? null, size: meta?.size ?? null, status: status ?? { value: 'loaded' } }));
+}
+/* The tokens of the prompt that a request makes, and of the context: { used, whole }; null where the server does not tell. */
+export async function promptSize(body, signal) {
+  let response;
+  try { response = await asked('apply-template', { method: 'POST', body: JSON.stringify(body), signal }); } catch (fault) {
+    // One that does not fit is refused, with its tokens.
+    const [, used, whole] = fault.code === 'context_length_exceeded' && /(\d+) tokens > (\d+) maximum/.exec(fault.message) || [];
+    if (!whole) throw fault;
+    return { used: Number(used), whole: Number(whole) };
+  }
+  const { n_tokens: used, n_ctx: whole } = await response.json();
+  return Number.isFinite(used) && Number.isFinite(whole) ? { used, whole } : null;
 }
 /* What the server says of itself, whether or not it is well: { status, message?, done?, total? }. */
 export async function health() {

@@ -10,6 +10,29 @@ const SET_APART = [
   [/^\s*\\\[/, /\\\]([.,;]?)\s*$/, ''], [/^\s*\$\$/, /\$\$([.,;]?)\s*$/, ''],
   ...['align', 'equation', 'gather', 'multline', 'alignat', 'eqnarray', 'flalign'].map(name => [new RegExp(`^\\s*\\\\begin\\{${name}\\*?\\}`), new RegExp(`\\\\end\\{${name}\\*?\\}([.,;]?)\\s*$`), name]),
 ];
+/* What `<details>` may begin with: names and values that mean nothing here but for `open`. */
+const DETAILS = /^ {0,3}<details((?:\s+[\w-]+(?:="[^"<>]*")?)*)\s*>/i, SUMMARY = /^\s*<summary>([^]*?)<\/summary>/i;
+/* The folded part that begins in line i, { open, summary, inner, after, last }: it ends where as many have ended as have begun, or with the text. Code is no tag. */
+function details(lines, i) {
+  const [begin, attributes] = DETAILS.exec(lines[i]), found = [];
+  const part = (last, after) => {
+    const source = found.join('\n'), [summary, title] = SUMMARY.exec(source) ?? ['', ''];
+    return { open: /\sopen\b/i.test(attributes), summary: title.trim(), inner: source.slice(summary.length), after, last };
+  };
+  for (let n = i, deep = 1, fence = null; n < lines.length; n++) {
+    const line = n === i ? lines[n].slice(begin.length) : lines[n];
+    if (fence ? fence.test(line) : FENCE.test(line)) fence = fence ? null : closing(FENCE.exec(line)[1]);
+    else if (!fence) for (const tag of line.matchAll(/<(\/?)details(?=[\s>])[^<>]*>/gi)) {
+      deep += tag[1] ? -1 : 1;
+      if (deep) continue;
+      found.push(line.slice(0, tag.index));
+      return part(n, line.slice(tag.index + tag[0].length));
+    }
+    found.push(line);
+  }
+  return { ...part(lines.length - 1, ''), unfinished: true };
+}
+const closing = fence => new RegExp('^ {0,3}' + (fence[0] === '`' ? '`' : '~') + '{' + fence.length + ',}\\s*$');
 /* Most lines of a formula. */
 const MOST_LINES = 200;
 /* The formula that is set apart from line i on, \[…\], $$…$$ or an environment: { lines, tex, after }; null if there is none. One that the text
@@ -36,7 +59,7 @@ export function blocks(source) {
     let m;
     if (!line.trim()) { i++; continue; }
     if ((m = FENCE.exec(line))) {
-      const close = new RegExp('^ {0,3}' + (m[1][0] === '`' ? '`' : '~') + '{' + m[1].length + ',}\\s*$'), code = [];
+      const close = closing(m[1]), code = [];
       for (i++; i < lines.length && !close.test(lines[i]); i++) code.push(lines[i]);
       const closed = i < lines.length;
       if (closed) i++;
@@ -47,6 +70,12 @@ export function blocks(source) {
       const inner = [];
       for (; i < lines.length && lines[i].trim() && ((m = QUOTE.exec(lines[i])) || inner.length); i++) inner.push(m ? m[1] : lines[i]);
       push('quote', { inner: inner.join('\n') });
+    } else if (DETAILS.test(line)) {
+      const { last, after, ...part } = details(lines, i);
+      i = last + 1;
+      push('details', part);
+      // What stands behind its end is read on.
+      if (after.trim()) lines[--i] = after;
     } else if ((m = formula(lines, i))) {
       i += m.lines;
       push('formula', { tex: m.tex, after: m.after, text: lines.slice(start, i).join('\n') });
@@ -73,7 +102,7 @@ export function blocks(source) {
       push('list', { ordered, first, items: items.map(item => item.join('\n')) });
     } else {
       const text = [];
-      const cut = () => [FENCE, HEAD, QUOTE, RULE, CUTS].some(begin => begin.test(lines[i])) || isTable(lines[i], lines[i + 1]) || formula(lines, i);
+      const cut = () => [FENCE, HEAD, QUOTE, RULE, CUTS, DETAILS].some(begin => begin.test(lines[i])) || isTable(lines[i], lines[i + 1]) || formula(lines, i);
       for (; i < lines.length && lines[i].trim() && !(i > start && cut()); i++) text.push(lines[i]);
       push('text', { text: text.join('\n') });
     }

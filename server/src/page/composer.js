@@ -3,7 +3,7 @@
 import { ask, halt, running } from './answers.js';
 import { state } from './chats.js';
 import { $, bytes, el, grow, icon, iconButton, setIcon, toast } from './dom.js';
-import { on } from './events.js';
+import { emit, on } from './events.js';
 import { viewFile } from './dialogs.js';
 
 /* An attachment is part of a prompt: 128 kB are some 40,000 tokens. A browser keeps 5 MB for all conversations. */
@@ -12,6 +12,8 @@ const MOST_BYTES = 128e3, MOST_FILES = 8;
 const LONG_PASTE = 4000;
 
 let files = [];
+/* What stands in the field now. */
+export const draft = () => ({ content: $('input').value.trim(), files });
 const drafts = new Map();   // what was not sent, by conversation
 
 export const chip = (file, ...more) => el('span', { class: 'chip' }, icon('file'), el('button', { type: 'button', title: `Show ${file.name}`, onclick: () => viewFile(file) }, file.name), el('small', {}, bytes(file.text.length)), ...more);
@@ -24,6 +26,7 @@ function drawFiles() {
   }))));
   $('chips').hidden = !files.length;
   buttons();
+  emit('draft');
 }
 /* The text of a file; throws with words for a person where it is none, or too long. */
 async function textOf(file) {
@@ -82,7 +85,7 @@ on('shown', () => {
 on('answer', buttons);
 on('chats', buttons);
 
-$('input').addEventListener('input', () => { grow($('input')); buttons(); });
+$('input').addEventListener('input', () => { grow($('input')); buttons(); emit('draft'); });
 $('input').addEventListener('keydown', event => {
   if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) { event.preventDefault(); submit(); }
 });

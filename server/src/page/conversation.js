@@ -60,7 +60,7 @@ export function graft(chat, removed) {
 export const nameOf = content => content.replace(/\s+/g, ' ').trim().slice(0, 60);
 
 /* The conversation that a value from storage or from a file describes, or null. Only what is known here is taken over, in its type. */
-const KEPT = { content: 'string', reasoning: 'string', error: 'string', code: 'string', model: 'string', thought: 'number', stopped: 'boolean', cut: 'boolean' };
+const KEPT = { content: 'string', reasoning: 'string', error: 'string', code: 'string', model: 'string', thought: 'number', stopped: 'boolean', cut: 'boolean', edited: 'boolean' };
 const STATS = ['tokens', 'rate', 'prompt', 'cached'];
 const SETTINGS = ['system', 'temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty', 'seed', 'max_tokens', 'thinking'];
 /* More messages than a person writes in a year: what is drawn looks at all of them for each. */

@@ -17,7 +17,8 @@ function open(dialog, focus) {
   // One that is open keeps what was typed into it.
   if (dialogIsOpen()) return;
   dialog.showModal();
-  focus?.focus();
+  // A finger would get the screen's keyboard with a field, over half of the dialog.
+  if (!matchMedia('(hover: none)').matches) focus?.focus();
 }
 
 /* How this conversation is answered. */

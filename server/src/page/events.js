@@ -2,6 +2,8 @@
 //   'chats'    the list of conversations
 //   'shown'    another conversation is shown, or the shown one has other messages
 //   'answer'   an answer has grown or ended; its run
+//   'draft'    what is written, and not sent yet
+//   'counted'  the tokens of the conversation
 //   'server'   the server's state, its models, or the chosen one
 
 const listeners = new Map();

@@ -2,10 +2,10 @@
 
 import { running } from './answers.js';
 import { state } from './chats.js';
-import { path } from './conversation.js';
-import { $, count, el, setIcon } from './dom.js';
+import { contextSize } from './context.js';
+import { $, count, setIcon } from './dom.js';
 import { on } from './events.js';
-import { chooseModel, connect, model, refresh, server } from './server.js';
+import { connect, model, server } from './server.js';
 import { key, store } from './store.js';
 
 /* ---- The server ---- */
@@ -22,10 +22,15 @@ function ofChosen() {
   if (value !== 'loading') return own;
   return { progress: total > 0 ? Math.min(1, done / total) : null, step: typeof message === 'string' ? message : '', loading: true, failed: '' };
 }
+/* Whether the answer that is waited for says how far loading is: it is said in one place. */
+function isSaid() {
+  const phase = running.get(state.chat.id)?.phase;
+  return phase?.kind === 'loading' || phase?.kind === 'retry' && phase.loading;
+}
 function banner() {
-  const { status, why, since } = server, { progress, step, loading, failed } = ofChosen();
+  const { status, why, since } = server, { progress, step, failed, ...own } = ofChosen(), loading = own.loading && !isSaid();
   const locked = key() ? 'The server does not accept this API key.' : 'The server needs an API key.';
-  const text = status === 'locked' ? locked : status === 'failed' ? `The server cannot run its model any more: ${why}. It has to be started again.` : failed ? `${model().id} cannot be loaded: ${failed}. Choose another model above; the others are not affected.` : loading ? BANNERS.loading : BANNERS[status] ?? '';
+  const text = status === 'locked' ? locked : status === 'failed' ? `The server cannot run its model any more: ${why}. It has to be started again.` : failed ? `${model().id} cannot be loaded: ${failed}. Choose another model above; the others are not affected.` : loading ? BANNERS.loading : status === 'loading' ? '' : BANNERS[status] ?? '';
   $('banner').hidden = !text;
   $('banner').className = loading ? 'banner calm' : 'banner';
   // A live region tells what is new in it: the same is not told again.
@@ -38,21 +43,6 @@ function banner() {
   $('elapsed').hidden = !loading || status === 'loading' && seconds < 1;
   $('elapsed').textContent = [step, progress !== null && `${Math.round(progress * 100)} %`, status === 'loading' && `${count(seconds)} s`].filter(Boolean).join(', ');
 }
-function chooser() {
-  const { models } = server, chosen = model();
-  const several = models.length > 1;
-  $('model').hidden = several;
-  $('models').hidden = !several;
-  $('model').textContent = chosen?.id ?? '…';
-  if (!several) return;
-  const said = ({ id, status }) => id + (status.failed ? ' (cannot be loaded)' : { loading: ' (loading)', unloaded: ' (not loaded)' }[status.value] ?? '');
-  if ([...$('models').options].map(option => option.value).join('\n') !== models.map(one => one.id).join('\n')) $('models').replaceChildren(...models.map(one => el('option', { value: one.id })));
-  // A list that is open stays as it is but for what it says.
-  models.forEach((one, at) => { if ($('models').options[at].text !== said(one)) $('models').options[at].text = said(one); });
-  $('models').value = chosen.id;
-}
-$('models').onchange = () => chooseModel($('models').value);
-$('models').onfocus = () => refresh();
 /* Of several models the server is ready for one that is not there too. */
 function word() {
   const chosen = server.status === 'up' && server.models.length > 1 && !model()?.status.failed && model()?.status.value;
@@ -62,31 +52,28 @@ function status() {
   $('state').className = server.status;
   $('state').textContent = word();
   banner();
-  chooser();
   usage();
 }
 on('server', status);
 setInterval(() => { if (server.status === 'loading') banner(); }, 1000);
 $('ask-again').onclick = () => connect();
 
-/* ---- The context: what the last answer's prompt and itself took, and what has come since ---- */
+/* ---- The context ---- */
 const NARROW = 0.9;
 function usage() {
-  const whole = model()?.context, run = running.get(state.chat.id);
-  let used = 0;
-  for (const { stats } of path(state.chat)) if (stats) used = (stats.prompt ?? used) + (stats.tokens ?? 0);
-  if (run?.phase.kind === 'prompt') used = Math.max(used, run.phase.total);
+  const { used, whole } = contextSize();
   $('usage').hidden = !whole || server.status !== 'up';
   if (!whole) return;
-  const part = Math.min(1, used / whole), tight = part >= NARROW;
+  const part = Math.min(1, used / whole), tight = part >= NARROW, over = used > whole;
   $('usage').classList.toggle('tight', tight);
-  $('usage').title = tight ? 'The context is nearly full: begin a new conversation, or edit an earlier message' : 'Tokens of the context that this conversation takes';
+  $('usage').title = over ? 'This does not fit the context: shorten it, or begin a new conversation' : tight ? 'The context is nearly full: begin a new conversation, or edit an earlier message' : 'Tokens of the context that this conversation takes, with what is written next';
   $('usage-text').textContent = used ? `${count(used)} of ${count(whole)} tokens` : `${count(whole)} tokens of context`;
   $('usage-bar').hidden = !used;
   $('usage-bar').value = part;
 }
-on('shown', () => { usage(); chooser(); banner(); $('state').textContent = word(); });
-on('answer', usage);
+on('shown', () => { usage(); banner(); $('state').textContent = word(); });
+on('counted', usage);
+on('answer', () => { usage(); banner(); });
 
 /* ---- The panel ---- */
 const small = matchMedia('(max-width: 760px)');

@@ -1,6 +1,7 @@
 // Markdown within a block: from a text to nodes.
 
 import { el } from './dom.js';
+import { ENTITY, decoded, entity } from './entities.js';
 import { formula } from './tex/parse.js';
 
 // Lengths are bounded: a search for what closes a mark must not take for ever where nothing does.
@@ -13,7 +14,10 @@ const INLINE = new RegExp([
   /\*(?=[^\s*])(?<em>[^*]{0,1500}?[^\s*])\*|(?<!\w)_(?=[^\s_])(?<em_>[^_]{0,1500}?[^\s_])_(?!\w)|~~(?=\S)(?<s>[\s\S]{0,1500}?\S)~~/,
   /!?\[(?<label>[^\]\n]{0,500})\]\(\s*(?:<(?<pointed>[^\s<>]{1,2000})>|(?<target>(?:[^\s<>()]|\([^\s<>()]{0,500}\)){1,2000}))(?:\s+"[^"]{0,500}")?\s*\)/,
   /(?<bare>https?:\/\/(?:[^\s<>()"'`]|\([^\s<>()"'`]{0,500}\))+(?<![.,;:!?]))/,
-  /\\(?<escaped>[\\`*_{}[\]()#+.!|~<>$-])|(?<end>( {2,}|\\)\n)/,
+  // The only tags that are tags, and bare: all others are text.
+  /<(?<tag>[sS][uU][bBpP])>(?<inner>[\s\S]{1,1500}?)<\/\k<tag>>|(?<br><[bB][rR]\s{0,9}\/?>)/,
+  RegExp(`(?<entity>${ENTITY.source})`),
+  /\\(?<escaped>[\\`*_{}[\]()#+.!|~<>$&-])|(?<end>( {2,}|\\)\n)/,
 ].map(part => part.source).join('|'), 'g');
 /* The nodes of a text. */
 export function inline(text, depth = 0) {
@@ -31,8 +35,10 @@ export function inline(text, depth = 0) {
     else if (g.strong ?? g.strong_) out.push(deeper('strong', g.strong ?? g.strong_));
     else if (g.em ?? g.em_) out.push(deeper('em', g.em ?? g.em_));
     else if (g.s) out.push(deeper('s', g.s));
-    else if (target) out.push(link(target, depth < 8 ? inline(g.label || target, 9) : [g.label]));
-    else if (g.bare) out.push(link(g.bare, [g.bare]));
+    else if (g.inner) out.push(deeper(g.tag.toLowerCase(), g.inner));
+    else if (g.entity) out.push(entity(g.entity));
+    else if (target) out.push(link(decoded(target), depth < 8 ? inline(g.label || target, 9) : [g.label]));
+    else if (g.bare) out.push(link(decoded(g.bare), [decoded(g.bare)]));
     else if (g.escaped) out.push(g.escaped);
     else out.push(el('br'));
   }

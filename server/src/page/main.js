@@ -7,6 +7,7 @@ import { emit, on } from './events.js';
 import { dialogIsOpen, openKeys, openTune } from './dialogs.js';
 import { covered, theme, togglePanel } from './frame.js';
 import { editLast } from './messages.js';
+import './models.js';
 import { connect } from './server.js';
 import { exportAll, importFile } from './sidebar.js';
 import { keyOf } from './store.js';

@@ -37,6 +37,10 @@ function render(block, depth = 0) {
       const node = block.tex === null ? null : formula(block.tex, true);
       return node ? el('div', { class: 'formula' }, node, block.after || null) : el('p', {}, el('code', { class: 'apart' }, block.text));
     }
+    case 'details': {
+      const open = block.open || !!block.unfinished;
+      return el('details', { open }, el('summary', {}, icon('next'), el('span', {}, ...inline(block.summary || 'Details'))), el('div', {}, ...within(block.inner)));
+    }
     case 'text': return el('p', {}, ...inline(block.text));
     default: {
       const button = el('button', { type: 'button', onclick: () => copy(block.code, button) }, icon('copy'), 'Copy');
@@ -49,8 +53,11 @@ export function markdown(node, source) {
   const now = blocks(source), before = node.blocks ?? [];
   let same = 0;
   while (same < now.length && same < before.length && now[same].key === before[same]) same++;
+  // What was folded or unfolded by hand stays so while its text grows.
+  const replaced = [...node.children].slice(same).map(child => child.open);
   while (node.childNodes.length > same) node.lastChild.remove();
   node.append(...now.slice(same).map(b => render(b)));
+  replaced.forEach((open, at) => { const child = node.children[same + at]; if (open !== undefined && child?.tagName === 'DETAILS') child.open = open; });
   node.blocks = now.map(b => b.key);
 }
 

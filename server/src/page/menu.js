@@ -11,19 +11,22 @@ function close(focus = true) {
   owner.setAttribute('aria-expanded', 'false');
   if (focus && owner.isConnected) owner.focus();
 }
-/* Opens it, or closes the one that is open there. `entries` are [icon, label, what it does]. */
+/* Opens it, or closes the one that is open there. `entries` are [icon, label, what it does], or { icon, label, act, checked } of which one is chosen. */
 export function toggleMenu(button, entries) {
   const same = owner === button && !menu.hidden;
   close(false);
   if (same) return;
   owner = button;
   owner.setAttribute('aria-expanded', 'true');
-  menu.replaceChildren(...entries.map(([name, label, act]) => el('button', { type: 'button', role: 'menuitem', tabIndex: -1, onclick: () => { close(); act(); } }, icon(name), label)));
+  menu.replaceChildren(...entries.map(entry => Array.isArray(entry) ? { icon: entry[0], label: entry[1], act: entry[2] } : entry).map(({ icon: name, label, act, checked }) => {
+    const more = checked === undefined ? { role: 'menuitem' } : { role: 'menuitemradio', 'aria-checked': String(checked) };
+    return el('button', { type: 'button', tabIndex: -1, onclick: () => { close(); act(); }, ...more }, name ? icon(name) : el('i', { 'aria-hidden': 'true' }), label);
+  }));
   menu.hidden = false;
   const { left, top, bottom } = button.getBoundingClientRect();
   menu.style.left = `${Math.min(left, innerWidth - menu.offsetWidth - 8)}px`;
   menu.style.top = `${bottom + menu.offsetHeight + 8 > innerHeight ? top - menu.offsetHeight - 4 : bottom + 4}px`;
-  menu.firstChild.focus();
+  (menu.querySelector('[aria-checked=true]') ?? menu.firstChild).focus();
 }
 menu.addEventListener('keydown', event => {
   const all = [...menu.children], at = all.indexOf(document.activeElement);

@@ -1,13 +1,14 @@
 // The messages of the shown conversation, and what can be done with them.
 
-import { again, ask, halt, resume, reword, running } from './answers.js';
+import { again, ask, halt, proceed, resume, reword, running } from './answers.js';
 import { begin, save, state } from './chats.js';
 import { before, choose, graft, path, prune, variants } from './conversation.js';
 import { $, announce, copy, count, el, grow, icon, iconButton, plainButton, toast } from './dom.js';
 import { emit, on } from './events.js';
 import { markdown } from './markdown.js';
 import { chip, compose } from './composer.js';
-import { server } from './server.js';
+import { IDEAS, KINDS, kindOf } from './ideas.js';
+import { model, server } from './server.js';
 
 const views = new Map();   // of the messages that are drawn
 
@@ -40,30 +41,40 @@ function discard(chat, message) {
 const follows = (chat, message) => chat.messages.some(other => other.parent === message.id);
 const discarding = (chat, message) => iconButton('trash', follows(chat, message) ? 'Delete with what follows' : 'Delete', () => discard(chat, message));
 
+/* Puts a field in place of the text of a message. `ways` are [label, what is done with what was written], the last one also by Enter. */
+function edit(view, { text, tools, pen, content, label, ways, isSent, mayBeEmpty = false }) {
+  if (view.classList.contains('editing')) { view.querySelector('textarea').focus(); return; }
+  const area = el('textarea', { value: content, 'aria-label': label, oninput: () => grow(area) });
+  const done = () => { view.classList.remove('editing'); editor.replaceWith(text); tools.hidden = false; pen.focus(); };
+  const act = way => { const written = area.value.trim(); if (!written && !mayBeEmpty) return; done(); way(written); };
+  area.addEventListener('keydown', event => {
+    if (event.key === 'Escape') { event.stopPropagation(); done(); }
+    if (event.key === 'Enter' && !event.isComposing && isSent(event)) { event.preventDefault(); act(ways.at(-1)[1]); }
+  });
+  const buttons = ways.map(([name, way], at) => el('button', { class: at === ways.length - 1 ? 'primary' : 'plain', type: 'button', onclick: () => act(way) }, name));
+  const editor = el('div', { class: 'editor' }, area, el('div', {}, plainButton('Cancel', done), ...buttons));
+  view.classList.add('editing');
+  text.replaceWith(editor);
+  tools.hidden = true;
+  grow(area);
+  area.focus();
+}
+/* Another text of an answer, in its place; there is a while to have the old one back. */
+function rewrite(chat, message, content) {
+  const old = { ...message };
+  if (content === message.content) return;
+  const drawn = () => { save(chat, false); if (chat === state.chat) emit('shown', {}); };
+  for (const name of ['error', 'code', 'stopped', 'cut', 'stats']) delete message[name];
+  Object.assign(message, { content, edited: true });
+  drawn();
+  toast('Answer edited', 'Undo', () => { halt(chat); for (const name of Object.keys(message)) delete message[name]; Object.assign(message, old); drawn(); });
+}
 function userView(chat, message) {
   const text = el('div', { class: 'text', hidden: !message.content }, message.content);
   const files = message.files?.length ? el('div', { class: 'chips' }, ...message.files.map(file => chip(file))) : null;
   const tools = el('div', { class: 'tools' });
   const view = el('div', { class: 'message user', role: 'group', 'aria-label': 'You' }, files, text, tools);
-  view.edit = () => {
-    if (view.classList.contains('editing')) { view.querySelector('textarea').focus(); return; }
-    const area = el('textarea', { value: message.content, 'aria-label': 'Edit message', oninput: () => grow(area) });
-    const done = () => { view.classList.remove('editing'); editor.replaceWith(text); tools.hidden = false; pen.focus(); };
-    const send = () => {
-      const content = area.value.trim();
-      if (content || message.files?.length) reword(chat, message, content);
-    };
-    area.addEventListener('keydown', event => {
-      if (event.key === 'Escape') { event.stopPropagation(); done(); }
-      if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
-    });
-    const editor = el('div', { class: 'editor' }, area, el('div', {}, plainButton('Cancel', done), el('button', { class: 'primary', type: 'button', onclick: send }, 'Send')));
-    view.classList.add('editing');
-    text.replaceWith(editor);
-    tools.hidden = true;
-    grow(area);
-    area.focus();
-  };
+  view.edit = () => edit(view, { text, tools, pen, content: message.content, label: 'Edit message', ways: [['Send', content => reword(chat, message, content)]], isSent: event => !event.shiftKey, mayBeEmpty: !!message.files?.length });
   const copying = iconButton('copy', 'Copy', () => copy(message.content, copying)), pen = iconButton('pen', 'Edit', view.edit);
   tools.append(...[copying, pen, discarding(chat, message), switcher(chat, message)].filter(Boolean));
   return view;
@@ -99,6 +110,7 @@ function statistics({ stats, model }) {
   const { tokens, rate: speed, prompt, cached } = stats ?? {};
   return [model, tokens && `${count(tokens)} tokens`, speed && `${rate(speed)} tok/s`, prompt && `prompt ${count(prompt)}${cached ? ` (${count(cached)} cached)` : ''}`].filter(Boolean).join(' · ');
 }
+const loadingText = (step, part, sofar) => `The model is being loaded${step ? `: ${step}` : ''}${part === undefined ? '' : `, ${Math.round(part * 100)} %`}${sofar}`;
 /* What is waited for: { text, done? }; done goes from 0 to 1. */
 function waitingFor({ phase, since }) {
   const seconds = Math.round((Date.now() - since) / 1000), sofar = seconds >= 3 ? `, ${count(seconds)} s` : '';
@@ -107,10 +119,10 @@ function waitingFor({ phase, since }) {
     case 'prompt': return { text: `Reading the prompt: ${count(phase.done)} of ${count(phase.total)} tokens${sofar}`, done: phase.done / phase.total };
     case 'loading': {
       const part = phase.total > 0 ? phase.done / phase.total : undefined;
-      return { text: `The model is being loaded: ${phase.what}${part === undefined ? '' : `, ${Math.round(part * 100)} %`}${sofar}`, done: part };
+      return { text: loadingText(phase.what, part, sofar), done: part };
     }
     case 'retry': {
-      if (phase.loading) return { text: `Waiting for the model to be loaded${sofar}`, done: server.progress ?? undefined };
+      if (phase.loading) return { text: loadingText(server.step, server.progress ?? undefined, sofar), done: server.progress ?? undefined };
       return { text: `The server is full. Trying again in ${Math.max(1, Math.ceil((phase.until - Date.now()) / 1000))} s` };
     }
     default: return { text: seconds >= 2 ? `Waiting for the first word${sofar}` : '' };
@@ -144,9 +156,11 @@ function answerView(chat, message) {
   const copying = iconButton('copy', 'Copy', () => copy(message.content, copying));
   const anew = iconButton('again', 'Answer again', () => again(chat, message));
   const onward = iconButton('onward', 'Continue', () => resume(chat, message));
-  const away = discarding(chat, message);
-  const tools = el('div', { class: 'tools' }, copying, anew, onward, away, switcher(chat, message), stats);
+  const away = discarding(chat, message), pen = iconButton('pen', 'Edit the answer', () => view.edit());
+  const tools = el('div', { class: 'tools' }, copying, pen, anew, onward, away, switcher(chat, message), stats);
   const view = el('div', { class: 'message assistant', role: 'group', 'aria-label': 'Answer' }, thought, waiting, body, note, tools);
+  const ways = [['Save', content => rewrite(chat, message, content)], ['Continue from here', content => proceed(chat, message, content)]];
+  view.edit = () => edit(view, { text: body, tools, pen, content: message.content, label: 'Edit the answer', ways, isSent: event => event.ctrlKey || event.metaKey });
   view.update = run => {
     const live = !!run, text = message.content || message.reasoning;
     thought.update(message, live);
@@ -155,13 +169,13 @@ function answerView(chat, message) {
     view.setAttribute('aria-busy', live);
     markdown(body, message.content);
     note.className = message.error ? 'notice' : 'muted';
-    note.replaceChildren(...message.error ? noticeView(chat, message) : [live ? '' : message.stopped ? 'Stopped' : message.cut ? 'The answer reached its longest length' : '']);
+    note.replaceChildren(...message.error ? noticeView(chat, message) : [live ? '' : message.stopped ? 'Stopped' : message.edited && !message.cut ? 'Edited' : message.cut ? 'Cut off at the token limit: Max tokens, or the context' : '']);
     note.hidden = live || !note.textContent;
     stats.textContent = statistics(message);
-    copying.hidden = live || !message.content;
+    copying.hidden = pen.hidden = live || !message.content;
     away.hidden = live;
     anew.hidden = live || !!message.error;
-    onward.hidden = live || chat.head !== message.id || !message.content || !(message.stopped || message.cut);
+    onward.hidden = live || chat.head !== message.id || !message.content || !(message.stopped || message.cut || message.edited);
   };
   view.update(null);
   return view;
@@ -227,4 +241,13 @@ export function editLast() {
   const last = path(state.chat).findLast(message => message.role === 'user');
   if (last) views.get(last).edit();
 }
-$('ideas').append(...['Tell me a short story.', 'What is the capital of Japan?', 'What is 17 plus 25?'].map(text => el('button', { type: 'button', onclick: () => ask(state.chat, text) }, text)));
+/* What to begin with, by the model. */
+function suggest() {
+  const kind = kindOf(model()?.id ?? '');
+  if ($('ideas').dataset.kind === kind) return;
+  $('ideas').dataset.kind = kind;
+  $('about').textContent = KINDS[kind];
+  $('ideas').replaceChildren(...IDEAS[kind].map(text => el('button', { type: 'button', onclick: () => ask(state.chat, text) }, text)));
+}
+on('shown', suggest);
+on('server', suggest);

@@ -9,7 +9,7 @@ const { setTimeout: sleep } = require('node:timers/promises');
 // A machine without a mouse has one here: what hovers is shown where something can.
 const MOUSE = '--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4';
 // What the checks look at of the page's modules.
-const MODULES = ['answers', 'chats', 'conversation', 'dom', 'markdown', 'portable', 'request', 'server', 'store', 'tex/parse'];
+const MODULES = ['answers', 'chats', 'context', 'conversation', 'dom', 'ideas', 'markdown', 'portable', 'request', 'server', 'store', 'tex/parse'];
 const CODES = { Enter: 13, Escape: 27, Tab: 9, ArrowUp: 38, ArrowDown: 40, ArrowLeft: 37, ArrowRight: 39, Delete: 46, F2: 113 };
 const MODIFIERS = { Alt: 1, Ctrl: 2, Meta: 4, Shift: 8 };
 

@@ -55,6 +55,24 @@ module.exports = (b, { home, locked, password }) => {
       assert.deepStrictEqual(await kept(), { system: 'Be brief.', temperature: '0' });
       await evaluate(`store.set('settings', { temperature: '0' })`);
     },
+    async names_of_settings() {
+      await click('#tuning');
+      const labels = await evaluate(`[...document.querySelectorAll('#tune label:not(.check)')].map(node => node.firstChild.textContent)`);
+      for (const name of ['System prompt', 'Temperature', 'Max tokens']) assert(labels.includes(name), `${name} of ${labels}`);
+      for (const [name, value] of [['system', 'S'], ['max_tokens', '5'], ['top_k', '2'], ['thinking', 'on']]) await evaluate(`document.querySelector('#tune [name=${name}]').value = '${value}'`);
+      assert.strictEqual(await evaluate(`document.getElementById('reset').innerText`), 'Default');
+      await click('#reset');
+      assert.deepStrictEqual(await evaluate(`[...document.querySelectorAll('#tune [name]:not([type=checkbox])')].filter(field => field.value).length`), 0);
+      assert.deepStrictEqual(await evaluate(`[...new Set([...document.querySelectorAll('#tune input:not([type=checkbox])')].map(field => field.placeholder))]`), ['Default']);
+      await click('#tune .primary');
+      assert.deepStrictEqual(await evaluate(`state.chat.settings`), {});
+      await evaluate(`begin(); state.chat.settings = { temperature: '0' }`);
+    },
+    async what_a_model_may_begin_with() {
+      const kinds = { 'SmolLM2-135M-Instruct': 'chat', 'gemma-3-1b-it': 'chat', 'gemma-3-1b-pt': 'base', 'Llama-3.2-1B-base': 'base', 'Qwen2.5-Coder-7B-Instruct': 'code', 'codestral-22b': 'code', 'starcoder2-3b': 'code-base', 'Qwen2.5-Coder-1.5B-Base': 'code-base', demo: 'chat' };
+      assert.deepStrictEqual(await evaluate(`Object.fromEntries(${JSON.stringify(Object.keys(kinds))}.map(id => [id, kindOf(id)]))`), kinds);
+      assert.deepStrictEqual(await evaluate(`Object.keys(IDEAS).sort().join() === Object.keys(KINDS).sort().join()`), true);
+    },
     async keys_do_everything() {
       await key('Ctrl+Shift+O');
       assert.deepStrictEqual([await b.focused(), await evaluate(`state.chat.messages.length`)], ['input', 0]);
@@ -155,6 +173,18 @@ module.exports = (b, { home, locked, password }) => {
       await until(`[...document.querySelectorAll('.chat .icon, .tools')].every(node => getComputedStyle(node).opacity === '1')`);
       const small = await evaluate(`[...document.querySelectorAll('button.icon')].filter(node => node.offsetParent && (node.offsetWidth < 24 || node.offsetHeight < 24)).length`);
       assert.strictEqual(small, 0, 'a finger finds every button');
+      await b.call('Emulation.setTouchEmulationEnabled', { enabled: false });
+    },
+    async no_ring_around_a_part() {
+      await b.call('Emulation.setTouchEmulationEnabled', { enabled: true });
+      await b.call('Emulation.setFocusEmulationEnabled', { enabled: true });
+      await b.visit();
+      assert.strictEqual(await b.focused(), 'scroll', 'a finger gets no keyboard of the screen');
+      assert.deepStrictEqual(await evaluate(`[document.querySelector(':focus').id, getComputedStyle(document.activeElement).outlineStyle]`), ['scroll', 'none']);
+      await click('#tuning');
+      assert.deepStrictEqual(await evaluate(`[document.getElementById('tune').open, /INPUT|TEXTAREA/.test(document.activeElement.tagName)]`), [true, false]);
+      await key('Escape');
+      assert.strictEqual(await evaluate(`getComputedStyle(document.documentElement).webkitTapHighlightColor`), 'rgba(0, 0, 0, 0)');
       await b.call('Emulation.setTouchEmulationEnabled', { enabled: false });
     },
     async the_key() {

@@ -7,6 +7,9 @@ module.exports = (b, { stub }) => {
   const shown = selector => evaluate(`document.querySelector('${selector}')?.innerText ?? ''`);
   const state = () => shown('#state');
   const last = () => shown('.last');
+  /* What the list of models says, which it opens; what is chosen from it. */
+  const listed = async () => { if (await evaluate(`document.getElementById('menu').hidden`)) await click('#models'); return evaluate(`[...document.querySelectorAll('#menu button')].map(node => node.innerText)`); };
+  const choose = async id => { await listed(); await evaluate(`[...document.querySelectorAll('#menu button')].find(node => node.querySelector('b').innerText === '${id}').click()`); };
   const usage = { prompt_tokens: 700, completion_tokens: 250, prompt_tokens_details: { cached_tokens: 100 } };
   return {
     async loading() {
@@ -15,12 +18,14 @@ module.exports = (b, { stub }) => {
       await b.visit(stub.url, `document.getElementById('state').className === 'loading'`);
       await until(`document.getElementById('loading').value === 0.25`);
       assert.match(await shown('#banner'), /being loaded/);
+      await until(`/^loading weights, 25 %, \\d+ s$/.test(document.getElementById('elapsed').innerText)`);
+      await b.shoot('loading-banner');
       // What is asked meanwhile is answered as soon as it can be.
       await b.send('Are you there?');
-      await until(`document.querySelector('.last .waiting')?.innerText.includes('Waiting for the model to be loaded')`);
+      await until(`document.querySelector('.last .waiting')?.innerText.includes('The model is being loaded: loading weights, 25 %')`);
+      assert.strictEqual(await evaluate(`document.getElementById('banner').hidden`), true, 'it is said in one place');
       stub.health = { status: 'loading', message: 'loading weights', done: 3, total: 4 };
       await until(`document.querySelector('.last progress').value === 0.75`);
-      await until(`/^loading weights, 75 %, \\d+ s$/.test(document.getElementById('elapsed').innerText)`);
       await b.shoot('loading');
       Object.assign(stub, { down: null, health: null });
       await until(`document.getElementById('state').className === 'up' && document.getElementById('banner').hidden`);
@@ -70,8 +75,60 @@ module.exports = (b, { stub }) => {
       assert.strictEqual(await shown('.last .stats'), '250 tokens · 25.0 tok/s · prompt 700 (100 cached)');
     },
     async the_context_fills() {
-      assert.deepStrictEqual([await shown('#usage-text'), await evaluate(`document.getElementById('usage').classList.contains('tight')`)], ['950 of 1,000 tokens', true]);
+      const text = () => shown('#usage-text'), said = wanted => until(`document.getElementById('usage-text').innerText === '${wanted}'`);
+      assert.deepStrictEqual([await text(), await evaluate(`document.getElementById('usage').classList.contains('tight')`)], ['950 of 1,000 tokens', true]);
       assert.match(await evaluate(`document.getElementById('usage').title`), /nearly full/);
+      // A server that counts is believed: the conversation, and what is written next.
+      stub.size = ({ messages }) => ({ n_tokens: messages.reduce((sum, { content }) => sum + content.length, 0), n_ctx: 2000 });
+      await click('#new');
+      await said('1,000 tokens of context');
+      await evaluate(`document.getElementById('input').focus()`);
+      await b.type('x'.repeat(40));
+      await said('40 of 2,000 tokens');
+      stub.answers = [say => say('y'.repeat(60))];
+      await key('Enter');
+      await b.done();
+      await said('100 of 2,000 tokens');
+      await b.type('z'.repeat(2000));
+      await said('2,100 of 2,000 tokens');
+      assert.match(await evaluate(`document.getElementById('usage').title`), /does not fit/);
+      await evaluate(`{ const field = document.getElementById('input'); field.value = ''; field.dispatchEvent(new Event('input')); }`);
+      await said('100 of 2,000 tokens');
+      await evaluate(`state.chat.settings = { system: '${'s'.repeat(50)}' }`);
+      await click('#tuning');
+      await click('#tune .primary');
+      await said('150 of 2,000 tokens');
+      stub.size = () => ({});
+    },
+    async an_answer_is_edited() {
+      await click('#new');
+      stub.answers = [say => say('One two three')];
+      await b.send('Count');
+      await b.done();
+      const edit = async text => {
+        await click('.last [title="Edit the answer"]');
+        await evaluate(`document.querySelector('.editor textarea').select()`);
+        await b.type(text);
+      };
+      await edit('One');
+      await b.shoot('edit-answer');
+      await key('Escape');
+      assert.deepStrictEqual(await b.answers(), ['One two three']);
+      await edit('Uno');
+      await evaluate(`[...document.querySelectorAll('.editor button')].find(node => node.innerText === 'Save').click()`);
+      assert.deepStrictEqual([await b.answers(), await evaluate(`state.chat.messages.length`)], [['Uno'], 2]);
+      assert.match(await last(), /Edited/);
+      await click('#toast button');
+      assert.deepStrictEqual(await b.answers(), ['One two three']);
+      // What goes on from another text stands beside the answer.
+      stub.answers = [say => say(' zwei')];
+      await edit('Eins');
+      await key('Ctrl+Enter');
+      await b.done();
+      assert.deepStrictEqual([await b.answers(), stub.bodies.at(-1).messages.at(-1)], [['Eins zwei'], { role: 'assistant', content: 'Eins' }]);
+      assert.strictEqual(await shown('.last .variants'), '2/2');
+      const kept = await evaluate(`JSON.parse(localStorage.getItem('gristmill.chat.' + state.chat.id)).messages.map(one => one.content)`);
+      assert.deepStrictEqual(kept, ['Count', 'One two three', 'Eins zwei']);
     },
     async broken_off_and_continued() {
       await click('#new');
@@ -91,7 +148,7 @@ module.exports = (b, { stub }) => {
       await evaluate(`[...document.querySelectorAll('.last .notice button')].find(node => node.innerText === 'Continue').click()`);
       await b.done();
       assert.deepStrictEqual([await b.answers(), stub.bodies.at(-1).messages.at(-1)], [['The first half and the second'], { role: 'assistant', content: 'The first half' }]);
-      assert.match(await last(), /reached its longest length/);
+      assert.match(await last(), /Cut off at the token limit/);
       // An end without a last word is no end either.
       await broken('cut', 'And', socket => socket.end());
       assert.match(await last(), /cut[^]*broke off/);
@@ -135,8 +192,8 @@ module.exports = (b, { stub }) => {
       stub.models = [{ id: 'one', max_model_len: 1000 }, { id: 'two', max_model_len: 5000 }];
       await b.visit();
       await click('#new');
-      assert.deepStrictEqual(await evaluate(`[...document.getElementById('models').options].map(one => one.value)`), ['one', 'two']);
-      await evaluate(`{ const field = document.getElementById('models'); field.value = 'two'; field.dispatchEvent(new Event('change')); }`);
+      assert.deepStrictEqual(await listed(), ['one\n1,000 tokens of context · loaded', 'two\n5,000 tokens of context · loaded']);
+      await choose('two');
       assert.strictEqual(await shown('#usage-text'), '5,000 tokens of context');
       await b.send('Who are you?');
       await b.done();
@@ -145,24 +202,27 @@ module.exports = (b, { stub }) => {
       await b.shoot('models');
       const first = await evaluate(`state.chat.id`);
       await click('#new');
-      assert.strictEqual(await evaluate(`document.getElementById('models').value`), 'two', 'new ones go on with it');
-      await evaluate(`{ const field = document.getElementById('models'); field.value = 'one'; field.dispatchEvent(new Event('change')); }`);
+      assert.strictEqual(await shown('#models'), 'two', 'new ones go on with it');
+      await choose('one');
       await evaluate(`show(state.chats.find(one => one.id === '${first}'))`);
-      assert.strictEqual(await evaluate(`document.getElementById('models').value`), 'two', 'each conversation has its own');
+      assert.strictEqual(await shown('#models'), 'two', 'each conversation has its own');
       stub.models = [{ id: 'one', max_model_len: 1000 }];
       await b.visit();
       assert.deepStrictEqual(await evaluate(`[document.getElementById('models').hidden, document.getElementById('model').innerText]`), [true, 'one']);
     },
     async a_model_that_is_loaded_and_one_that_cannot_be() {
-      const one = { id: 'one', max_model_len: 1000, status: { value: 'loaded' } };
+      const one = { id: 'one', max_model_len: 1000, meta: { size: 1.2e9 }, status: { value: 'loaded' } };
       stub.models = [one, { id: 'two', max_model_len: 5000, status: { value: 'unloaded' } }, { id: 'huge', max_model_len: null, status: { value: 'unloaded' } }];
       await b.visit();
       await click('#new');
-      assert.deepStrictEqual(await evaluate(`[...document.getElementById('models').options].map(one => one.text)`), ['one', 'two (not loaded)', 'huge (not loaded)']);
+      assert.deepStrictEqual(await listed(), ['one\n1.2 GB · 1,000 tokens of context · loaded', 'two\n5,000 tokens of context · available', 'huge\navailable']);
+      assert.deepStrictEqual(await evaluate(`[...document.querySelectorAll('#menu [role=menuitemradio]')].map(node => node.getAttribute('aria-checked'))`), ['true', 'false', 'false']);
+      await b.shoot('models-list');
+      await key('Escape');
       // By the keyboard.
       await evaluate(`document.getElementById('models').focus()`);
-      await key('ArrowDown');
-      assert.deepStrictEqual(await evaluate(`[document.getElementById('models').value, state.chat.model]`), ['two', 'two']);
+      for (const name of ['ArrowDown', 'ArrowDown', 'Enter']) await key(name);
+      assert.deepStrictEqual([await shown('#models'), await evaluate(`state.chat.model`), await b.focused()], ['two', 'two', 'models']);
       assert.strictEqual(await shown('#state'), 'loads when asked');
       // On a phone its name is what there is room for, and what a finger meets stays as large as it is.
       await b.call('Emulation.setDeviceMetricsOverride', { width: 390, height: 844, deviceScaleFactor: 2, mobile: true });
@@ -186,14 +246,19 @@ module.exports = (b, { stub }) => {
       go();
       await until(`document.querySelector('.last .waiting').innerText.includes('loading weights, 25 %') && document.querySelector('.last progress').value === 0.25`);
       await evaluate(`refresh()`);
+      assert.strictEqual(await evaluate(`document.getElementById('banner').hidden`), true, 'it is said in one place');
+      assert.strictEqual((await listed())[1], 'two\n5,000 tokens of context · loading 25 %');
+      await key('Escape');
+      await evaluate(`begin()`);
       await until(`document.getElementById('loading').value === 0.25 && document.getElementById('elapsed').innerText === 'loading weights, 25 %'`);
+      await evaluate(`show(state.chats.find(one => running.has(one.id)))`);
       await b.shoot('model-loading');
       go();
       await b.done();
-      await until(`document.getElementById('banner').hidden && document.getElementById('models').selectedOptions[0].text === 'two'`);
+      await until(`document.getElementById('banner').hidden && document.getElementById('models').getAttribute('aria-label') === 'Model: two, loaded'`);
       assert.strictEqual(stub.bodies.at(-1).model, 'two');
       // One that is too large is refused, not asked again, and another can be chosen.
-      await evaluate(`{ const field = document.getElementById('models'); field.value = 'huge'; field.dispatchEvent(new Event('change')); }`);
+      await choose('huge');
       stub.models = [one, stub.models[1], { ...stub.models[2], status: { value: 'unloaded', failed: true, too_large: true, message: 'it takes 9 MB' } }];
       stub.answers = [{ status: 400, code: 'model_too_large', message: 'the model `huge` cannot be loaded: it takes 9 MB' }];
       await b.send('And you?');
@@ -201,7 +266,7 @@ module.exports = (b, { stub }) => {
       assert.match(await last(), /cannot be loaded: it takes 9 MB[^]*Try again/);
       await until(`document.getElementById('banner-text').innerText.includes('huge cannot be loaded: it takes 9 MB. Choose another model')`);
       await b.shoot('model-failed');
-      await evaluate(`{ const field = document.getElementById('models'); field.value = 'two'; field.dispatchEvent(new Event('change')); }`);
+      await choose('two');
       await until(`document.getElementById('banner').hidden`);
       await click('.last .notice button');
       await b.done();

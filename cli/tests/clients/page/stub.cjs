@@ -5,13 +5,13 @@ const http = require('node:http');
 class Stub {
   constructor(upstream) {
     const [host, port] = upstream.split(':');
-    Object.assign(this, { upstream: { host, port }, models: [{ id: 'one', max_model_len: 1000 }], down: null, health: null, answers: [], bodies: [] });
+    Object.assign(this, { upstream: { host, port }, models: [{ id: 'one', max_model_len: 1000 }], down: null, health: null, answers: [], bodies: [], size: () => ({}) });
     this.server = http.createServer((request, response) => this.answer(request, response)).listen(0, '127.0.0.1');
   }
   get url() { return `http://127.0.0.1:${this.server.address().port}/`; }
   close() { this.server.closeAllConnections(); this.server.close(); }
   answer(request, response) {
-    if (!request.url.startsWith('/v1') && request.url !== '/health') {
+    if (!request.url.startsWith('/v1') && !['/health', '/apply-template'].includes(request.url)) {
       http.get({ ...this.upstream, path: request.url }, from => { response.writeHead(from.statusCode, from.headers); from.pipe(response); });
       return;
     }
@@ -23,6 +23,12 @@ class Stub {
     if (this.down === 'gone') { request.socket.destroy(); return; }
     if (request.url === '/health') { tell(this.down ? 503 : 200, this.health ?? { status: 'ok' }); return; }
     if (this.down) { refuse(this.down); return; }
+    if (request.url === '/apply-template') {
+      let body = '';
+      request.on('data', data => { body += data; });
+      request.on('end', () => tell(200, { prompt: '', ...this.size(JSON.parse(body)) }));
+      return;
+    }
     if (request.url === '/v1/models') { tell(200, { object: 'list', data: this.models }); return; }
     let body = '';
     request.on('data', data => { body += data; });

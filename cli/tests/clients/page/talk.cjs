@@ -8,7 +8,7 @@ module.exports = (b, { home }) => {
   const idle = () => until(`fetch('metrics').then(r => r.text()).then(t => /gristmill_requests_running[{]model="demo"[}] 0/.test(t))`, 'the server has stopped too');
   // Stories do not end by themselves, and what comes is read slowly: a fast machine would be done before anybody looks.
   const endless = () => evaluate(`window.plain = window.fetch; window.fetch = async (url, options) => {
-    if (!options?.body) return plain(url, options);
+    if (!url.endsWith('completions')) return plain(url, options);
     const story = /story/.test(options.body);
     const reply = await plain(url, story ? { ...options, body: JSON.stringify({ ...JSON.parse(options.body), ignore_eos: true }) } : options);
     const reader = reply.body.getReader();
@@ -69,7 +69,7 @@ module.exports = (b, { home }) => {
       // What was written, since a break between two lines is drawn as a space.
       const written = () => evaluate(`path(state.chat).at(-1).content`);
       const before = await written();
-      await evaluate(`window.sent = []; window.plain = window.fetch; window.fetch = (url, options) => { if (!options?.body) return plain(url, options); const body = JSON.parse(options.body); sent.push(body); return plain(url, { ...options, body: JSON.stringify({ ...body, ignore_eos: true, max_tokens: 16 }) }); }; 0`);
+      await evaluate(`window.sent = []; window.plain = window.fetch; window.fetch = (url, options) => { if (!url.endsWith('completions')) return plain(url, options); const body = JSON.parse(options.body); sent.push(body); return plain(url, { ...options, body: JSON.stringify({ ...body, ignore_eos: true, max_tokens: 16 }) }); }; 0`);
       // Where the page was slow to stop, the story has come to its end.
       await click('.last [title=Continue]');
       await b.done();
@@ -179,6 +179,7 @@ module.exports = (b, { home }) => {
     async overrun_has_ways_out() {
       await evaluate(`ask(state.chat, 'word '.repeat(4000).trim())`);
       await b.done();
+      await until(`/^[5-9],\\d{3} of 2,048 tokens$/.test(document.getElementById('usage-text').innerText)`);
       b.excuse(/status of 400/);
       assert.match(await evaluate(`document.querySelector('.last .notice').innerText`), /does not fit the model's context[^]*Edit the message[^]*New conversation/);
       await b.shoot('overrun');
@@ -188,6 +189,8 @@ module.exports = (b, { home }) => {
       await click('.last .notice button:last-child');
       assert.deepStrictEqual(await evaluate(`[state.chat.messages.length, document.getElementById('input').value.length]`), [0, 19999]);
       await evaluate(`{ const field = document.getElementById('input'); field.value = ''; field.dispatchEvent(new Event('input')); }`);
+      await until(`document.getElementById('usage-text').innerText === '2,048 tokens of context'`);
+      b.excuse(/status of 400/);
     },
     async attachments() {
       await evaluate(`window.attach = (...files) => { const data = new DataTransfer(); for (const [name, text] of files) data.items.add(new File([text], name)); document.getElementById('files').files = data.files; document.getElementById('files').dispatchEvent(new Event('change')); }; 0`);
@@ -212,7 +215,7 @@ module.exports = (b, { home }) => {
       assert.deepStrictEqual(await evaluate(`[document.querySelectorAll('#chips .chip').length, document.getElementById('input').value.length]`), [1, 5000]);
       await evaluate(`{ const field = document.getElementById('input'); field.value = ''; field.dispatchEvent(new Event('input')); }`);
       await b.shoot('attachment');
-      await evaluate(`window.plain = window.fetch; window.fetch = (url, options) => { if (options?.body) window.body = JSON.parse(options.body); return plain(url, options); }; 0`);
+      await evaluate(`window.plain = window.fetch; window.fetch = (url, options) => { if (url.endsWith('completions')) window.body = JSON.parse(options.body); return plain(url, options); }; 0`);
       await b.send('What is in it?');
       await b.done();
       await ending();
