@@ -1,5 +1,6 @@
 //! `gristmill profile`: tables, page and trace of the demo model.
 
+use super::serve::browser;
 use super::{DEMO, run};
 use serde_json::Value;
 
@@ -96,6 +97,15 @@ fn a_token_is_accounted_for() {
             .collect();
         assert_eq!(stages, ["tensor", "kernel", "linear", "source"]);
     }
+    // The kernel that joins the chunks of attention is no softmax, which this model has none of.
+    let named = |part: &str| {
+        let about = |kernel: &Value| kernel["about"].as_str().unwrap().contains(part);
+        kernels.iter().any(about)
+    };
+    assert!(
+        named("attention combine") && !named("softmax"),
+        "{kernels:?}"
+    );
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
     assert_eq!(
         list(&trace["traceEvents"])
@@ -103,6 +113,28 @@ fn a_token_is_accounted_for() {
             .filter(|e| e["ph"] == "X")
             .count(),
         spans.len()
+    );
+}
+
+#[test]
+fn the_page_of_a_profile_works_in_a_browser() {
+    let Some(browser) = browser() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("profile.html");
+    let page = page.to_str().unwrap();
+    run(&["profile", DEMO, "-n", "2", "--html", page]).ok();
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/profile.cjs");
+    let output = std::process::Command::new("node")
+        .arg(path)
+        .args([browser, page])
+        .output()
+        .expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(
+        text(&output.stdout).contains("all passed"),
+        "{}{}",
+        text(&output.stdout),
+        text(&output.stderr)
     );
 }
 

@@ -2,7 +2,11 @@
 const kinds = new Map(data.kinds.map((kind, i) => [kind.function, `var(--c${i % 8})`]));
 const colour = (kernel) => kinds.get(kernel.function) || "var(--gap)";
 const short = (name) => name.split(".").slice(-2).join(".");
-const label = (kernel) => `${short(kernel.function)} ${kernel.place}`;
+// A kernel by what it does, and by where it stands.
+const label = (kernel) => kernel.about.split(": ")[0] || kernel.name;
+const place = (kernel) => `${short(kernel.function)} ${kernel.place}`;
+const notes = (kernel) => kernel.about.split(": ").slice(1).join(": ");
+const cut = (text, most) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 // Within a kind, the later kernels of a layer are paler.
 const longest = new Map();
 for (const kernel of data.kernels) longest.set(kernel.function, Math.max(longest.get(kernel.function) || 1, kernel.place + 1));
@@ -84,7 +88,7 @@ function timeline() {
     const kernel = data.kernels[number];
     const tell = () => {
       $("under").textContent =
-        `${label(kernel)} · ${kernel.about} · launch ${launch}, call ${call} · worker ${worker}: ` +
+        `${kernel.about} · ${place(kernel)} · launch ${launch}, call ${call} · worker ${worker}: ` +
         `${time((stop - start) * 1e-6)} from ${time(start * 1e-6)}`;
     };
     const attributes = { y: top + worker * (lane + gap), height: lane, fill: colour(kernel), "fill-opacity": strength(kernel) };
@@ -154,7 +158,7 @@ function timeline() {
 const points = new Map();
 function roofline() {
   const svg = $("roofline");
-  const height = 330, left = 74, right = 16, top = 12, bottom = 40;
+  const height = 330, left = 74, right = 30, top = 12, bottom = 40;
   svg.setAttribute("height", height);
   const rows = data.rows.filter((row) => row.bytes > 0 && row.operations > 0);
   const { bandwidth, operations } = data.limits;
@@ -191,7 +195,7 @@ function roofline() {
       const kernel = data.kernels[row.kernel];
       const tell = () => {
         $("roofs").textContent =
-          `${label(kernel)} · ${kernel.about} · ${intensity(row).toPrecision(3)} op a byte, ${power(speed(row))}op/s, ` +
+          `${kernel.about} · ${place(kernel)} · ${intensity(row).toPrecision(3)} op a byte, ${power(speed(row))}op/s, ` +
           `${giga(row.bytes / row.seconds)} GB/s, ${percent(row.fraction, 0)} of its limit · ${percent(row.share)} of the step` +
           (row.above ? ` · above the roof: ${data.above}` : "");
       };
@@ -206,28 +210,32 @@ function roofline() {
     [...points.values()].sort((a, b) => b.getAttribute("r") - a.getAttribute("r")).forEach((c) => svg.append(c));
     names();
   }
-  // The names of the dearest: beside their circles, one below the other where these crowd.
+  // The names of the dearest, each as near to its circle as there is room: over no other name, no circle and no edge.
   function names() {
-    const place = (row) => ["cx", "cy", "r"].map((name) => Number(points.get(row.kernel).getAttribute(name)));
-    const length = (row) => 7 * label(data.kernels[row.kernel]).length + 20;
-    const named = rows.filter((row) => row.share > 0.05).sort((a, b) => place(a)[1] - place(b)[1]);
-    const put = [];
-    for (const row of named) {
-      const [cx, cy, r] = place(row);
-      const crowd = named.map(place).filter(([x, y]) => Math.abs(x - cx) < 130 && Math.abs(y - cy) < 60);
-      const right = Math.max(...crowd.map(([x, , radius]) => x + radius));
-      const before = svg.clientWidth - right < length(row);
-      const x = before ? Math.min(...crowd.map(([x, , radius]) => x - radius)) - 14 : right + 14;
-      let y = cy + 4;
-      for (const [px, py] of put) if (Math.abs(px - x) < 130 && y < py + 14) y = py + 14;
-      put.push([x, y]);
-      svg.append(make("line", { class: "axis", x1: cx + (before ? -r : r), y1: cy, x2: x + (before ? 3 : -3), y2: y - 4 }));
-      const anchor = before ? "end" : "start";
-      svg.append(make("text", { class: "name", x, y, "text-anchor": anchor }, label(data.kernels[row.kernel]) + (row.above ? " *" : "")));
+    const width = svg.clientWidth, taken = [...points.values()].map((c) => {
+      const [x, y, r] = ["cx", "cy", "r"].map((name) => Number(c.getAttribute(name)));
+      return [x - r, y - r, x + r, y + r];
+    });
+    const free = ([x0, y0, x1, y1]) => x0 >= left && x1 <= width - 4 && y0 >= top && y1 <= height - bottom && taken.every(([a, b, c, d]) => x1 < a || x0 > c || y1 < b || y0 > d);
+    for (const row of rows.filter((row) => row.share > 0.05)) {
+      const circle = points.get(row.kernel), [cx, cy, r] = ["cx", "cy", "r"].map((name) => Number(circle.getAttribute(name)));
+      const text = make("text", { class: "name" }, cut(label(data.kernels[row.kernel]), 30) + (row.above ? " *" : ""));
+      svg.append(text);
+      const long = text.getComputedTextLength() || 200, box = (x, y) => [x, y - 11, x + long, y + 4];
+      const tries = Array.from({ length: 24 }, (_, n) => (n % 2 ? 1 : -1) * Math.ceil(n / 2) * 15).flatMap((dy) =>
+        [[cx + r + 10, cy + 4 + dy], [cx - r - 10 - long, cy + 4 + dy], [cx + r + 90, cy + 4 + dy]]);
+      const spot = tries.find(([x, y]) => free(box(x, y)));
+      // One without room is told when its circle is pointed at.
+      if (!spot) { text.remove(); continue; }
+      const [x, y] = spot, right = x > cx;
+      taken.push(box(x, y));
+      text.setAttribute("x", x);
+      text.setAttribute("y", y);
+      svg.append(make("line", { class: "axis", x1: cx + (right ? r : -r), y1: cy, x2: right ? x - 3 : x + long + 3, y2: y - 4 }));
     }
   }
   const above = rows.filter((row) => row.above).length;
-  $("roofs").textContent = `The roof: ${giga(bandwidth)} GB/s, measured before the model was loaded, and ${power(operations)}op/s, the cost model's.` +
+  $("roofs").textContent = `The roof: ${giga(bandwidth)} GB/s, measured before the model was loaded, and ${power(operations)}op/s modelled.` +
     (above ? ` Above it, marked *, ${above === 1 ? "is one kernel" : `are ${above} kernels`}: ${data.above}.` : "");
   addEventListener("resize", draw);
   draw();
@@ -243,7 +251,7 @@ const columns = [
   ["GB/s", (row) => row.bytes / row.seconds, giga],
   ["of limit", (row) => row.fraction ?? -1, (f, row) => (f < 0 ? "?" : percent(f, 0) + (row.above ? " *" : ""))],
   ["share", (row) => row.share, (x) => percent(x)],
-  ["computes", (row) => data.kernels[row.kernel].about],
+  ["of", (row) => place(data.kernels[row.kernel])],
 ];
 let by = 2, opened = null;
 
@@ -261,13 +269,14 @@ function table() {
       const shown = show ? show(get(row), row) : String(get(row));
       if (i === 0) {
         const dot = make("i", { class: "dot", style: `background:${colour(kernel)}` });
-        return make("td", {}, dot, shown, " ", make("span", { class: "name" }, kernel.name));
+        return make("td", { class: "text about", title: kernel.about }, dot, shown, make("small", {}, notes(kernel)));
       }
       if (i === 7) {
         const bar = make("i", { style: `width:${(100 * row.share) / most}%` });
         return make("td", {}, shown, make("span", { class: "meter" }, bar));
       }
-      return make("td", i === 8 ? { class: "text about" } : {}, shown);
+      if (i === 8) return make("td", { class: "text" }, shown, " ", make("span", { class: "name" }, kernel.name));
+      return make("td", {}, shown);
     });
     const toggle = () => open(opened === row.kernel ? null : row.kernel);
     const line = make("tr", {
@@ -284,12 +293,12 @@ function detail(row) {
   const fact = (name, value) => make("span", {}, name + " ", make("b", {}, value));
   const each = row.seconds / row.calls;
   const facts = make("div", { class: "facts" },
-    fact("symbol", kernel.name), fact("of", kernel.function), fact("a launch", time(each)), fact("modelled", time(kernel.modelled)),
-    fact("reads", mega(kernel.bytes) + " MB"), fact("operations", power(kernel.operations)),
+    fact("symbol", kernel.name), fact("of", place(kernel)), fact("a launch", time(each) + " measured"), fact("", time(kernel.modelled) + " modelled"),
+    fact("reads", mega(kernel.bytes) + " MB"), fact("operations", power(kernel.operations) + " modelled"),
     fact("intensity", kernel.bytes > 0 ? (kernel.operations / kernel.bytes).toPrecision(3) + " op a byte" : "reads no weights"));
   const made = data.decisions.find((d) => d.function === kernel.function);
   const stages = [...kernel.stages];
-  if (made && made.lines.length) stages.push({ name: "decisions", text: made.lines.join("\n") });
+  if (made && made.lines.length) stages.push({ name: "decisions (modelled times)", text: made.lines.join("\n") });
   const shown = make("pre", {});
   const tabs = stages.map((stage) => make("button", { onclick: () => choose(stage) }, stage.name));
   function choose(stage) {
