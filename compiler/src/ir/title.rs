@@ -114,6 +114,8 @@ fn operations(g: &Graph, nodes: &[Id], reads_state: bool, matrices: usize) -> Ve
     let mut words = Vec::new();
     if reads_state && softmax {
         words.push("attention");
+    } else if softmax && !sums_exponentials(g, nodes) {
+        words.push("attention combine");
     } else if is_sigmoid(g, nodes) {
         words.push(if matrices > 1 { "SwiGLU" } else { "sigmoid" });
     } else if softmax {
@@ -150,4 +152,29 @@ fn is_sigmoid(g: &Graph, nodes: &[Id]) -> bool {
     nodes
         .iter()
         .any(|&n| is(n, Op::Recip) && one_more(g[n].src[0]))
+}
+
+/// Whether the nodes sum exponentials, as the denominator of a softmax does. The kernel that
+/// combines attention's chunks sums products with exponentials of maxima instead.
+fn sums_exponentials(g: &Graph, nodes: &[Id]) -> bool {
+    nodes.iter().any(|&n| {
+        let is_sum = matches!(&g[n].arg, Arg::Reduce(ReduceOp::Add, _) if g[n].op == Op::Reduce);
+        is_sum && is_exponential(g, nodes, g[n].src[0])
+    })
+}
+
+/// Whether the value is an exponential: converted, masked, or read back from a local buffer.
+fn is_exponential(g: &Graph, nodes: &[Id], value: Id) -> bool {
+    match g[value].op {
+        Op::Exp | Op::Exp2 => true,
+        Op::Cast => is_exponential(g, nodes, g[value].src[0]),
+        Op::Where => g[value].src[1..]
+            .iter()
+            .any(|&s| is_exponential(g, nodes, s)),
+        Op::Load if g[g[value].src[0]].op == Op::Local => nodes
+            .iter()
+            .filter(|&&n| g[n].op == Op::Store && g[n].src[0] == g[value].src[0])
+            .any(|&n| g[g[n].src[2]].op != Op::Load && is_exponential(g, nodes, g[n].src[2])),
+        _ => false,
+    }
 }
