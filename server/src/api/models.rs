@@ -28,6 +28,7 @@ fn status(status: Status) -> Value {
 }
 
 fn describe(app: &App, model: &ModelEntry) -> Value {
+    let plan = model.cached_plan();
     json!({
         "id": model.name(),
         "object": "model",
@@ -36,7 +37,9 @@ fn describe(app: &App, model: &ModelEntry) -> Value {
         "aliases": model.names.aliases,
         "status": status(app.models.status(model)),
         // vLLM's field.
-        "max_model_len": model.cached_plan().map(|plan| plan.context),
+        "max_model_len": plan.as_ref().map(|plan| plan.context),
+        // llama.cpp's field: bytes of the weights.
+        "meta": plan.map(|plan| json!({ "size": plan.about.weight_bytes })),
         // Fields of Anthropic's interface.
         "type": "model",
         "display_name": model.name(),
