@@ -12,6 +12,7 @@ mod ollama;
 mod openai;
 mod page;
 mod responses;
+mod role;
 pub mod routes;
 mod serve;
 mod shape;

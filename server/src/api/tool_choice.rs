@@ -17,13 +17,16 @@ pub struct RequestTool {
     name: Option<String>,
     description: Option<String>,
     parameters: Option<Value>,
+    /// Anthropic's name of `parameters`.
+    input_schema: Option<Value>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
 
+/// A function that the model may call.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(expecting = "an object")]
-struct Function {
+pub struct Function {
     name: String,
     description: Option<String>,
     parameters: Option<Value>,
@@ -96,15 +99,18 @@ impl NamedTool {
 }
 
 /// Converts the tools into those of the core. Tools of other types than `function`, which only a
-/// hosted service runs, are left out and logged.
+/// hosted service runs, are left out and named in `ignored`.
 ///
 /// # Errors
 /// The first function that is invalid.
-pub fn tools(tools: Vec<RequestTool>) -> Result<Vec<Tool>, RequestError> {
+pub fn tools(
+    tools: Vec<RequestTool>,
+    ignored: &mut Vec<String>,
+) -> Result<Vec<Tool>, RequestError> {
     let mut functions = Vec::new();
     for (i, tool) in tools.into_iter().enumerate() {
         if let Some(kind) = tool.kind.as_deref().filter(|kind| *kind != "function") {
-            log_left_out(kind);
+            leave_out("tools", kind, ignored);
             continue;
         }
         functions.push(tool.function(i)?);
@@ -112,29 +118,70 @@ pub fn tools(tools: Vec<RequestTool>) -> Result<Vec<Tool>, RequestError> {
     Ok(functions)
 }
 
-/// Logs a tool that is left out.
-pub fn log_left_out(kind: &str) {
+/// Maximum names of parts that are left out.
+const MAX_LEFT_OUT: usize = 64;
+
+/// Names a part of the list `field` that is left out as it is of type `kind`.
+pub fn leave_out(field: &str, kind: &str, ignored: &mut Vec<String>) {
+    if ignored.len() >= MAX_LEFT_OUT {
+        return;
+    }
     let kind: String = kind.chars().take(40).collect();
-    tracing::info!(kind, "a tool of another type than `function` is left out");
+    let name = format!("{field}.{kind}");
+    if !ignored.contains(&name) {
+        ignored.push(name);
+    }
+}
+
+/// Parses a schema that is given as its text.
+pub fn schema_value(schema: Value) -> Value {
+    let text = schema.as_str();
+    let parsed: Option<Value> = text.and_then(|text| serde_json::from_str(text).ok());
+    parsed.filter(Value::is_object).unwrap_or(schema)
+}
+
+impl Function {
+    fn to_tool(self) -> Tool {
+        Tool {
+            name: self.name,
+            description: self.description,
+            parameters: self.parameters.map(schema_value),
+        }
+    }
+}
+
+/// Converts `functions`, the predecessor of `tools`.
+///
+/// # Errors
+/// The first function that is invalid.
+pub fn functions(functions: Vec<Function>) -> Result<Vec<Tool>, RequestError> {
+    let convert = |(i, function): (usize, Function)| {
+        let tool = function.to_tool();
+        tool.check().map_err(|(field, why)| {
+            RequestError::parameter(format!("functions[{i}].{}", field_name(field)), why)
+        })?;
+        Ok(tool)
+    };
+    functions.into_iter().enumerate().map(convert).collect()
+}
+
+fn field_name(field: ToolField) -> &'static str {
+    match field {
+        ToolField::Name => "name",
+        ToolField::Parameters => "parameters",
+    }
 }
 
 impl RequestTool {
     /// Returns the function, which is tool `i` of the request.
     fn function(self, i: usize) -> Result<Tool, RequestError> {
         let (tool, at) = match (self.function, self.name) {
-            (Some(function), _) => (
-                Tool {
-                    name: function.name,
-                    description: function.description,
-                    parameters: function.parameters,
-                },
-                ".function",
-            ),
+            (Some(function), _) => (function.to_tool(), ".function"),
             (None, Some(name)) => (
                 Tool {
                     name,
                     description: self.description,
-                    parameters: self.parameters,
+                    parameters: self.parameters.or(self.input_schema).map(schema_value),
                 },
                 "",
             ),
@@ -146,11 +193,7 @@ impl RequestTool {
             }
         };
         tool.check().map_err(|(field, why)| {
-            let field = match field {
-                ToolField::Name => "name",
-                ToolField::Parameters => "parameters",
-            };
-            RequestError::parameter(format!("tools[{i}]{at}.{field}"), why)
+            RequestError::parameter(format!("tools[{i}]{at}.{}", field_name(field)), why)
         })?;
         Ok(tool)
     }
@@ -185,7 +228,10 @@ impl From<RequestToolChoice> for ToolChoice {
                 required: mode == Some(ToolChoiceMode::Required),
             };
         }
-        match chosen.function.and_then(NamedTool::name).or(chosen.name) {
+        let is_left_out = |kind: &str| !["function", "tool"].contains(&kind);
+        let is_left_out = chosen.kind.as_deref().is_some_and(is_left_out);
+        let name = chosen.function.and_then(NamedTool::name).or(chosen.name);
+        match name.filter(|_| !is_left_out) {
             Some(name) => ToolChoice::Named(name),
             // A hosted tool, which is left out, or a mode as an object.
             None => match chosen.kind.as_deref() {

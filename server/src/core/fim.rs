@@ -68,6 +68,9 @@ const FILE: &[&str] = &[
 /// Name of the repository and of the file in prompts with other files, as in llama.cpp.
 const NAMES: [&str; 2] = ["myproject", "filename"];
 
+/// Bytes per token beyond which a text certainly has more tokens than that.
+const MAX_TOKEN_BYTES: usize = 64;
+
 /// FIM tokens of a model.
 pub struct Fim {
     prefix: u32,
@@ -105,35 +108,50 @@ impl Fim {
     }
     /// Returns the prompt for the text between two others.
     pub fn tokens(&self, tokenizer: &Tokenizer, before: &str, after: &str) -> Vec<u32> {
-        self.tokens_with_files(tokenizer, &[], before, after)
+        self.tokens_with_files(tokenizer, &[], [before, after], 0)
     }
     /// Returns the prompt for the text between two others, after other files of the repository
     /// (names and texts).
+    ///
+    /// The files' beginnings are cut off so that the prompt has at most `most` tokens, as in
+    /// llama.cpp.
     pub fn tokens_with_files(
         &self,
         tokenizer: &Tokenizer,
         files: &[(&str, &str)],
-        before: &str,
-        after: &str,
+        [before, after]: [&str; 2],
+        most: usize,
     ) -> Vec<u32> {
         let text = |text: &str| tokenizer.encode(text, false, false);
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-        let mut tokens: Vec<u32> = bos.into_iter().collect();
-        if !files.is_empty() {
-            self.push_files(tokenizer, files, &mut tokens);
-        }
         let prefix = [vec![self.prefix], text(before)].concat();
         let suffix = [vec![self.suffix], text(after)].concat();
         let parts = match self.suffix_first {
             true => [suffix, prefix],
             false => [prefix, suffix],
         };
-        tokens.extend(parts.concat());
-        tokens.extend(self.middle);
-        tokens
+        let mut own = parts.concat();
+        own.extend(self.middle);
+        let room = most.saturating_sub(own.len() + usize::from(bos.is_some()));
+        let mut others = self.files(tokenizer, files, room);
+        others.drain(..others.len().saturating_sub(room));
+        bos.into_iter().chain(others).chain(own).collect()
     }
-    /// Appends other files, and the name of the file that is completed.
-    fn push_files(&self, tokenizer: &Tokenizer, files: &[(&str, &str)], tokens: &mut Vec<u32>) {
+    /// Returns the tokens of other files and of the name of the file that is completed. First files
+    /// that exceed `room` tokens in any case are left out.
+    fn files(&self, tokenizer: &Tokenizer, files: &[(&str, &str)], room: usize) -> Vec<u32> {
+        let mut bytes = room.saturating_mul(MAX_TOKEN_BYTES);
+        let fits = |file: &&(&str, &str)| {
+            let fits = bytes > 0;
+            bytes = bytes.saturating_sub(file.1.len());
+            fits
+        };
+        let kept = files.iter().rev().take_while(fits).count();
+        let files = &files[files.len() - kept..];
+        if files.is_empty() {
+            return Vec::new();
+        }
+        let mut tokens = Vec::new();
         let mut push = |mark: Option<u32>, text: &str| {
             tokens.extend(mark);
             tokens.extend(tokenizer.encode(text, false, false));
@@ -151,6 +169,7 @@ impl Fim {
         if self.file.is_some() {
             push(self.file, &format!("{file}\n"));
         }
+        tokens
     }
 }
 
@@ -160,7 +179,7 @@ mod tests {
     use gristmill_llm::tokenizer::TokenizerSpec;
 
     /// Tokens of a prompt with these special tokens, after the letters a, b and others.
-    fn prompt(specials: &[&str], files: &[(&str, &str)]) -> Option<String> {
+    fn prompt(specials: &[&str], files: &[(&str, &str)], most: usize) -> Option<String> {
         let letters: Vec<String> = ('!'..='~').chain(['Ċ']).map(String::from).collect();
         let kinds = [vec![1; letters.len()], vec![3; specials.len()]].concat();
         let texts = letters
@@ -175,7 +194,7 @@ mod tests {
             ..TokenizerSpec::default()
         };
         let tokenizer = Tokenizer::new(spec).unwrap();
-        let tokens = Fim::new(&tokenizer)?.tokens_with_files(&tokenizer, files, "a", "b");
+        let tokens = Fim::new(&tokenizer)?.tokens_with_files(&tokenizer, files, ["a", "b"], most);
         Some(tokenizer.decode(&tokens, true))
     }
 
@@ -189,14 +208,16 @@ mod tests {
             "<|file_sep|>",
         ];
         let plain = "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>";
-        assert_eq!(prompt(&qwen, &[]).unwrap(), plain);
+        assert_eq!(prompt(&qwen, &[], 0).unwrap(), plain);
         let files = "<|repo_name|>myproject\n<|file_sep|>x.c\ny\n<|file_sep|>filename\n";
         assert_eq!(
-            prompt(&qwen, &[("x.c", "y")]).unwrap(),
+            prompt(&qwen, &[("x.c", "y")], 99).unwrap(),
             format!("{files}{plain}")
         );
-        let codestral = prompt(&["[SUFFIX]", "[PREFIX]"], &[]);
+        let cut = prompt(&qwen, &[("z", "z"), ("x.c", "y")], 16).unwrap();
+        assert_eq!(cut, format!("\n<|file_sep|>filename\n{plain}"));
+        let codestral = prompt(&["[SUFFIX]", "[PREFIX]"], &[], 0);
         assert_eq!(codestral.unwrap(), "[SUFFIX]b[PREFIX]a");
-        assert_eq!(prompt(&["<fim_prefix>"], &[]), None);
+        assert_eq!(prompt(&["<fim_prefix>"], &[], 0), None);
     }
 }

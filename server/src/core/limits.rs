@@ -20,6 +20,6 @@ pub const MAX_EMBEDDINGS: usize = 2048;
 /// Maximum alternatives returned with the log-probability of a token.
 pub const MAX_TOP_LOGPROBS: u64 = 20;
 /// Maximum number of stop strings, and maximum bytes of each.
-pub const MAX_STOPS: (usize, usize) = (16, 1024);
+pub const MAX_STOPS: (usize, usize) = (64, 1024);
 /// Maximum tools of a request.
 pub const MAX_TOOLS: usize = 128;

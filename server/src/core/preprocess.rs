@@ -106,7 +106,7 @@ impl Preprocessor {
         let names = request.names;
         let choices = self.choices(request.choices, names.choices)?;
         let sampling = request.sampling.resolve(&served.sampling)?;
-        let bias = request.sampling.bias(served.tokenizer.n_tokens())?;
+        let bias = request.sampling.bias(&served.tokenizer)?;
         let stop = stops(request.stop, names.stop)?;
         check_logprobs([request.logprobs, request.prompt_logprobs])?;
         let tools = ToolSet::new(
@@ -309,6 +309,7 @@ impl Preprocessor {
         let prompt = |text| match text {
             PromptText::Text(text) => prompt::text(&self.served, &text, name),
             PromptText::Tokens(tokens) => prompt::tokens(&self.served, tokens, name),
+            PromptText::Mixed(pieces) => prompt::mixed(&self.served, &pieces, name),
         };
         texts.into_iter().map(prompt).collect()
     }

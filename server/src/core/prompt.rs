@@ -3,7 +3,7 @@
 use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
-use crate::core::request::Thinking;
+use crate::core::request::{PromptText, Thinking};
 use gristmill_llm::chat::markup::Frame;
 use gristmill_llm::chat::reply::Begins;
 use gristmill_llm::chat::spell::{self, Spelt};
@@ -174,6 +174,29 @@ fn push_assistant_prefill(
 pub fn text(served: &Served, text: &str, name: &str) -> Result<Prompt, RequestError> {
     check_size(served, name, text.len())?;
     tokens(served, served.tokenizer.encode(text, true, true), name)
+}
+
+/// Tokenises texts and tokens in turn, with special tokens parsed.
+///
+/// # Errors
+/// When it is empty or does not fit into the context.
+pub fn mixed(served: &Served, pieces: &[PromptText], name: &str) -> Result<Prompt, RequestError> {
+    let bytes = pieces.iter().map(|piece| match piece {
+        PromptText::Text(text) => text.len(),
+        _ => 0,
+    });
+    check_size(served, name, bytes.sum())?;
+    tokens(served, joined(served, pieces), name)
+}
+
+/// Returns the tokens of texts and tokens in turn.
+pub fn joined(served: &Served, pieces: &[PromptText]) -> Vec<u32> {
+    let tokens = pieces.iter().enumerate().map(|(i, piece)| match piece {
+        PromptText::Text(text) => served.tokenizer.encode(text, true, i == 0),
+        PromptText::Tokens(tokens) => tokens.clone(),
+        PromptText::Mixed(pieces) => joined(served, pieces),
+    });
+    tokens.flatten().collect()
 }
 
 /// Refuses an input by its length before it is tokenised, as tokenising megabytes takes a while.

@@ -75,7 +75,7 @@ impl Thinking {
         let named = match effort {
             Some("minimal" | "low") => Some("low"),
             Some("medium") => Some("medium"),
-            Some("high" | "xhigh") => Some("high"),
+            Some("high" | "xhigh" | "max") => Some("high"),
             _ => None,
         };
         Thinking {
@@ -102,6 +102,8 @@ pub enum PromptText {
     Text(String),
     /// Token ids of the vocabulary.
     Tokens(Vec<u32>),
+    /// Texts and tokens in turn.
+    Mixed(Vec<PromptText>),
 }
 
 impl GenerateRequest {

@@ -3,18 +3,27 @@
 use crate::core::error::RequestError;
 use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::sched::{Reuse, SequenceOptions};
-use serde_json::{Map, Value};
+use gristmill_llm::tokenizer::Tokenizer;
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// Tokens that a bias is added to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BiasKey {
+    /// Id of a token, in decimal.
+    Token(String),
+    /// A text, which stands for all its tokens.
+    Text(String),
+}
 
 /// Unchecked sampling parameters; the model's defaults replace absent ones. See [`SamplingParams`].
 #[derive(Clone, Debug, Default)]
 pub struct SamplingOptions {
     /// Seed of the sampler; random if absent.
     pub seed: Option<i64>,
-    /// From 0 to 2, or to 100 if `hot`.
+    /// From 0 to 100.
     pub temperature: Option<f64>,
-    /// Whether the interface has temperatures above 2.
-    pub hot: bool,
     /// From 0 to 1.
     pub top_p: Option<f64>,
     /// 0 and −1 keep all tokens.
@@ -29,8 +38,8 @@ pub struct SamplingOptions {
     pub repetition_penalty: Option<f64>,
     /// Number of recent tokens that penalties apply to; −1 is all of the context.
     pub repeat_last_n: Option<i64>,
-    /// Bias added to the logits of tokens, keyed by token id.
-    pub logit_bias: Option<Map<String, Value>>,
+    /// Biases added to the logits of tokens.
+    pub logit_bias: Vec<(BiasKey, Value)>,
     /// Whether the text must not depend on other requests; absent, the server's default applies.
     pub batch_invariant: Option<bool>,
 }
@@ -42,8 +51,7 @@ impl SamplingOptions {
     /// The first parameter that is out of range.
     pub fn resolve(&self, base: &SamplingParams) -> Result<SamplingParams, RequestError> {
         let mut p = base.clone();
-        let hottest = if self.hot { 100.0 } else { 2.0 };
-        if let Some(temperature) = number("temperature", self.temperature, 0.0, hottest)? {
+        if let Some(temperature) = number("temperature", self.temperature, 0.0, 100.0)? {
             p.temperature = temperature;
         }
         if let Some(top_p) = number("top_p", self.top_p, 0.0, 1.0)? {
@@ -101,27 +109,48 @@ impl SamplingOptions {
             batch_invariant,
         }
     }
-    /// Returns the logit bias of each token, for a vocabulary of `tokens` tokens.
+    /// Returns the logit bias of each token.
     ///
     /// # Errors
-    /// When a key is not a token id, or a value is out of range.
-    pub fn bias(&self, tokens: usize) -> Result<Vec<(u32, f32)>, RequestError> {
-        let entry = |(key, value): (&String, &Value)| {
-            // One spelling per token id, such as "7" but not "007" or "+7", bounds the number of
-            // entries.
-            let plain = |token: &u32| (*token as usize) < tokens && token.to_string() == *key;
-            let token = key.parse().ok().filter(plain);
+    /// When a key is not a token id, the texts are too long, or a value is out of range.
+    pub fn bias(&self, tokenizer: &Tokenizer) -> Result<Vec<(u32, f32)>, RequestError> {
+        let token = |key: &str| {
+            // One spelling per token id, such as "7" but not "007" or "+7".
+            let plain =
+                |token: &u32| (*token as usize) < tokenizer.n_tokens() && token.to_string() == key;
+            key.parse().ok().filter(plain)
+        };
+        let mut bytes = 0;
+        let mut all = BTreeMap::new();
+        for (key, value) in &self.logit_bias {
             let value = value
                 .as_f64()
-                .filter(|value| (-100.0..=100.0).contains(value));
-            token.zip(value).map(|(token, value)| (token, value as f32))
-        };
-        let checked: Option<Vec<_>> = self.logit_bias.iter().flatten().map(entry).collect();
-        checked.ok_or_else(|| {
-            let message = "logit_bias must map ids of tokens to numbers from −100 to 100";
-            RequestError::parameter("logit_bias", message)
-        })
+                .filter(|value| (-100.0..=100.0).contains(value))
+                .ok_or_else(bad_bias)? as f32;
+            match key {
+                BiasKey::Token(key) => {
+                    all.insert(token(key).ok_or_else(bad_bias)?, value);
+                }
+                BiasKey::Text(text) => {
+                    bytes += text.len();
+                    if bytes > MAX_BIAS_TEXT {
+                        return Err(bad_bias());
+                    }
+                    let tokens = tokenizer.encode(text, false, false);
+                    all.extend(tokens.into_iter().map(|token| (token, value)));
+                }
+            }
+        }
+        Ok(all.into_iter().collect())
     }
+}
+
+/// Maximum bytes of the texts that biases have as keys.
+const MAX_BIAS_TEXT: usize = 64 << 10;
+
+fn bad_bias() -> RequestError {
+    let message = "logit_bias must map ids of tokens to numbers from −100 to 100";
+    RequestError::parameter("logit_bias", message)
 }
 
 fn any_seed() -> u64 {

@@ -59,6 +59,9 @@ pub struct ToolSet<'r> {
     several: bool,
 }
 
+/// Maximum bytes of a function's name, as in Anthropic's API.
+const MAX_NAME: usize = 128;
+
 impl Tool {
     /// Checks the name and the schema.
     ///
@@ -66,10 +69,11 @@ impl Tool {
     /// The field at fault, and a message.
     pub fn check(&self) -> Result<(), (ToolField, String)> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-        if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(plain) {
-            let message =
-                "a function's name is 1 to 64 letters, digits, underscores, hyphens and dots";
-            Err((ToolField::Name, message.into()))
+        if self.name.is_empty() || self.name.len() > MAX_NAME || !self.name.chars().all(plain) {
+            let message = format!(
+                "a function's name is 1 to {MAX_NAME} letters, digits, underscores, hyphens and dots"
+            );
+            Err((ToolField::Name, message))
         } else if !self.parameters.as_ref().is_none_or(Value::is_object) {
             Err((
                 ToolField::Parameters,

@@ -10,6 +10,7 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use futures_util::StreamExt;
 use percent_encoding::percent_decode_str;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny};
+use serde_json::Value;
 use serde_json::error::Category;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -285,20 +286,36 @@ fn replace_lone_surrogates(json: &mut [u8]) {
 /// Bytes of UTF-8's byte order mark, which some programs on Windows write.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Parses a body as JSON.
+/// Parses a body as JSON. The last of several equal keys counts, as in most JSON parsers.
 ///
 /// # Errors
 /// When it is not JSON, or has another structure than `T`.
 pub fn parse<T: DeserializeOwned>(read: &ReadBody) -> Result<T, RequestError> {
     let bytes = read.bytes.as_slice();
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
+    let (error, is_data) = match parse_once(bytes) {
+        Ok(parsed) => return Ok(parsed),
+        Err(refused) => refused,
+    };
+    // Derived types refuse equal keys, which a tree does not have.
+    let tree = || serde_json::from_slice::<Value>(bytes).ok();
+    let parsed = is_data.then(tree).flatten().map(T::deserialize);
+    parsed.and_then(Result::ok).ok_or(error)
+}
+
+/// Parses JSON in one pass. An error is accompanied by whether the JSON's structure is at fault.
+fn parse_once<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, (RequestError, bool)> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        refusal(path.trim_start_matches('.'), error.inner())
+        let is_data = error.inner().classify() == Category::Data;
+        (
+            refusal(path.trim_start_matches('.'), error.inner()),
+            is_data,
+        )
     })?;
-    json.end()
-        .map_err(|error| RequestError::body(format!("the body is not JSON: {error}")))?;
+    let not_json = |error| RequestError::body(format!("the body is not JSON: {error}"));
+    json.end().map_err(|error| (not_json(error), false))?;
     Ok(parsed)
 }
 
@@ -388,6 +405,27 @@ mod tests {
             replace_lone_surrogates(&mut bytes);
             assert_eq!(std::str::from_utf8(&bytes), Ok(read));
         }
+    }
+
+    #[test]
+    fn the_last_of_equal_keys_counts() {
+        #[derive(serde::Deserialize)]
+        struct Part {
+            at: u64,
+        }
+        let parsed = |text: &str| {
+            let read = ReadBody {
+                bytes: text.into(),
+                room: None,
+            };
+            parse::<Vec<Part>>(&read).map(|parts| parts[0].at)
+        };
+        assert_eq!(parsed(r#"[{"at":1,"at":2}]"#), Ok(2));
+        assert_eq!(parsed(r#"[{"at":"x","at":2}]"#), Ok(2));
+        assert_eq!(parsed(r#"[{"at":1}]"#), Ok(1));
+        let error = parsed(r#"[{"at":2,"at":"x"}]"#).unwrap_err();
+        assert_eq!(error.field.as_deref(), Some("[0]"));
+        assert!(parsed(r#"[{"at":1,"at":2}] x"#).is_err());
     }
 
     #[test]

@@ -61,7 +61,7 @@ fn fields_that_make_no_sense_are_named() {
     for (settings, param) in [
         (json!({ "temperature": "hot" }), "temperature"),
         (json!({ "temperature": -1 }), "temperature"),
-        (json!({ "temperature": 2.5 }), "temperature"),
+        (json!({ "temperature": 101 }), "temperature"),
         (json!({ "top_p": 1.5 }), "top_p"),
         (json!({ "top_k": -2 }), "top_k"),
         (json!({ "top_k": 1.5 }), "top_k"),

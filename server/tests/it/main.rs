@@ -3,6 +3,7 @@
 mod api;
 mod bad;
 mod client;
+mod clients_like;
 mod failed;
 #[path = "../../../llm/tests/it/failing_support.rs"]
 mod failing_support;

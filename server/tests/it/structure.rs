@@ -229,7 +229,14 @@ fn forms_that_make_no_sense_are_refused() {
         refused(json!({ "tools": [{ "type": "function", "function": { "name": "a b" } }] })),
         "tools[0].function.name"
     );
-    assert_eq!(refused(json!({ "functions": [] })), "functions");
+    assert_eq!(
+        refused(json!({ "functions": [{ "name": "a b" }] })),
+        "functions[0].name"
+    );
+    assert_eq!(
+        refused(json!({ "functions": [{ "name": "a" }], "function_call": { "name": "b" } })),
+        "tool_choice"
+    );
 }
 
 fn arguments(answer: &Value) -> Value {

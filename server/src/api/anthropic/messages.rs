@@ -4,7 +4,7 @@ use super::content::{AnthropicMessage, MessageContent, convert};
 use super::encoder::MessageEncoder;
 use crate::api::fields::KnownFields;
 use crate::api::interface::Interface;
-use crate::api::tool_choice::log_left_out;
+use crate::api::tool_choice::{leave_out, schema_value};
 use crate::app::App;
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
@@ -15,9 +15,11 @@ use crate::core::request::{GenerateRequest, Input};
 use crate::core::sampling::{SamplingOptions, whole};
 use crate::core::tools::{Tool, ToolChoice, ToolField, ToolSet};
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
-use crate::net::lenient::{Count, Whole};
+use crate::net::ignored;
+use crate::net::lenient::{Count, Number, Switch, Whole};
 use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -31,9 +33,9 @@ pub struct MessageRequest {
     max_tokens: Option<Count>,
     system: Option<MessageContent>,
     stop_sequences: Option<Vec<String>>,
-    stream: Option<bool>,
-    temperature: Option<f64>,
-    top_p: Option<f64>,
+    stream: Option<Switch>,
+    temperature: Option<Number>,
+    top_p: Option<Number>,
     top_k: Option<Whole>,
     batch_invariant: Option<bool>,
     tools: Option<Vec<RequestTool>>,
@@ -184,21 +186,20 @@ impl Interface for Messages {
 
 impl MessageRequest {
     fn request(self) -> Result<GenerateRequest, RequestError> {
-        let ignored = FIELDS.ignored(&self.others)?;
+        let mut ignored = FIELDS.ignored(&self.others)?;
         let thinking = self.thinking.and_then(|thinking| match thinking.kind {
             ThinkingKind::Enabled => Some(true),
             ThinkingKind::Disabled => Some(false),
             ThinkingKind::Adaptive => None,
         });
         let input = Input::Conversation {
-            messages: convert(self.system, self.messages)?,
+            messages: convert(self.system, self.messages, &mut ignored)?,
             thinking: thinking.into(),
         };
         let mut request = GenerateRequest::new(&NAMES, input);
         request.limit = self.max_tokens.map(|limit| limit.0);
-        request.ignored = ignored;
         request.stop = self.stop_sequences.unwrap_or_default();
-        request.stream = self.stream.unwrap_or(false);
+        request.stream = self.stream.is_some_and(|stream| stream.0);
         let MessageRequest {
             temperature,
             top_p,
@@ -207,8 +208,8 @@ impl MessageRequest {
             ..
         } = self;
         request.sampling = SamplingOptions {
-            temperature,
-            top_p,
+            temperature: temperature.map(|number| number.0),
+            top_p: top_p.map(|number| number.0),
             top_k: top_k.map(|k| k.0),
             batch_invariant,
             ..SamplingOptions::default()
@@ -220,8 +221,9 @@ impl MessageRequest {
         request.form = format.map(|format| ("output_config", OutputFormat::Schema(format.schema)));
         let tools = self.tools.unwrap_or_default().into_iter().enumerate();
         request.tools = tools
-            .filter_map(|(i, tool)| tool.convert(i).transpose())
+            .filter_map(|(i, tool)| tool.convert(i, &mut ignored).transpose())
             .collect::<Result<_, _>>()?;
+        request.ignored = ignored;
         if let Some(choice) = self.tool_choice {
             request.several_calls = choice.disable_parallel_tool_use != Some(true);
             request.tool_choice = match choice.kind {
@@ -240,19 +242,20 @@ impl MessageRequest {
 }
 
 impl RequestTool {
-    /// Returns the tool, which is tool `i` of the request; `None` if it is of a hosted type.
-    fn convert(self, i: usize) -> Result<Option<Tool>, RequestError> {
+    /// Returns the tool, which is tool `i` of the request; `None` if it is of a hosted type, which is
+    /// named in `ignored`.
+    fn convert(self, i: usize, ignored: &mut Vec<String>) -> Result<Option<Tool>, RequestError> {
         if let Some(kind) = self
             .kind
             .filter(|kind| kind != "custom" && kind != "function")
         {
-            log_left_out(&kind);
+            leave_out("tools", &kind, ignored);
             return Ok(None);
         }
         let tool = Tool {
             name: self.name,
             description: self.description,
-            parameters: self.input_schema,
+            parameters: self.input_schema.map(schema_value),
         };
         let at = |place| match place {
             ToolField::Name => "name",
@@ -272,12 +275,13 @@ impl RequestTool {
 pub async fn count(
     State(app): State<Arc<App>>,
     asked: UnreadRequest,
-) -> Result<Json<Value>, RequestError> {
+) -> Result<Response, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
     let counted = app.run_blocking(client, move |models| {
         let body = body::parse::<MessageRequest>(&read)?;
         let preprocessor = Preprocessor::for_model(models, body.model.as_deref())?;
-        let request = body.request()?;
+        let mut request = body.request()?;
+        let ignored = std::mem::take(&mut request.ignored);
         let tools = ToolSet::new(
             &request.tools,
             &request.tool_choice,
@@ -285,10 +289,11 @@ pub async fn count(
             &NAMES,
         )?;
         let prompts = preprocessor.prompts(request.input, &tools, &NAMES)?;
-        Ok(prompts
-            .iter()
-            .map(|prompt| prompt.tokens.len())
-            .sum::<usize>())
+        let lengths = prompts.iter().map(|prompt| prompt.tokens.len());
+        Ok((lengths.sum::<usize>(), ignored))
     });
-    Ok(Json(json!({ "input_tokens": counted.await? })))
+    let (counted, ignored) = counted.await?;
+    let mut response = Json(json!({ "input_tokens": counted })).into_response();
+    ignored::name(&mut response, &ignored);
+    Ok(response)
 }

@@ -2,16 +2,17 @@
 
 use super::encoder::{OllamaEncoder, OllamaEndpoint};
 use super::keep_alive;
-use super::messages::{OllamaMessage, OllamaTool, convert, tools};
+use super::messages::{OllamaMessage, convert};
 use super::options::{Options, ignored_fields, names, request, thinking};
 use crate::api::date::date;
 use crate::api::interface::Interface;
+use crate::api::tool_choice::{RequestTool, tools};
 use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
 use crate::core::model::{Served, now};
 use crate::core::models::policy::KeepAlive;
 use crate::core::request::{GenerateRequest, Input};
-use crate::net::lenient::null_default;
+use crate::net::lenient::{Switch, null_default};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -23,13 +24,13 @@ pub struct ChatRequest {
     model: String,
     #[serde(default, deserialize_with = "null_default")]
     messages: Vec<OllamaMessage>,
-    tools: Option<Vec<OllamaTool>>,
+    tools: Option<Vec<RequestTool>>,
     format: Option<Value>,
     options: Option<Options>,
-    stream: Option<bool>,
+    stream: Option<Switch>,
     think: Option<Value>,
     keep_alive: Option<Value>,
-    batch_invariant: Option<bool>,
+    batch_invariant: Option<Switch>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -56,9 +57,11 @@ impl Interface for OllamaChat {
         };
         let mut request = request(&NAMES, input, body.options, body.format, body.stream)?;
         request.ignored.extend(ignored);
-        request.tools = tools(body.tools.unwrap_or_default())?;
-        request.sampling.batch_invariant =
-            body.batch_invariant.or(request.sampling.batch_invariant);
+        request.tools = tools(body.tools.unwrap_or_default(), &mut request.ignored)?;
+        request.sampling.batch_invariant = body
+            .batch_invariant
+            .map(|switch| switch.0)
+            .or(request.sampling.batch_invariant);
         Ok((request, OllamaEncoder::new(OllamaEndpoint::Chat, served)))
     }
     fn keep_alive(body: &ChatRequest) -> Result<Option<KeepAlive>, RequestError> {

@@ -10,7 +10,7 @@ use crate::core::field_names::FieldNames;
 use crate::core::model::{Served, now};
 use crate::core::models::policy::KeepAlive;
 use crate::core::request::{GenerateRequest, Input, PromptText};
-use crate::net::lenient::null_default;
+use crate::net::lenient::{Switch, null_default};
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -25,13 +25,13 @@ pub struct GenerateBody {
     prompt: String,
     suffix: Option<String>,
     system: Option<String>,
-    raw: Option<bool>,
+    raw: Option<Switch>,
     format: Option<Value>,
     options: Option<Options>,
-    stream: Option<bool>,
+    stream: Option<Switch>,
     think: Option<Value>,
     keep_alive: Option<Value>,
-    batch_invariant: Option<bool>,
+    batch_invariant: Option<Switch>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -64,7 +64,7 @@ impl Interface for Generate {
                     "suffix is not supported with this model: it has no fill-in-the-middle tokens";
                 return Err(RequestError::parameter("suffix", message));
             }
-            (None, _) if body.raw == Some(true) => {
+            (None, _) if body.raw == Some(Switch(true)) => {
                 Input::Prompts(vec![PromptText::Text(body.prompt)])
             }
             (None, _) => {
@@ -81,8 +81,10 @@ impl Interface for Generate {
         };
         let mut request = request(&NAMES, input, body.options, body.format, body.stream)?;
         request.ignored.extend(ignored);
-        request.sampling.batch_invariant =
-            body.batch_invariant.or(request.sampling.batch_invariant);
+        request.sampling.batch_invariant = body
+            .batch_invariant
+            .map(|switch| switch.0)
+            .or(request.sampling.batch_invariant);
         Ok((
             request,
             OllamaEncoder::new(OllamaEndpoint::Generate, served),

@@ -17,8 +17,8 @@ const UNITS: &[(&str, f64)] = &[
     ("h", 3600.0),
 ];
 
-/// Parses `keep_alive`. A negative value keeps the model until its memory is needed; 0 unloads it
-/// at once.
+/// Parses `keep_alive`. A text without a unit is in seconds, an empty one means nothing. A negative
+/// value keeps the model until its memory is needed; 0 unloads it at once.
 ///
 /// # Errors
 /// When the value is neither a number nor a duration.
@@ -26,7 +26,8 @@ pub fn parse(keep_alive: Option<&Value>) -> Result<Option<KeepAlive>, RequestErr
     let seconds = match keep_alive {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::Number(seconds)) => seconds.as_f64(),
-        Some(Value::String(text)) => seconds(text),
+        Some(Value::String(text)) if text.is_empty() => return Ok(None),
+        Some(Value::String(text)) => text.parse().ok().or_else(|| seconds(text)),
         Some(_) => None,
     };
     let seconds = seconds.filter(|seconds| seconds.is_finite()).ok_or_else(|| {
@@ -94,10 +95,13 @@ mod tests {
             (json!("-1s"), Some(KeepAlive::UntilNeeded)),
             (json!(1e300), Some(KeepAlive::UntilNeeded)),
             (json!(null), None),
+            (json!(""), None),
+            (json!("300"), time(300_000)),
+            (json!("-1"), Some(KeepAlive::UntilNeeded)),
         ] {
             assert_eq!(of(value.clone()), expected, "{value}");
         }
-        for value in ["", "-", "5", "m", "5 m", "5x", "1h30", "1..5s", "ever"].map(Value::from) {
+        for value in ["-", "m", "5 m", "5x", "1h30", "1..5s", "ever", "inf"].map(Value::from) {
             assert!(parse(Some(&value)).is_err(), "{value}");
         }
         assert!(parse(Some(&json!([1]))).is_err());

@@ -1,7 +1,7 @@
 //! Messages and tools of a chat request.
 
+use crate::api::role::Role;
 use crate::core::error::RequestError;
-use crate::core::tools::{Tool, ToolField};
 use crate::net::body::IgnoredFields;
 use crate::net::lenient::{JsonText, null_default};
 use gristmill_llm::chat::Message;
@@ -25,15 +25,6 @@ pub struct OllamaMessage {
     _others: IgnoredFields,
 }
 
-#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(rename_all = "lowercase")]
-enum Role {
-    System,
-    User,
-    Assistant,
-    Tool,
-}
-
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct RequestCall {
@@ -48,24 +39,6 @@ struct CalledFunction {
     name: String,
     #[serde(default)]
     arguments: JsonText,
-    #[serde(flatten)]
-    _others: IgnoredFields,
-}
-
-#[derive(Deserialize, Debug)]
-#[serde(expecting = "an object")]
-pub struct OllamaTool {
-    function: Function,
-    #[serde(flatten)]
-    _others: IgnoredFields,
-}
-
-#[derive(Deserialize, Debug)]
-#[serde(expecting = "an object")]
-struct Function {
-    name: String,
-    description: Option<String>,
-    parameters: Option<Value>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
@@ -91,12 +64,6 @@ impl OllamaMessage {
                 message,
             ));
         }
-        let role = match self.role {
-            Role::System => "system",
-            Role::User => "user",
-            Role::Assistant => "assistant",
-            Role::Tool => "tool",
-        };
         let calls: Vec<Value> = self
             .tool_calls
             .unwrap_or_default()
@@ -107,40 +74,11 @@ impl OllamaMessage {
                 json!({ "type": "function", "function": { "name": function.name, "arguments": arguments } })
             })
             .collect();
-        let mut message = Message::new(role, self.content);
+        let mut message = Message::new(self.role.name(), self.content);
         message.reasoning_content = self.thinking;
         message.tool_calls = (!calls.is_empty()).then(|| calls.into());
         message.tool_call_id = self.tool_call_id;
         message.name = self.tool_name.or(self.name);
         Ok(message)
     }
-}
-
-/// Converts the tools into those of the core.
-///
-/// # Errors
-/// The first tool that is invalid.
-pub fn tools(tools: Vec<OllamaTool>) -> Result<Vec<Tool>, RequestError> {
-    let convert = |(i, OllamaTool { function, .. }): (usize, OllamaTool)| {
-        let Function {
-            name,
-            description,
-            parameters,
-            ..
-        } = function;
-        let tool = Tool {
-            name,
-            description,
-            parameters,
-        };
-        let at = |place| match place {
-            ToolField::Name => "name",
-            ToolField::Parameters => "parameters",
-        };
-        tool.check().map_err(|(place, why)| {
-            RequestError::parameter(format!("tools[{i}].function.{}", at(place)), why)
-        })?;
-        Ok(tool)
-    };
-    tools.into_iter().enumerate().map(convert).collect()
 }

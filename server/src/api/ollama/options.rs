@@ -1,12 +1,13 @@
 //! Request options; a Modelfile has the same ones as parameters.
 
 use crate::api::fields::KnownFields;
+use crate::api::tool_choice::schema_value;
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::SamplingOptions;
-use crate::net::lenient::{Seed, Whole};
+use crate::net::lenient::{Number, Seed, Switch, Whole};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -14,19 +15,19 @@ use serde_json::{Map, Value, json};
 #[derive(Deserialize, Debug, Default)]
 #[serde(expecting = "an object")]
 pub struct Options {
-    temperature: Option<f64>,
+    temperature: Option<Number>,
     top_k: Option<Whole>,
-    top_p: Option<f64>,
-    min_p: Option<f64>,
+    top_p: Option<Number>,
+    min_p: Option<Number>,
     seed: Option<Seed>,
     /// −1 is unlimited, and so is −2, which fills the context.
     num_predict: Option<Whole>,
     stop: Option<Stop>,
-    repeat_penalty: Option<f64>,
+    repeat_penalty: Option<Number>,
     repeat_last_n: Option<Whole>,
-    presence_penalty: Option<f64>,
-    frequency_penalty: Option<f64>,
-    batch_invariant: Option<bool>,
+    presence_penalty: Option<Number>,
+    frequency_penalty: Option<Number>,
+    batch_invariant: Option<Switch>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -35,7 +36,7 @@ pub struct Options {
 #[serde(untagged, expecting = "expected a string or an array of strings")]
 enum Stop {
     One(String),
-    Many(Vec<String>),
+    Many(Vec<Option<String>>),
 }
 
 /// The options.
@@ -95,12 +96,12 @@ pub fn request(
     input: Input,
     options: Option<Options>,
     format: Option<Value>,
-    stream: Option<bool>,
+    stream: Option<Switch>,
 ) -> Result<GenerateRequest, RequestError> {
     let mut request = GenerateRequest::new(names, input);
     options.unwrap_or_default().apply(&mut request)?;
     request.form = output_format(format)?.map(|form| ("format", form));
-    request.stream = stream.unwrap_or(true);
+    request.stream = stream.is_none_or(|stream| stream.0);
     Ok(request)
 }
 
@@ -123,21 +124,20 @@ impl Options {
         request.stop = match self.stop {
             None => Vec::new(),
             Some(Stop::One(text)) => vec![text],
-            Some(Stop::Many(texts)) => texts,
+            Some(Stop::Many(texts)) => texts.into_iter().flatten().collect(),
         };
         request.sampling = SamplingOptions {
             seed: self.seed.map(|seed| seed.0),
-            temperature: self.temperature,
-            hot: true,
-            top_p: self.top_p,
+            temperature: self.temperature.map(|number| number.0),
+            top_p: self.top_p.map(|number| number.0),
             top_k: self.top_k.map(|k| k.0.max(-1)),
-            min_p: self.min_p,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            repetition_penalty: self.repeat_penalty,
+            min_p: self.min_p.map(|number| number.0),
+            frequency_penalty: self.frequency_penalty.map(|number| number.0),
+            presence_penalty: self.presence_penalty.map(|number| number.0),
+            repetition_penalty: self.repeat_penalty.map(|number| number.0),
             repeat_last_n: self.repeat_last_n.map(|n| n.0),
-            logit_bias: None,
-            batch_invariant: self.batch_invariant,
+            logit_bias: Vec::new(),
+            batch_invariant: self.batch_invariant.map(|switch| switch.0),
         };
         Ok(())
     }
@@ -154,7 +154,9 @@ pub fn output_format(format: Option<Value>) -> Result<Option<OutputFormat>, Requ
         Some(Value::String(text)) if text == "json" => {
             Ok(Some(OutputFormat::Schema(json!({ "type": "object" }))))
         }
-        Some(schema @ Value::Object(_)) => Ok(Some(OutputFormat::Schema(schema))),
+        Some(schema) if schema_value(schema.clone()).is_object() => {
+            Ok(Some(OutputFormat::Schema(schema_value(schema))))
+        }
         Some(_) => Err(RequestError::parameter(
             "format",
             "format must be \"json\" or a JSON schema, an object",
@@ -175,7 +177,9 @@ pub fn thinking(think: Option<Value>) -> Result<Thinking, RequestError> {
         Some(Value::String(text)) if ["false", "none"].contains(&text.as_str()) => {
             Ok(Some(false).into())
         }
-        Some(Value::String(level)) if ["low", "medium", "high"].contains(&level.as_str()) => {
+        Some(Value::String(level))
+            if ["low", "medium", "high", "max"].contains(&level.as_str()) =>
+        {
             Ok(Thinking {
                 switch: Some(true),
                 ..Thinking::of_effort(Some(&level))

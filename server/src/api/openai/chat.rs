@@ -6,9 +6,8 @@ use super::messages::{RequestMessage, convert};
 use super::settings::{Telling, common_fields, tokens};
 use super::tools::ResponseFormat;
 use super::usage::{finish_name, rate};
-use crate::api::fields::is_set;
 use crate::api::interface::{Interface, ResponseEncoder};
-use crate::api::tool_choice::{RequestTool, RequestToolChoice, tools};
+use crate::api::tool_choice::{Function, RequestTool, RequestToolChoice, functions, tools};
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Finish, Usage};
 use crate::core::field_names::FieldNames;
@@ -19,7 +18,7 @@ use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::tools::ToolChoice;
 use crate::net::error::to_json;
-use crate::net::lenient::{Count, Whole};
+use crate::net::lenient::{Count, Switch, Whole};
 use crate::net::stream::{Chunk, Framing};
 use axum::response::Response;
 use serde::Serialize;
@@ -41,21 +40,21 @@ common_fields! { declare_request
         /// Whether the model may, must or must not call tools.
         tool_choice: Option<RequestToolChoice>,
         /// Whether one answer may have several calls.
-        parallel_tool_calls: Option<bool>,
+        parallel_tool_calls: Option<Switch>,
         /// Format that constrains the answer: a JSON schema or JSON object.
         response_format: Option<ResponseFormat>,
         /// Whether to return the log-probability of every token.
-        logprobs: Option<bool>,
+        logprobs: Option<Switch>,
         /// Number of alternatives returned with each token.
         top_logprobs: Option<Count>,
         /// "none" switches reasoning off, if the model supports that.
         reasoning_effort: Option<String>,
         /// Variables for the chat template.
         chat_template_kwargs: Option<Map<String, Value>>,
-        /// The predecessor of `tools`, refused.
-        functions: Option<Value>,
-        /// The predecessor of `tool_choice`, refused.
-        function_call: Option<Value>,
+        /// The predecessor of `tools`; an answer then has a `function_call`.
+        functions: Option<Vec<Function>>,
+        /// The predecessor of `tool_choice`.
+        function_call: Option<RequestToolChoice>,
     }
 }
 
@@ -64,7 +63,9 @@ const MAX_TEMPLATE_KWARGS: usize = 64 << 10;
 
 /// Values of `reasoning_effort`. "none" switches reasoning off; the other values matter only to
 /// some models.
-const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh"];
+const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+/// Values of `reasoning_effort` that leave it to the model.
+const NO_EFFORTS: &[&str] = &["", "auto", "default"];
 
 const NAMES: FieldNames = FieldNames {
     input: "messages",
@@ -89,15 +90,12 @@ impl Interface for Chat {
         served: &Arc<Served>,
     ) -> Result<(GenerateRequest, ChatEncoder), RequestError> {
         let common = body.common();
+        let older = body
+            .functions
+            .as_ref()
+            .is_some_and(|functions| !functions.is_empty());
         let logprobs = body.logprobs()?;
         let thinking = body.thinking()?;
-        let older = [&body.functions, &body.function_call];
-        let is_neutral = |value: &Value| !is_set(value) || *value == "none" || *value == "auto";
-        if older.into_iter().flatten().any(|value| !is_neutral(value)) {
-            let message =
-                "functions and function_call are of an older interface: use tools and tool_choice";
-            return Err(RequestError::parameter("functions", message));
-        }
         let input = Input::Conversation {
             messages: convert(&body.messages)?,
             thinking,
@@ -128,9 +126,13 @@ impl Interface for Chat {
         if let Some(limit) = newer {
             request.limit = limit;
         }
-        request.tools = tools(body.tools.unwrap_or_default())?;
-        request.tool_choice = body.tool_choice.map_or(ToolChoice::Auto, ToolChoice::from);
-        request.several_calls = body.parallel_tool_calls.unwrap_or(true);
+        request.tools = tools(body.tools.unwrap_or_default(), &mut request.ignored)?;
+        request
+            .tools
+            .extend(functions(body.functions.unwrap_or_default())?);
+        let choice = body.tool_choice.or(body.function_call);
+        request.tool_choice = choice.map_or(ToolChoice::Auto, ToolChoice::from);
+        request.several_calls = !older && body.parallel_tool_calls.is_none_or(|several| several.0);
         request.logprobs = logprobs;
         let forced = request.tool_choice.is_forced();
         let encoder = ChatEncoder {
@@ -145,6 +147,7 @@ impl Interface for Chat {
             telling,
             logprobs: logprobs.is_some(),
             forced,
+            older,
             choices: Vec::new(),
         };
         Ok((request, encoder))
@@ -154,7 +157,7 @@ impl Interface for Chat {
 impl ChatRequest {
     /// Returns the number of alternatives per token, or `None` without log-probabilities.
     fn logprobs(&self) -> Result<Option<usize>, RequestError> {
-        match (self.logprobs.unwrap_or(false), self.top_logprobs) {
+        match (self.logprobs.is_some_and(|told| told.0), self.top_logprobs) {
             (_, Some(top)) if top.0 > MAX_TOP_LOGPROBS => Err(RequestError::parameter(
                 "top_logprobs",
                 format!("top_logprobs may be at most {MAX_TOP_LOGPROBS}"),
@@ -176,7 +179,13 @@ impl ChatRequest {
                 format!("chat_template_kwargs have {bytes} bytes, more than {MAX_TEMPLATE_KWARGS}");
             return Err(RequestError::parameter("chat_template_kwargs", message));
         }
-        let effort = self.reasoning_effort.as_deref();
+        let effort = self
+            .reasoning_effort
+            .as_deref()
+            .map(str::to_ascii_lowercase);
+        let effort = effort
+            .as_deref()
+            .filter(|effort| !NO_EFFORTS.contains(effort));
         if let Some(effort) = effort.filter(|effort| !EFFORTS.contains(effort)) {
             let message = format!(
                 "reasoning_effort is `{effort}`; it must be one of {}",
@@ -204,6 +213,8 @@ pub struct ChatEncoder {
     logprobs: bool,
     /// Whether a tool call is required, so that an answer may have no content.
     forced: bool,
+    /// Whether a call is told as `function_call`, the predecessor of `tool_calls`.
+    older: bool,
     choices: Vec<Choice>,
 }
 
@@ -260,6 +271,13 @@ impl ChatEncoder {
         let Some(number) = choice.calls.checked_sub(1) else {
             return;
         };
+        if self.older {
+            let mut call = json!({ "arguments": arguments });
+            if let Some(name) = name {
+                call["name"] = name.into();
+            }
+            return self.delta(index, json!({ "function_call": call }), out);
+        }
         let mut call = json!({ "index": number, "function": { "arguments": arguments } });
         if let Some(name) = name {
             call["id"] = fresh_id("call_").into();
@@ -267,6 +285,14 @@ impl ChatEncoder {
             call["function"]["name"] = name.into();
         }
         self.delta(index, json!({ "tool_calls": [call] }), out);
+    }
+    /// Returns OpenAI's `finish_reason` of a choice with so many calls.
+    fn ending(&self, reason: &Finish, calls: usize) -> &'static str {
+        match finish_name(reason) {
+            "stop" if calls > 0 && self.older => "function_call",
+            "stop" if calls > 0 => "tool_calls",
+            name => name,
+        }
     }
     /// Returns the complete message.
     fn message(&self, answer: FinishedReply) -> Value {
@@ -280,7 +306,13 @@ impl ChatEncoder {
         if !answer.reasoning.is_empty() {
             message["reasoning_content"] = answer.reasoning.into();
         }
-        if !answer.calls.is_empty() {
+        if self.older {
+            let call = answer.calls.into_iter().next();
+            if let Some(call) = call {
+                message["function_call"] =
+                    json!({ "name": call.name, "arguments": call.arguments });
+            }
+        } else if !answer.calls.is_empty() {
             let calls = answer.calls.into_iter().map(|call| {
                 let function = json!({ "name": call.name, "arguments": call.arguments });
                 json!({ "id": fresh_id("call_"), "type": "function", "function": function })
@@ -288,13 +320,6 @@ impl ChatEncoder {
             message["tool_calls"] = calls.collect();
         }
         message
-    }
-}
-
-fn ending(reason: &Finish, calls: usize) -> &'static str {
-    match finish_name(reason) {
-        "stop" if calls > 0 => "tool_calls",
-        name => name,
     }
 }
 
@@ -323,7 +348,8 @@ impl ResponseEncoder for ChatEncoder {
             OutputEvent::ToolArguments(text) => self.call(index, None, &text, out),
             OutputEvent::Finished(reason) => {
                 self.together(out);
-                let reason = ending(&reason, self.choice(index).calls);
+                let calls = self.choice(index).calls;
+                let reason = self.ending(&reason, calls);
                 let chunk = self.chunk(index, json!({}), Value::Null, reason.into());
                 out.push(Chunk::Data(None, chunk));
             }
@@ -364,7 +390,7 @@ impl ResponseEncoder for ChatEncoder {
                     finish_reason: answer
                         .finish
                         .as_ref()
-                        .map_or("stop", |reason| ending(reason, answer.calls.len())),
+                        .map_or("stop", |reason| self.ending(reason, answer.calls.len())),
                     message: self.message(answer),
                 });
         self.frame.whole(choices, usage)

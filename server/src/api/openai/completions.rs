@@ -12,8 +12,9 @@ use crate::core::limits::MAX_TOP_LOGPROBS;
 use crate::core::model::Served;
 use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::{GenerateRequest, Input, PromptText};
+use crate::net::body::IgnoredFields;
 use crate::net::error::to_json;
-use crate::net::lenient::{Count, TokenId, Whole};
+use crate::net::lenient::{Count, Switch, TokenId, Whole};
 use crate::net::stream::{Chunk, Framing};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
@@ -33,7 +34,7 @@ common_fields! { declare_request
         suffix: Option<String>,
         /// Whether the response begins with the prompt, and with its log-probabilities if
         /// requested.
-        echo: Option<bool>,
+        echo: Option<Switch>,
         /// Number of completions generated, of which the `n` most probable are returned.
         best_of: Option<Count>,
     }
@@ -47,6 +48,35 @@ pub enum RequestPrompt {
     Tokens(Vec<TokenId>),
     Texts(Vec<String>),
     TokenLists(Vec<Vec<TokenId>>),
+    Mixed(Vec<PromptPiece>),
+    /// llama.cpp's form of a prompt that may have images, which are not possible here.
+    Object(PromptObject),
+}
+
+/// A piece of a mixed prompt, in llama.cpp's interface.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(untagged)]
+pub enum PromptPiece {
+    Token(TokenId),
+    Text(String),
+}
+
+/// A prompt as an object.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
+pub struct PromptObject {
+    prompt_string: String,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+impl PromptPiece {
+    fn text(self) -> PromptText {
+        match self {
+            PromptPiece::Token(token) => PromptText::Tokens(vec![token.0]),
+            PromptPiece::Text(text) => PromptText::Text(text),
+        }
+    }
 }
 
 impl RequestPrompt {
@@ -60,6 +90,11 @@ impl RequestPrompt {
             RequestPrompt::Tokens(list) => vec![tokens(list)],
             RequestPrompt::Texts(texts) => texts.into_iter().map(PromptText::Text).collect(),
             RequestPrompt::TokenLists(lists) => lists.into_iter().map(tokens).collect(),
+            RequestPrompt::Mixed(pieces) => {
+                let pieces = pieces.into_iter().map(PromptPiece::text).collect();
+                vec![PromptText::Mixed(pieces)]
+            }
+            RequestPrompt::Object(object) => vec![PromptText::Text(object.prompt_string)],
         }
     }
 }
@@ -95,7 +130,7 @@ impl Interface for Completions {
             common.max_tokens.get_or_insert(Whole(DEFAULT_MAX_TOKENS));
         }
         let mut prompts = body.prompt.list();
-        let echo = body.echo.unwrap_or(false);
+        let echo = body.echo.is_some_and(|echo| echo.0);
         if let Some(suffix) = body.suffix.filter(|suffix| !suffix.is_empty()) {
             infill(served, &mut prompts, &suffix, echo)?;
         }
@@ -169,7 +204,7 @@ fn infill(
             PromptText::Text(before) => {
                 *prompt = PromptText::Tokens(fim.tokens(&served.tokenizer, before, suffix))
             }
-            PromptText::Tokens(_) => return refused("with a prompt given as tokens"),
+            _ => return refused("with a prompt given as tokens"),
         }
     }
     Ok(())
@@ -180,6 +215,7 @@ fn shown(served: &Served, prompt: &PromptText) -> String {
     match prompt {
         PromptText::Text(text) => text.clone(),
         PromptText::Tokens(tokens) => served.tokenizer.decode(tokens, true),
+        PromptText::Mixed(pieces) => pieces.iter().map(|piece| shown(served, piece)).collect(),
     }
 }
 

@@ -14,10 +14,13 @@ use crate::core::id::fresh_id;
 use crate::core::model::Served;
 use crate::core::output::{FinishedReply, OutputEvent};
 use crate::core::request::{GenerateRequest, Input, PromptText};
+use crate::net::body::IgnoredFields;
 use crate::net::error::to_json;
+use crate::net::lenient::null_default;
 use crate::net::stream::{Chunk, Framing};
 use axum::Json;
 use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -33,8 +36,20 @@ common_fields! { declare_request
         /// Text after the completion, of `/infill`.
         input_suffix: Option<String>,
         /// Other files, of `/infill`.
-        input_extra: Option<Value>,
+        input_extra: Option<Vec<ExtraFile>>,
     }
+}
+
+/// Another file of the repository, which the completion may refer to.
+#[derive(Deserialize, Debug)]
+#[serde(expecting = "an object")]
+pub struct ExtraFile {
+    #[serde(default, deserialize_with = "null_default")]
+    filename: String,
+    #[serde(default, deserialize_with = "null_default")]
+    text: String,
+    #[serde(flatten)]
+    _others: IgnoredFields,
 }
 
 const NAMES: FieldNames = FieldNames {
@@ -60,13 +75,14 @@ impl Interface for LlamaCompletions {
         served: &Arc<Served>,
     ) -> Result<(GenerateRequest, LlamaEncoder), RequestError> {
         let common = body.common();
-        let prompts = body.prompts(served)?;
+        let limit = common.n_predict.or(common.max_tokens);
+        let limit = limit.and_then(|most| usize::try_from(most.0).ok());
+        let prompts = body.prompts(served, limit.unwrap_or(usize::MAX))?;
         let mut request = GenerateRequest::new(&NAMES, Input::Prompts(prompts));
-        if body.input_extra.is_some() {
+        if body.input_extra.is_some_and(|files| !files.is_empty()) {
             request.ignored.push("input_extra".into());
         }
         common.apply(&mut request)?;
-        request.sampling.hot = true;
         let encoder = LlamaEncoder {
             id: fresh_id("cmpl-"),
             model: served.name.clone(),
@@ -77,8 +93,9 @@ impl Interface for LlamaCompletions {
 }
 
 impl LlamaRequest {
-    /// Returns the prompts, which fill in the middle if there is a prefix or a suffix.
-    fn prompts(&mut self, served: &Served) -> Result<Vec<PromptText>, RequestError> {
+    /// Returns the prompts, which fill in the middle if there is a prefix or a suffix. `limit` is
+    /// the maximum of tokens that are generated.
+    fn prompts(&mut self, served: &Served, limit: usize) -> Result<Vec<PromptText>, RequestError> {
         let (prefix, suffix) = (self.input_prefix.take(), self.input_suffix.take());
         let prompts = self.prompt.take().map(RequestPrompt::list);
         if prefix.is_none() && suffix.is_none() {
@@ -98,7 +115,16 @@ impl LlamaRequest {
             }
         }
         let suffix = suffix.unwrap_or_default();
-        let tokens = fim.tokens(&served.tokenizer, &before, &suffix);
+        let files = self.input_extra.take().unwrap_or_default();
+        let files: Vec<(&str, &str)> = files
+            .iter()
+            .map(|file| (file.filename.as_str(), file.text.as_str()))
+            .collect();
+        // A long completion may take up to a quarter of the context from the other files.
+        let most = served
+            .context
+            .saturating_sub(1 + limit.min(served.context / 4));
+        let tokens = fim.tokens_with_files(&served.tokenizer, &files, [&before, &suffix], most);
         Ok(vec![PromptText::Tokens(tokens)])
     }
 }

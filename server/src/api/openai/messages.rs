@@ -1,8 +1,9 @@
 //! Messages of a chat request.
 
+use crate::api::role::Role;
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
-use crate::net::lenient::JsonText;
+use crate::net::lenient::{JsonText, null_is_default};
 use gristmill_llm::chat::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,28 +13,18 @@ use serde_json::{Value, json};
 #[serde(expecting = "an object")]
 pub struct RequestMessage {
     role: Role,
+    #[serde(default, deserialize_with = "null_is_default")]
     content: Option<Content>,
     reasoning_content: Option<String>,
     /// vLLM's name of `reasoning_content`; clients repeat one, the other or both.
     reasoning: Option<Value>,
     name: Option<String>,
     tool_calls: Option<Vec<RequestCall>>,
+    /// The call of the time before `tool_calls`.
+    function_call: Option<CalledFunction>,
     tool_call_id: Option<String>,
     #[serde(flatten)]
     _others: IgnoredFields,
-}
-
-#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
-#[serde(rename_all = "lowercase")]
-enum Role {
-    /// The newer name of the system role.
-    Developer,
-    System,
-    User,
-    Assistant,
-    /// Also by the name that it had when calls were of functions only.
-    #[serde(alias = "function")]
-    Tool,
 }
 
 #[derive(Deserialize, Clone, Debug)]
@@ -46,13 +37,30 @@ enum Content {
     Parts(Vec<ContentPart>),
 }
 
+impl Default for Content {
+    fn default() -> Content {
+        Content::Text(String::new())
+    }
+}
+
+/// A part of a message; a string is its text.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(untagged)]
+enum ContentPart {
+    Text(String),
+    Typed(TypedPart),
+}
+
 #[derive(Deserialize, Clone, Debug)]
 #[serde(expecting = "an object")]
-struct ContentPart {
+struct TypedPart {
     #[serde(rename = "type", default = "text_kind")]
     kind: String,
+    #[serde(default, deserialize_with = "null_is_default")]
     text: Option<String>,
     refusal: Option<String>,
+    /// Text of a part of type `thinking`.
+    thinking: Option<String>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
@@ -61,7 +69,9 @@ struct ContentPart {
 #[serde(expecting = "an object")]
 struct RequestCall {
     id: Option<String>,
-    function: CalledFunction,
+    function: Option<CalledFunction>,
+    /// The call of a tool of type `custom`, whose input is a text.
+    custom: Option<CustomCall>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
@@ -75,6 +85,36 @@ struct CalledFunction {
     arguments: JsonText,
     #[serde(flatten)]
     _others: IgnoredFields,
+}
+
+#[derive(Deserialize, Clone, Debug)]
+#[serde(expecting = "an object")]
+struct CustomCall {
+    name: String,
+    #[serde(default)]
+    input: JsonText,
+    #[serde(flatten)]
+    _others: IgnoredFields,
+}
+
+impl RequestCall {
+    /// Returns the call in the form of chat templates; `None` without a function.
+    fn to_json(&self) -> Option<Value> {
+        let function = match (&self.function, &self.custom) {
+            (Some(function), _) => function.to_json(),
+            (None, Some(CustomCall { name, input, .. })) => {
+                json!({ "name": name, "arguments": { "input": input.0 } })
+            }
+            (None, None) => return None,
+        };
+        Some(json!({ "id": self.id, "type": "function", "function": function }))
+    }
+}
+
+impl CalledFunction {
+    fn to_json(&self) -> Value {
+        json!({ "name": self.name, "arguments": self.arguments.0 })
+    }
 }
 
 /// Type of a part that names none.
@@ -101,46 +141,26 @@ pub fn convert(messages: &[RequestMessage]) -> Result<Vec<Message>, RequestError
 }
 
 fn convert_one(i: usize, message: &RequestMessage) -> Result<Message, RequestError> {
-    let role = match message.role {
-        Role::Developer | Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
-    };
-    let calls = message.tool_calls.as_deref().unwrap_or_default();
-    if !calls.is_empty() && message.role != Role::Assistant {
-        let at = format!("messages[{i}].tool_calls");
-        return Err(RequestError::parameter(
-            at,
-            "only the assistant calls tools",
-        ));
-    }
-    let text = match &message.content {
+    let calls = message.calls(i)?;
+    let (text, thought) = match &message.content {
         // A tool that answers nothing has no content.
-        None if matches!(message.role, Role::Assistant | Role::Tool) => String::new(),
+        None if matches!(message.role, Role::Assistant | Role::Tool) => Default::default(),
         None => {
             return Err(RequestError::parameter(
                 format!("messages[{i}].content"),
                 "this message has no content",
             ));
         }
-        Some(Content::Text(text)) => text.clone(),
+        Some(Content::Text(text)) => (text.clone(), String::new()),
         Some(Content::Parts(parts)) => join(i, parts)?,
     };
-    let calls: Vec<Value> = calls
-        .iter()
-        .map(|call| {
-            let function =
-                json!({ "name": call.function.name, "arguments": call.function.arguments.0 });
-            json!({ "id": call.id, "type": "function", "function": function })
-        })
-        .collect();
     let reasoning = message.reasoning.as_ref().and_then(Value::as_str);
-    let names = [message.reasoning_content.as_deref(), reasoning];
+    let thought = (!thought.is_empty()).then_some(thought.as_str());
+    let names = [message.reasoning_content.as_deref(), reasoning, thought];
     let mut names = names.into_iter().flatten();
     let reasoning = names.clone().find(|text| !text.is_empty()).or(names.next());
     Ok(Message {
-        role: role.into(),
+        role: message.role.name().into(),
         content: text.into(),
         reasoning_content: reasoning.map(str::to_owned),
         tool_calls: (!calls.is_empty()).then(|| calls.into()),
@@ -150,11 +170,59 @@ fn convert_one(i: usize, message: &RequestMessage) -> Result<Message, RequestErr
     })
 }
 
-fn join(i: usize, parts: &[ContentPart]) -> Result<String, RequestError> {
-    let texts = parts.iter().enumerate().map(|(j, part)| {
-        let text = match part.kind.as_str() {
-            "text" => part.text.as_deref(),
-            "refusal" => part.refusal.as_deref(),
+impl RequestMessage {
+    /// Returns the calls in the form of chat templates; the message has index `i`.
+    fn calls(&self, i: usize) -> Result<Vec<Value>, RequestError> {
+        let calls = self.tool_calls.as_deref().unwrap_or_default();
+        if !calls.is_empty() && self.role != Role::Assistant {
+            let at = format!("messages[{i}].tool_calls");
+            return Err(RequestError::parameter(
+                at,
+                "only the assistant calls tools",
+            ));
+        }
+        let call = |(j, call): (usize, &RequestCall)| {
+            let at = || format!("messages[{i}].tool_calls[{j}].function");
+            call.to_json().ok_or_else(|| RequestError::missing(at()))
+        };
+        let mut calls: Vec<Value> = calls
+            .iter()
+            .enumerate()
+            .map(call)
+            .collect::<Result<_, _>>()?;
+        if let (true, Some(older)) = (calls.is_empty(), &self.function_call) {
+            calls.push(json!({ "type": "function", "function": older.to_json() }));
+        }
+        Ok(calls)
+    }
+}
+
+/// Joins the parts of message `i`: returns its text and its reasoning.
+fn join(i: usize, parts: &[ContentPart]) -> Result<(String, String), RequestError> {
+    let (mut text, mut thought) = (String::new(), String::new());
+    for (j, part) in parts.iter().enumerate() {
+        let part = match part {
+            ContentPart::Text(more) => {
+                text += more;
+                continue;
+            }
+            ContentPart::Typed(part) => part,
+        };
+        let lacks = || {
+            RequestError::parameter(
+                format!("messages[{i}].content[{j}]"),
+                "this part has no text",
+            )
+        };
+        match part.kind.as_str() {
+            "text" | "input_text" | "output_text" => {
+                text += part.text.as_deref().ok_or_else(lacks)?
+            }
+            "refusal" => text += part.refusal.as_deref().ok_or_else(lacks)?,
+            "thinking" | "reasoning" | "reasoning_text" => {
+                let part = part.thinking.as_deref().or(part.text.as_deref());
+                thought += part.ok_or_else(lacks)?;
+            }
             kind => {
                 let kind: String = kind.chars().take(40).collect();
                 let message =
@@ -164,13 +232,7 @@ fn join(i: usize, parts: &[ContentPart]) -> Result<String, RequestError> {
                     message,
                 ));
             }
-        };
-        text.ok_or_else(|| {
-            RequestError::parameter(
-                format!("messages[{i}].content[{j}]"),
-                "this part has no text",
-            )
-        })
-    });
-    texts.collect()
+        }
+    }
+    Ok((text, thought))
 }

@@ -5,8 +5,9 @@ use crate::api::fields::{KnownFields, is_set};
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::request::GenerateRequest;
-use crate::core::sampling::SamplingOptions;
+use crate::core::sampling::{BiasKey, SamplingOptions};
 use crate::net::body::IgnoredFields;
+use crate::net::lenient::Switch;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
@@ -16,37 +17,49 @@ use serde_json::{Map, Value, json};
 #[serde(untagged, expecting = "expected a string or an array of strings")]
 pub enum Texts {
     One(String),
-    Many(Vec<String>),
+    Many(Vec<Option<String>>),
 }
 
 impl Texts {
     pub fn list(self) -> Vec<String> {
         match self {
             Texts::One(text) => vec![text],
-            Texts::Many(texts) => texts,
+            Texts::Many(texts) => texts.into_iter().flatten().collect(),
         }
     }
 }
 
-/// Biases of tokens: an object, or llama.cpp's array of pairs, where false is the lowest bias.
+/// Biases of tokens: an object, or llama.cpp's array of pairs, where a text stands for its tokens
+/// and false for the lowest bias.
 #[derive(Clone, Debug)]
-pub struct LogitBias(pub Map<String, Value>);
+pub struct LogitBias(pub Vec<(BiasKey, Value)>);
 
 impl<'de> Deserialize<'de> for LogitBias {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<LogitBias, D::Error> {
+        let bias = |value: Value| match value {
+            Value::Bool(false) => json!(-100),
+            value => value,
+        };
         let pairs = match Value::deserialize(from)? {
-            Value::Object(map) => return Ok(LogitBias(map)),
+            Value::Object(map) => {
+                let pairs = map.into_iter();
+                let pairs = pairs.map(|(token, value)| (BiasKey::Token(token), bias(value)));
+                return Ok(LogitBias(pairs.collect()));
+            }
             Value::Array(pairs) => pairs,
             _ => return Err(D::Error::custom("expected an object of biases by token")),
         };
         let pair = |pair: Value| match pair.as_array()?.as_slice() {
-            [token, Value::Bool(false)] => Some((token.to_string(), json!(-100))),
-            [token, bias] => Some((token.to_string(), bias.clone())),
+            [Value::String(text), value] => {
+                Some((BiasKey::Text(text.clone()), bias(value.clone())))
+            }
+            [token, value] => Some((BiasKey::Token(token.to_string()), bias(value.clone()))),
             _ => None,
         };
-        let map: Option<Map<String, Value>> = pairs.into_iter().map(pair).collect();
-        let map = map.ok_or_else(|| D::Error::custom("expected pairs of a token and its bias"))?;
-        Ok(LogitBias(map))
+        let pairs: Option<Vec<_>> = pairs.into_iter().map(pair).collect();
+        let pairs =
+            pairs.ok_or_else(|| D::Error::custom("expected pairs of a token and its bias"))?;
+        Ok(LogitBias(pairs))
     }
 }
 
@@ -112,11 +125,11 @@ macro_rules! common_fields { ($then:ident $($given:tt)*) => { $crate::api::opena
     $($given)*
     {
         /// Whether the response is streamed.
-        stream: bool,
+        stream: $crate::net::lenient::Switch,
         /// Options of the stream.
         stream_options: $crate::api::openai::settings::StreamOptions,
         /// Whether each chunk has the generation speed.
-        timings_per_token: bool,
+        timings_per_token: $crate::net::lenient::Switch,
         /// Maximum tokens of an answer; −1 is bounded by the context only.
         max_tokens: $crate::net::lenient::Whole,
         /// llama.cpp's name of `max_tokens`.
@@ -129,20 +142,20 @@ macro_rules! common_fields { ($then:ident $($given:tt)*) => { $crate::api::opena
         seed: $crate::net::lenient::Seed,
         /// See [`SamplingOptions`](crate::core::sampling::SamplingOptions), for this and the
         /// following fields.
-        temperature: f64,
-        top_p: f64,
+        temperature: $crate::net::lenient::Number,
+        top_p: $crate::net::lenient::Number,
         top_k: $crate::net::lenient::Whole,
-        min_p: f64,
-        frequency_penalty: f64,
-        presence_penalty: f64,
-        repetition_penalty: f64,
+        min_p: $crate::net::lenient::Number,
+        frequency_penalty: $crate::net::lenient::Number,
+        presence_penalty: $crate::net::lenient::Number,
+        repetition_penalty: $crate::net::lenient::Number,
         /// llama.cpp's name of `repetition_penalty`.
-        repeat_penalty: f64,
+        repeat_penalty: $crate::net::lenient::Number,
         repeat_last_n: $crate::net::lenient::Whole,
         logit_bias: $crate::api::openai::settings::LogitBias,
-        batch_invariant: bool,
+        batch_invariant: $crate::net::lenient::Switch,
         /// Whether generation continues past end-of-sequence tokens; for benchmarks.
-        ignore_eos: bool,
+        ignore_eos: $crate::net::lenient::Switch,
         /// Grammar that the text must match, in GBNF or Lark.
         grammar: String,
         /// vLLM's name of `grammar`.
@@ -229,7 +242,8 @@ impl Common {
         request.ignored.extend(fields.ignored(&self.others)?);
         check_modalities(&self.others)?;
         let forms = self.take_forms()?;
-        request.stream = self.stream.unwrap_or(false);
+        let is_on = |switch: Option<Switch>| switch.is_some_and(|switch| switch.0);
+        request.stream = is_on(self.stream);
         let include_usage = self.stream_options.and_then(|o| o.include_usage);
         if include_usage == Some(true) && !request.stream {
             return Err(RequestError::parameter(
@@ -247,22 +261,22 @@ impl Common {
             .transpose()?
             .flatten()
             .or(request.limit);
+        let penalty = self.repetition_penalty.or(self.repeat_penalty);
         request.sampling = SamplingOptions {
             seed: self.seed.map(|seed| seed.0),
-            temperature: self.temperature,
-            hot: false,
-            top_p: self.top_p,
+            temperature: self.temperature.map(|number| number.0),
+            top_p: self.top_p.map(|number| number.0),
             top_k: self.top_k.map(|k| k.0),
-            min_p: self.min_p,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            repetition_penalty: self.repetition_penalty.or(self.repeat_penalty),
+            min_p: self.min_p.map(|number| number.0),
+            frequency_penalty: self.frequency_penalty.map(|number| number.0),
+            presence_penalty: self.presence_penalty.map(|number| number.0),
+            repetition_penalty: penalty.map(|number| number.0),
             repeat_last_n: self.repeat_last_n.map(|n| n.0),
-            logit_bias: self.logit_bias.map(|bias| bias.0),
-            batch_invariant: self.batch_invariant,
+            logit_bias: self.logit_bias.map(|bias| bias.0).unwrap_or_default(),
+            batch_invariant: self.batch_invariant.map(|switch| switch.0),
         };
         request.stop = self.stop.map(Texts::list).unwrap_or_default();
-        request.ignore_eos = self.ignore_eos.unwrap_or(false);
+        request.ignore_eos = is_on(self.ignore_eos);
         for (name, form) in forms {
             if request.form.is_some() {
                 let message =
@@ -273,7 +287,7 @@ impl Common {
         }
         Ok(Telling {
             include_usage: include_usage.unwrap_or(false),
-            timings: self.timings_per_token.unwrap_or(false),
+            timings: is_on(self.timings_per_token),
         })
     }
     /// Takes the constraints on the answer with the names of their fields.

@@ -7,9 +7,11 @@ use crate::core::error::RequestError;
 use crate::core::preprocess::Preprocessor;
 use crate::core::tools::ToolSet;
 use crate::net::body::{self, UnreadRequest};
+use crate::net::ignored;
 use axum::Json;
 use axum::extract::State;
-use serde_json::{Value, json};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
 use std::sync::Arc;
 
 /// `/apply-template`: returns the prompt of a chat completion's body as text.
@@ -19,12 +21,13 @@ use std::sync::Arc;
 pub async fn apply(
     State(app): State<Arc<App>>,
     asked: UnreadRequest,
-) -> Result<Json<Value>, RequestError> {
+) -> Result<Response, RequestError> {
     let (read, client, _) = asked.json(&app).await?;
     let text = app.run_blocking(client, move |models| {
         let body = body::parse::<<Chat as Interface>::Body>(&read)?;
         let preprocessor = Preprocessor::for_model(models, Chat::model(&body))?;
-        let (request, _) = Chat::request(body, &preprocessor.served)?;
+        let (mut request, _) = Chat::request(body, &preprocessor.served)?;
+        let ignored = std::mem::take(&mut request.ignored);
         let tools = ToolSet::new(
             &request.tools,
             &request.tool_choice,
@@ -36,7 +39,15 @@ pub async fn apply(
         let texts = prompts
             .iter()
             .map(|prompt| tokenizer.decode(&prompt.tokens, true));
-        Ok(texts.collect::<String>())
+        let tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        // The counts are an extension: what the prompt takes, and of how much.
+        let told = json!({
+            "prompt": texts.collect::<String>(), "n_tokens": tokens, "n_ctx": preprocessor.served.context,
+        });
+        Ok((told, ignored))
     });
-    Ok(Json(json!({ "prompt": text.await? })))
+    let (told, ignored) = text.await?;
+    let mut response = Json(told).into_response();
+    ignored::name(&mut response, &ignored);
+    Ok(response)
 }

@@ -1,5 +1,6 @@
 //! Response formats of chat requests.
 
+use crate::api::tool_choice::schema_value;
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::net::body::IgnoredFields;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 #[derive(Deserialize, Clone, Debug)]
 #[serde(expecting = "an object")]
 pub struct ResponseFormat {
-    #[serde(rename = "type")]
+    #[serde(rename = "type", default)]
     kind: FormatKind,
     json_schema: Option<JsonSchema>,
     /// Schema of a `json_object`; an extension of OpenAI's interface.
@@ -19,9 +20,10 @@ pub struct ResponseFormat {
     _others: IgnoredFields,
 }
 
-#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[serde(rename_all = "snake_case")]
 enum FormatKind {
+    #[default]
     Text,
     JsonObject,
     JsonSchema,
@@ -55,7 +57,10 @@ impl ResponseFormat {
                 "response_format.json_schema.schema",
             ),
         };
-        match schema.filter(|schema| schema.is_object() || schema.is_boolean()) {
+        match schema
+            .map(schema_value)
+            .filter(|schema| schema.is_object() || schema.is_boolean())
+        {
             Some(schema) => Ok(Some(OutputFormat::Schema(schema))),
             None => {
                 let message = "a response_format of this type needs a schema, an object";

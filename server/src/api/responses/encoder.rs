@@ -21,7 +21,11 @@ pub struct EchoedSettings {
     pub tools: Vec<Value>,
     pub tool_choice: Value,
     pub several: bool,
-    pub format: Value,
+    pub text: Value,
+    pub reasoning: Value,
+    pub metadata: Value,
+    pub truncation: Value,
+    pub user: Value,
 }
 
 /// Encoder of one response, streamed or whole.
@@ -126,15 +130,19 @@ impl ResponsesEncoder {
             tools,
             tool_choice,
             several,
-            format,
+            text,
+            reasoning,
+            metadata,
+            truncation,
+            user,
         } = &self.about;
         json!({
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "error": error,
             "incomplete_details": incomplete, "instructions": instructions, "max_output_tokens": limit,
             "model": self.model, "output": self.done, "parallel_tool_calls": several, "previous_response_id": null,
-            "reasoning": { "effort": null, "summary": null }, "store": false, "temperature": temperature,
-            "text": { "format": format }, "tool_choice": tool_choice, "tools": tools, "top_p": top_p,
-            "truncation": "disabled", "usage": usage.map(usage_json), "user": null, "metadata": {},
+            "reasoning": reasoning, "store": false, "temperature": temperature,
+            "text": text, "tool_choice": tool_choice, "tools": tools, "top_p": top_p,
+            "truncation": truncation, "usage": usage.map(usage_json), "user": user, "metadata": metadata,
         })
     }
     fn event(&mut self, name: &'static str, mut data: Value, out: &mut Vec<Chunk>) {

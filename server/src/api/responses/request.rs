@@ -4,17 +4,18 @@ use super::encoder::{EchoedSettings, ResponsesEncoder};
 use super::items::{RequestInput, convert};
 use crate::api::fields::KnownFields;
 use crate::api::interface::Interface;
-use crate::api::tool_choice::{RequestTool, RequestToolChoice, tools};
+use crate::api::tool_choice::{RequestTool, RequestToolChoice, schema_value, tools};
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
 use crate::core::request::{GenerateRequest, Input, Thinking};
 use crate::core::sampling::{SamplingOptions, whole};
-use crate::core::tools::{Tool, ToolChoice};
+use crate::core::tools::ToolChoice;
 use crate::net::body::IgnoredFields;
-use crate::net::lenient::Count;
-use serde::Deserialize;
+use crate::net::lenient::{Count, Number, Switch};
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -26,17 +27,32 @@ pub struct ResponseRequest {
     input: RequestInput,
     instructions: Option<String>,
     max_output_tokens: Option<Count>,
-    stream: Option<bool>,
-    temperature: Option<f64>,
-    top_p: Option<f64>,
-    batch_invariant: Option<bool>,
-    tools: Option<Vec<RequestTool>>,
-    tool_choice: Option<RequestToolChoice>,
-    parallel_tool_calls: Option<bool>,
-    text: Option<Text>,
-    reasoning: Option<Reasoning>,
+    stream: Option<Switch>,
+    temperature: Option<Number>,
+    top_p: Option<Number>,
+    batch_invariant: Option<Switch>,
+    tools: Option<Vec<Echoed<RequestTool>>>,
+    tool_choice: Option<Echoed<RequestToolChoice>>,
+    parallel_tool_calls: Option<Switch>,
+    text: Option<Echoed<Text>>,
+    reasoning: Option<Echoed<Reasoning>>,
     #[serde(flatten)]
     others: Map<String, Value>,
+}
+
+/// A value of the request, and its JSON, which the response repeats.
+#[derive(Debug)]
+struct Echoed<T> {
+    json: Value,
+    value: T,
+}
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Echoed<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Echoed<T>, D::Error> {
+        let json = Value::deserialize(from)?;
+        let value = T::deserialize(&json).map_err(D::Error::custom)?;
+        Ok(Echoed { json, value })
+    }
 }
 
 #[derive(Deserialize, Debug)]
@@ -158,7 +174,8 @@ impl Interface for Responses {
         body: ResponseRequest,
         served: &Arc<Served>,
     ) -> Result<(GenerateRequest, ResponsesEncoder), RequestError> {
-        let ignored = FIELDS.ignored(&body.others)?;
+        let mut ignored = FIELDS.ignored(&body.others)?;
+        let about = body.echoed();
         let limit = body.max_output_tokens.map(|limit| limit.0);
         if let Some(limit) = limit {
             whole("max_output_tokens", limit, 1, u64::MAX)?;
@@ -166,35 +183,25 @@ impl Interface for Responses {
         let effort = body
             .reasoning
             .as_ref()
-            .and_then(|reasoning| reasoning.effort.as_deref());
+            .and_then(|reasoning| reasoning.value.effort.as_deref());
         let thinking = Thinking::of_effort(effort);
         let form = body
             .text
-            .and_then(|text| text.format)
+            .and_then(|text| text.value.format)
             .map(Format::output_format)
             .transpose()?
             .flatten();
-        let tools = tools(body.tools.unwrap_or_default())?;
-        let choice = body.tool_choice.map_or(ToolChoice::Auto, ToolChoice::from);
-        let several = body.parallel_tool_calls.unwrap_or(true);
-        let about = EchoedSettings {
-            instructions: body.instructions.clone(),
-            limit,
-            temperature: body.temperature,
-            top_p: body.top_p,
-            tools: tools.iter().map(tool_json).collect(),
-            tool_choice: choice_json(&choice),
-            several,
-            format: format_json(form.as_ref()),
-        };
+        let listed = body.tools.unwrap_or_default().into_iter();
+        let tools = tools(listed.map(|tool| tool.value).collect(), &mut ignored)?;
+        let choice = body.tool_choice.map(|choice| choice.value.into());
         let input = Input::Conversation {
-            messages: convert(body.instructions, body.input)?,
+            messages: convert(body.instructions, body.input, &mut ignored)?,
             thinking,
         };
         let mut request = GenerateRequest::new(&NAMES, input);
         request.limit = limit;
         request.ignored = ignored;
-        request.stream = body.stream.unwrap_or(false);
+        request.stream = body.stream.is_some_and(|stream| stream.0);
         let ResponseRequest {
             temperature,
             top_p,
@@ -202,22 +209,63 @@ impl Interface for Responses {
             ..
         } = body;
         request.sampling = SamplingOptions {
-            temperature,
-            top_p,
-            batch_invariant,
+            temperature: temperature.map(|number| number.0),
+            top_p: top_p.map(|number| number.0),
+            batch_invariant: batch_invariant.map(|switch| switch.0),
             ..SamplingOptions::default()
         };
         request.tools = tools;
-        request.tool_choice = choice;
-        request.several_calls = several;
+        request.tool_choice = choice.unwrap_or(ToolChoice::Auto);
+        request.several_calls = body.parallel_tool_calls.is_none_or(|several| several.0);
         request.form = form.map(|form| ("text.format", form));
         Ok((request, ResponsesEncoder::new(served, about)))
     }
 }
 
+impl ResponseRequest {
+    /// Returns the settings that the response repeats, as they were sent.
+    fn echoed(&self) -> EchoedSettings {
+        let sent = |name: &str| self.others.get(name).cloned().unwrap_or_default();
+        let or = |value: Value, default: Value| if value.is_null() { default } else { value };
+        let json = |value: Option<&Value>| value.cloned().unwrap_or_default();
+        let tools = self.tools.iter().flatten();
+        let mut reasoning = json!({ "effort": null, "summary": null });
+        let mut text = json!({ "format": { "type": "text" } });
+        for (told, sent) in [
+            (
+                &mut reasoning,
+                self.reasoning.as_ref().map(|sent| &sent.json),
+            ),
+            (&mut text, self.text.as_ref().map(|sent| &sent.json)),
+        ] {
+            let fields = sent.and_then(Value::as_object).into_iter().flatten();
+            for (name, value) in fields.filter(|(_, value)| !value.is_null()) {
+                told[name] = value.clone();
+            }
+        }
+        EchoedSettings {
+            instructions: self.instructions.clone(),
+            limit: self.max_output_tokens.map(|limit| limit.0),
+            temperature: self.temperature.map(|number| number.0),
+            top_p: self.top_p.map(|number| number.0),
+            tools: tools.map(|tool| tool.json.clone()).collect(),
+            tool_choice: or(
+                json(self.tool_choice.as_ref().map(|choice| &choice.json)),
+                "auto".into(),
+            ),
+            several: self.parallel_tool_calls.is_none_or(|several| several.0),
+            text,
+            reasoning,
+            metadata: or(sent("metadata"), json!({})),
+            truncation: or(sent("truncation"), "disabled".into()),
+            user: sent("user"),
+        }
+    }
+}
+
 impl Format {
     fn output_format(self) -> Result<Option<OutputFormat>, RequestError> {
-        match (self.kind, self.schema) {
+        match (self.kind, self.schema.map(schema_value)) {
             (FormatKind::Text, _) => Ok(None),
             (FormatKind::JsonObject, _) => {
                 Ok(Some(OutputFormat::Schema(json!({ "type": "object" }))))
@@ -230,38 +278,5 @@ impl Format {
                 Err(RequestError::parameter("text.format.schema", message))
             }
         }
-    }
-}
-
-fn tool_json(tool: &Tool) -> Value {
-    json!({
-        "type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters,
-        "strict": true,
-    })
-}
-
-fn choice_json(choice: &ToolChoice) -> Value {
-    match choice {
-        ToolChoice::None => "none".into(),
-        ToolChoice::Auto => "auto".into(),
-        ToolChoice::Required => "required".into(),
-        ToolChoice::Named(name) => json!({ "type": "function", "name": name }),
-        ToolChoice::Allowed { names, required } => {
-            let tools: Vec<Value> = names
-                .iter()
-                .map(|name| json!({ "type": "function", "name": name }))
-                .collect();
-            let mode = if *required { "required" } else { "auto" };
-            json!({ "type": "allowed_tools", "mode": mode, "tools": tools })
-        }
-    }
-}
-
-fn format_json(form: Option<&OutputFormat>) -> Value {
-    match form {
-        Some(OutputFormat::Schema(schema)) => {
-            json!({ "type": "json_schema", "name": "answer", "schema": schema, "strict": true })
-        }
-        _ => json!({ "type": "text" }),
     }
 }
