@@ -31,6 +31,8 @@ mod parity;
 mod parity_support;
 mod plans;
 mod prefix;
+mod real;
+mod real_support;
 mod recording;
 mod rings;
 mod side_by_side;
