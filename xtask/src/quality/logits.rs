@@ -74,11 +74,11 @@ fn row(file: &mut impl Read, vocabulary: usize) -> Result<Vec<f32>> {
 struct Sums {
     rows: usize,
     count: f64,
-    /// Of the reference.
+    /// Sum of the reference's logits.
     sum: f64,
-    /// Of the reference's squares.
+    /// Sum of their squares.
     squares: f64,
-    /// Of squared differences.
+    /// Sum of squared differences.
     error: f64,
     divergence: f64,
     flips: usize,
