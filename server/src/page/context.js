@@ -35,11 +35,11 @@ async function count() {
   const own = abort = new AbortController();
   let size = null;
   try { size = body && await promptSize(body, own.signal); } catch (fault) {
-    // A server without that is not asked again; one that is busy, with the next change.
+    // A server without that is not asked again; one that is busy, when something has changed.
     if (fault.status === 404 || fault.status === 405) able = false;
   }
   if (own.signal.aborted) return;
-  Object.assign(counted, { text: size || !body ? text : '', size });
+  Object.assign(counted, { text, size });
   if (run) run.size = size;
   emit('counted');
 }
@@ -57,5 +57,5 @@ export function contextSize() {
 }
 on('shown', ({ other }) => { if (other) Object.assign(counted, { text: '', size: null }); count(); });
 on('draft', later);
-on('answer', count);
-on('server', later);
+on('answer', run => { if (run.chat === state.chat) count(); });
+on('server', () => { if (!counted.size) counted.text = ''; later(); });

@@ -98,6 +98,14 @@ module.exports = (b, { stub }) => {
       await click('#tuning');
       await click('#tune .primary');
       await said('150 of 2,000 tokens');
+      // One that cannot tell is not asked again for each word of an answer.
+      let asked = 0;
+      stub.size = () => { asked++; return {}; };
+      stub.answers = [async say => { for (let i = 0; i < 20; i++) { say('word '); await new Promise(resolve => setTimeout(resolve, 30)); } }];
+      await b.send('Words');
+      await evaluate(`show(state.chats.find(one => !running.has(one.id) && one.messages.length))`);
+      await b.done();
+      assert(asked <= 5, `${asked} times`);
       stub.size = () => ({});
     },
     async an_answer_is_edited() {
