@@ -14,13 +14,14 @@ pub struct Calls {
     raw: String,
     /// Whether the calls are JSON objects without delimiters.
     bare: bool,
-    /// Whether a Markdown fence around the call is still open.
-    fenced: bool,
+    /// Closing text of the fence around the call, while it is open.
+    fence: Option<&'static str>,
     state: State,
 }
 
-/// Text that opens and closes a Markdown code block.
-pub const FENCE: &str = "```";
+/// Opening and closing texts around a JSON object without delimiters: a Markdown block, and the tag
+/// of the tool list in Qwen's prompts, which Qwen2.5-Coder repeats.
+pub const FENCES: &[[&str; 2]] = &[["```", "```"], ["<tools>", "</tools>"]];
 
 enum State {
     /// After this opening delimiter; the following text determines the markup.
@@ -59,19 +60,22 @@ impl Calls {
             schemas,
             raw: marker.to_owned(),
             bare: false,
-            fenced: false,
+            fence: None,
             state: State::Opened(marker),
         }
     }
     /// Creates a parser for a JSON object that is either a call of one of these tools or text. In
     /// markups with delimiters it is a call only with arguments. `before` is the text
-    /// before it: white space, and the opening of a Markdown block.
+    /// before it: white space, and the opening of a fence.
     pub fn bare(markup: &'static Markup, schemas: Schemas, before: String) -> Calls {
         let call = Box::new(ObjectCall::new(schemas.clone(), !markup.is_bare()));
         Calls {
             markup,
             schemas,
-            fenced: before.contains(FENCE),
+            fence: FENCES
+                .iter()
+                .find(|[open, _]| before.contains(open))
+                .map(|[_, close]| *close),
             raw: before,
             bare: true,
             state: State::Object {
@@ -289,11 +293,11 @@ impl Calls {
                 Beginning::Other => {}
             }
         }
-        if self.fenced {
-            match held.begins(FENCE) {
+        if let Some(fence) = self.fence {
+            match held.begins(fence) {
                 Beginning::Whole(end) => {
                     held.split(end);
-                    self.fenced = false;
+                    self.fence = None;
                     return true;
                 }
                 Beginning::Part => return false,

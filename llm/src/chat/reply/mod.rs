@@ -19,7 +19,7 @@ pub use parts::ReplyPart;
 pub use schemas::Schemas;
 
 use crate::chat::markup::{Frame, Markup};
-use calls::{Calls, FENCE};
+use calls::{Calls, FENCES};
 use messages::{MessageReply, before_tools};
 use parts::{Beginning, HeldText};
 
@@ -241,13 +241,14 @@ impl Reply {
 const MAX_OPENING: usize = 64;
 
 /// Returns the byte at which a text's JSON object begins, after white space and the opening of a
-/// Markdown block; `Some(None)` without an object, `None` if more text decides.
+/// fence; `Some(None)` without an object, `None` if more text decides.
 fn opens_object(text: &str) -> Option<Option<usize>> {
     let mut rest = text.trim_start();
-    if let Some(fenced) = rest.strip_prefix(FENCE) {
+    let mut opens = FENCES.iter().map(|[open, _]| *open);
+    if let Some(fenced) = opens.clone().find_map(|open| rest.strip_prefix(open)) {
         let language = |c: char| c.is_ascii_alphabetic() || c == '_';
         rest = fenced.trim_start_matches(language).trim_start();
-    } else if FENCE.starts_with(rest) {
+    } else if opens.any(|open| open.starts_with(rest)) {
         rest = "";
     }
     let at = text.len() - rest.len();

@@ -86,6 +86,7 @@ fn a_whole_json_object_without_delimiters_may_be_a_call() {
         format!("\n{object}\n"),
         format!("```json\n{object}\n```"),
         format!("```\n{object}\n```\n"),
+        format!("<tools>\n{object}\n</tools>"),
         r#"{"arguments": {"city": "Rome"}, "name": "weather"}"#.into(),
     ] {
         check(&text, false, true, &called(r#"{"city": "Rome"}"#));
@@ -102,6 +103,9 @@ fn a_whole_json_object_without_delimiters_may_be_a_call() {
         r#" {"city": "Rome"}"#,
         "```json\n{\"a\": 1}\n```",
         "```rust\nfn main() {}\n```",
+        "<tools>\n{\"a\": 1}\n</tools>",
+        "<toolbox>",
+        "<tool",
         "``",
     ] {
         check(text, false, true, &[content(text)]);
