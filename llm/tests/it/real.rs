@@ -8,6 +8,8 @@ use gristmill_llm::language;
 use gristmill_llm::perplexity::perplexity;
 use gristmill_llm::tokenizer::Tokenizer;
 
+/// Context in tokens; all of `gpl.txt` is one window.
+const CONTEXT: usize = 1536;
 /// Perplexity of `gpl.txt` in f32 arithmetic, in one window.
 const PERPLEXITY: f64 = 19.572;
 /// Maximum RMS difference of the default mode's logits, in standard deviations of the exact ones.
@@ -58,7 +60,7 @@ fn token_ids_are_the_reference() {
 /// Checks f32 arithmetic in every kind of step; returns the logits of `text.txt`.
 fn exact_is_the_reference(file: &Gguf, reference: &TextLogits, gpl: &[u32]) -> Vec<f32> {
     let prompts = Greedy::read();
-    let mut e = engine("cpu", file, true, prompts.len());
+    let mut e = engine("cpu", file, true, prompts.len(), CONTEXT);
     let found = logits(&mut e, &reference.tokens, 128);
     reference.check("one chunk", &found);
     reference.check("chunks of 48", &logits(&mut e, &reference.tokens, 48));
@@ -70,7 +72,7 @@ fn exact_is_the_reference(file: &Gguf, reference: &TextLogits, gpl: &[u32]) -> V
 
 /// Checks the int8 arithmetic of the default mode, by prefill and by decode steps.
 fn default_is_near(file: &Gguf, reference: &TextLogits, exact: &[f32], gpl: &[u32]) {
-    let mut e = engine("cpu", file, false, 1);
+    let mut e = engine("cpu", file, false, 1, CONTEXT);
     for chunk in [128, 1] {
         let found = logits(&mut e, &reference.tokens, chunk);
         let error = rms(&found, exact);

@@ -14,8 +14,6 @@ use gristmill_uop::Scalar;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// Context in tokens; all of `gpl.txt` is one window.
-const CONTEXT: usize = 2048;
 /// Maximum RMS difference of f32 logits, in standard deviations of the reference. Measured: 3e-6
 /// with AVX2; the order of sums differs by instruction set and device.
 const EXACT: f64 = 5e-5;
@@ -137,15 +135,16 @@ impl Greedy {
     }
 }
 
-/// Returns an engine; exact arithmetic has an f32 KV cache.
-pub fn engine(device: &str, file: &Gguf, exact: bool, parallel: usize) -> Engine {
+/// Returns an engine for `parallel` sequences of `context` tokens; exact arithmetic has an f32 KV
+/// cache.
+pub fn engine(device: &str, file: &Gguf, exact: bool, parallel: usize, context: usize) -> Engine {
     let options = Options {
         exact,
         quick: true,
         ..Options::default()
     };
     let settings = Settings {
-        context: Some(CONTEXT),
+        context: Some(context),
         cache: if exact { Scalar::F32 } else { Scalar::F16 },
         chunk: 128,
         parallel,
