@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A memory allocation failed.
-    #[error("out of memory: {wanted} bytes for {what} on {device}{}", .free.map_or(String::new(), |n| format!(", which has {n} free")))]
+    #[error("out of memory: {} for {what} on {device}{}", memory_size(*.wanted as u64), .free.map_or(String::new(), |n| format!(", which has {} free", memory_size(n))))]
     OutOfMemory {
         /// Purpose of the allocation.
         what: String,
@@ -120,7 +120,7 @@ impl Error {
     /// Returns a suggested remedy for the user.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Error::OutOfMemory { .. } => "try a smaller --ctx, or a smaller model".into(),
+            Error::OutOfMemory { .. } => "try a smaller --ctx, --kv q8_0 (half the KV cache), fewer sequences (--parallel), or a smaller model or quantisation".into(),
             Error::NoCompiler(_) => "install gcc or clang (Debian: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install), and leave CC unset or set it to that; \
                  or set GRISTMILL_CACHE to a folder of kernels that was filled on a machine like this one, and that you may read; \
                  `--device interp` needs neither and can still try the demo model"
@@ -157,5 +157,39 @@ impl Error {
             what: what.into(),
             message: message.into(),
         }
+    }
+}
+
+/// Formats a size of memory with decimal prefixes (1 MB = 1,000,000 B).
+fn memory_size(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{} kB", bytes.div_ceil(1_000)),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_shortage_has_units_and_a_way_out() {
+        let error = |free| Error::OutOfMemory {
+            what: "a KV cache".into(),
+            wanted: 5_200_000_000,
+            free,
+            device: "cuda:0".into(),
+        };
+        assert_eq!(
+            error(Some(730_000_000)).to_string(),
+            "out of memory: 5.20 GB for a KV cache on cuda:0, which has 730.0 MB free"
+        );
+        assert!(!error(None).to_string().contains("free"));
+        let hint = error(None).hint().unwrap();
+        assert!(
+            hint.contains("--ctx") && hint.contains("--kv q8_0"),
+            "{hint}"
+        );
     }
 }
