@@ -8,6 +8,18 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
+/// Lowers the priority of this thread, and of the threads and processes that it starts, so that
+/// background work delays decode steps little. A failure is ignored.
+pub fn yield_to_foreground() {
+    // Elsewhere the priority belongs to the whole process.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::nice(BACKGROUND_NICENESS);
+}
+
+/// Niceness of background threads: a tenth of a normal thread's share of a busy core.
+#[cfg(target_os = "linux")]
+const BACKGROUND_NICENESS: i32 = 10;
+
 /// Calls `work` for each index below `count` on at most `threads` threads.
 ///
 /// `done` receives each result on the caller's thread, in order of completion. After an error no

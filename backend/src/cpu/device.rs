@@ -24,8 +24,8 @@ use gristmill_uop::costs::Costs;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The CPU as a device.
 pub struct CpuDevice {
@@ -40,6 +40,8 @@ pub struct CpuDevice {
     /// Schedules share compiled kernels even if their units differ.
     loaded: Libraries<LoadedUnit>,
     compiled: AtomicUsize,
+    /// Held while the index of kernels is saved, as loads on several threads save to one entry.
+    saving: Mutex<()>,
 }
 
 impl CpuDevice {
@@ -80,6 +82,7 @@ impl CpuDevice {
             owner,
             loaded: Libraries::default(),
             compiled: AtomicUsize::new(0),
+            saving: Mutex::new(()),
         })
     }
 
@@ -268,8 +271,10 @@ impl Device for CpuDevice {
                 Ok(())
             },
         )?;
-        places.save(&self.store);
-
+        {
+            let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+            places.save(&self.store);
+        }
         if self.compiled() > before {
             self.cc.remember(&self.store);
         }

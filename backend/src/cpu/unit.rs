@@ -13,11 +13,12 @@ use std::error::Error as _;
 /// `staged`, as `Program` specifies.
 pub type Function = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8, bool);
 
-/// Maximum kernels of a unit. gcc takes 35 ms for one, so progress is reported about once a second.
-const UNIT_KERNELS: usize = 24;
-/// Maximum bytes of a unit's source, unless a single kernel is longer; bounds
-/// the compiler's memory.
-const UNIT_BYTES: usize = 400 << 10;
+/// Maximum kernels of a unit. gcc takes 60 ms for the prelude and 20 to 600 ms for a kernel, so a
+/// unit takes about half a second: the granularity of progress and of the balance between cores.
+const UNIT_KERNELS: usize = 8;
+/// Maximum bytes of a unit's kernels, unless a single kernel is longer; bounds
+/// the compiler's time and memory.
+const UNIT_BYTES: usize = 48 << 10;
 
 /// Divides kernels of these lengths among at least `least` units of about equal length.
 ///
@@ -187,9 +188,9 @@ mod tests {
             (vec![], 2, 0),
             (vec![10], 4, 1),
             (vec![10; 5], 2, 2),
-            (vec![100; 49], 2, 3),
-            (vec![300 << 10; 4], 1, 3),
-            (vec![1, 500 << 10], 1, 2),
+            (vec![100; 49], 2, 7),
+            (vec![36 << 10; 4], 1, 3),
+            (vec![1, 60 << 10], 1, 2),
         ] {
             let parts = partition(&lengths, least);
             assert_eq!(parts.len(), units, "{lengths:?}");
