@@ -94,7 +94,7 @@ impl<'a> Group<'a> {
                     tally.run += 1;
                     let ready = Ready {
                         function: case.function.clone(),
-                        compiled,
+                        compiled: Arc::new(compiled),
                         kernels: vec![],
                     };
                     planned.schedules.push(Schedule {
