@@ -62,6 +62,13 @@ pub fn file_stem(file: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
+/// Returns whether a file's name is that of a blob in Ollama's store: `sha256-` and 64 hexadecimal
+/// digits.
+pub fn is_ollama_blob(file: &str) -> bool {
+    let sum = file.strip_prefix("sha256-").or(file.strip_prefix("sha256:"));
+    sum.is_some_and(|sum| sum.len() == 64 && sum.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
 /// Appends the paths of the files below `folder/under`, relative to `folder`.
 fn collect(
     folder: &Path,

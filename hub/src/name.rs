@@ -15,8 +15,49 @@ pub struct Short {
     pub stands_for: &'static str,
 }
 
-/// Short names, each with a common quantisation; `NAME:FILE` selects another one.
+/// Short names, each with a common quantisation; `NAME:FILE` selects another one. Models of at most
+/// 2B parameters, which run anywhere, come first.
 pub const SHORT_NAMES: &[Short] = &[
+    Short {
+        name: "smollm2-135m",
+        stands_for: "hf:bartowski/SmolLM2-135M-Instruct-GGUF:Q4_K_M",
+    },
+    Short {
+        name: "smollm2-360m",
+        stands_for: "hf:HuggingFaceTB/SmolLM2-360M-Instruct-GGUF:Q8_0",
+    },
+    Short {
+        name: "qwen2.5-0.5b",
+        stands_for: "hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M",
+    },
+    Short {
+        name: "qwen2.5-coder-0.5b",
+        stands_for: "hf:Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q4_K_M",
+    },
+    Short {
+        name: "qwen3-0.6b",
+        stands_for: "hf:Qwen/Qwen3-0.6B-GGUF:Q8_0",
+    },
+    Short {
+        name: "gemma-3-1b",
+        stands_for: "hf:ggml-org/gemma-3-1b-it-GGUF:Q4_K_M",
+    },
+    Short {
+        name: "llama-3.2-1b",
+        stands_for: "hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M",
+    },
+    Short {
+        name: "smollm2-1.7b",
+        stands_for: "hf:HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M",
+    },
+    Short {
+        name: "qwen3-1.7b",
+        stands_for: "hf:Qwen/Qwen3-1.7B-GGUF:Q8_0",
+    },
+    Short {
+        name: "youtu-llm-2b",
+        stands_for: "hf:tencent/Youtu-LLM-2B-GGUF:Q8_0",
+    },
     Short {
         name: "glm-4.7-flash",
         stands_for: "hf:unsloth/GLM-4.7-Flash-GGUF:Q4_K_M",
@@ -24,10 +65,6 @@ pub const SHORT_NAMES: &[Short] = &[
     Short {
         name: "deepseek-v2-lite",
         stands_for: "hf:mradermacher/DeepSeek-V2-Lite-Chat-GGUF:Q4_K_M",
-    },
-    Short {
-        name: "youtu-llm-2b",
-        stands_for: "hf:tencent/Youtu-LLM-2B-GGUF:Q8_0",
     },
     Short {
         name: "llama-3.1-8b",
