@@ -94,10 +94,10 @@ impl Error {
             Error::Model(e) => e.hint(),
             Error::Device(e) => e.hint(),
             Error::Context { fits, .. } if *fits > 0 => Some(format!(
-                "--ctx {fits} would fit; a cache of a narrower --kv takes less"
+                "--ctx {fits} would fit; --kv q8_0 takes half of what the default f16 does"
             )),
             Error::Context { .. } => {
-                Some("the model itself fills the memory: try a smaller one".into())
+                Some("the model itself fills the memory: try a smaller one, --kv q8_0, or end other programs".into())
             }
             Error::Weights { fitting, need, .. } => {
                 let models = match fitting.is_empty() {
@@ -128,6 +128,8 @@ impl Error {
 pub enum Progress {
     /// Bytes of weights loaded so far, and in total.
     Loading(u64, u64),
+    /// Functions (kinds of layers) scheduled as kernels so far, and in total.
+    Planning(usize, usize),
     /// Kernels compiled so far, and in total.
     Compiling(usize, usize),
 }

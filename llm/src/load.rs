@@ -12,6 +12,7 @@ mod weight_chunk;
 use crate::arch::{Bind, BoundCall, Plan};
 use crate::error::{Error, Progress};
 use crate::gguf::{self, Gguf, TensorInfo};
+use gristmill_compiler::Compiled;
 use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, Memory, memory};
 use gristmill_tensor::jit::{Jit, Ready};
@@ -46,7 +47,7 @@ pub type Layouts = FxHashMap<String, Layout>;
 
 /// Returns the weight layouts for these plans and compiles their functions.
 pub fn layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Layouts, Error> {
-    common_layouts(jit, plans)?.map_err(|name| refused(&name))
+    common_layouts(jit, plans).map_err(|name| refused(&name))
 }
 
 fn refused(name: &str) -> Error {
@@ -64,16 +65,17 @@ pub fn check_layouts(weights: &Weights, call: &BoundCall, ready: &Ready) -> Resu
         .iter()
         .enumerate()
         .filter_map(|(slot, bind)| match bind {
-            Bind::Weight(name) if !weights.has(name, layout_of(ready, slot)) => Some(refused(name)),
+            Bind::Weight(name) if !weights.has(name, layout_of(&ready.compiled, slot)) => {
+                Some(refused(name))
+            }
             _ => None,
         });
     of.try_for_each(Err)
 }
 
 /// Returns the layout that a compiled function requires for a slot.
-fn layout_of(ready: &Ready, slot: usize) -> Layout {
-    ready
-        .compiled
+fn layout_of(compiled: &Compiled, slot: usize) -> Layout {
+    compiled
         .layouts
         .iter()
         .find(|l| l.0 as usize == slot)
@@ -82,19 +84,19 @@ fn layout_of(ready: &Ready, slot: usize) -> Layout {
 
 /// Returns the weight layouts for these plans, or the name of a weight that two functions
 /// read in different layouts.
-pub fn common_layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Result<Layouts, String>, Error> {
+pub fn common_layouts(jit: &mut Jit, plans: &[Plan]) -> Result<Layouts, String> {
     let mut out = Layouts::default();
     for call in plans.iter().flat_map(|p| &p.calls) {
-        let ready = jit.prepare(std::slice::from_ref(&call.function), &|_, _| ())?;
+        let planned = jit.plan(std::slice::from_ref(&call.function), &|_, _| ());
         for (slot, bind) in call.binds.iter().enumerate() {
             let Bind::Weight(name) = bind else { continue };
-            let layout = layout_of(&ready[0], slot);
+            let layout = layout_of(&planned[0].compiled, slot);
             if *out.entry(name.to_string()).or_insert(layout) != layout {
-                return Ok(Err(name.clone()));
+                return Err(name.clone());
             }
         }
     }
-    Ok(Ok(out))
+    Ok(out)
 }
 
 fn bytes(info: &TensorInfo, layout: Layout) -> usize {

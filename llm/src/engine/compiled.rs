@@ -19,7 +19,8 @@ use crate::sampling::CandidateSet;
 use crate::synth;
 use gristmill_backend::Opened;
 use gristmill_runtime::Device;
-use gristmill_tensor::jit::{Jit, Ready};
+use gristmill_tensor::jit::{Jit, Planned};
+use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -157,12 +158,12 @@ impl Sizes {
         };
         Ok((fitting < *context || shrinks).then_some(less))
     }
-    /// Returns the limit on steps, from the graphs' plans and the `ready` functions.
+    /// Returns the limit on steps, from the graphs' plans and the planned functions.
     fn step_limit(
         &self,
         graphs: &[GraphKey],
         plans: &[Plan],
-        ready: &[Arc<Ready>],
+        ready: &[Arc<Planned>],
         device: &dyn Device,
     ) -> StepLimit {
         StepLimit {
@@ -186,6 +187,37 @@ impl Sizes {
             .chain(mixed.into_iter().flatten())
             .collect()
     }
+    /// Returns the length of the first prompt if the kernels that it does not need may be compiled
+    /// in the background: the C compiler runs beside steps, a GPU's might not.
+    fn first_prompt(&self, device: &dyn Device) -> Option<usize> {
+        let is_cpu = device.target().machine.kind == MachineKind::Cpu;
+        self.settings.first_prompt.filter(|_| is_cpu)
+    }
+    /// Returns whether a graph must be compiled before the first token.
+    fn is_first(&self, graph: &GraphKey, device: &dyn Device) -> bool {
+        let prompt = self.first_prompt(device);
+        prompt.is_none_or(|prompt| graph.serves_prompt(prompt, self.limits))
+    }
+    /// Returns the functions of `plans` that the first token needs, and the others. Plans after
+    /// those of `graphs` are of batched steps.
+    fn first_functions(
+        &self,
+        graphs: &[GraphKey],
+        plans: &[Plan],
+        device: &dyn Device,
+    ) -> [Vec<Arc<Function>>; 2] {
+        let is_first = |i: usize| match graphs.get(i) {
+            Some(graph) => self.is_first(graph, device),
+            None => self.first_prompt(device).is_none(),
+        };
+        [true, false].map(|first| {
+            let of = plans
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| is_first(*i) == first);
+            of.flat_map(|(_, plan)| plan.functions()).cloned().collect()
+        })
+    }
 }
 
 /// Returns the candidate sets that decode steps of one sequence sample from at load.
@@ -197,9 +229,9 @@ fn candidate_sets(device: &dyn Device) -> Vec<CandidateSet> {
     }
 }
 
-/// Returns the largest number of elements of a partial attention result among the plan's `ready`
-/// functions.
-fn partial(plan: &Plan, ready: &[Arc<Ready>]) -> usize {
+/// Returns the largest number of elements of a partial attention result among the plan's
+/// functions in `ready`.
+fn partial(plan: &Plan, ready: &[Arc<Planned>]) -> usize {
     let of_plan = ready.iter().filter(|r| {
         plan.functions()
             .iter()
@@ -224,6 +256,8 @@ pub struct CompiledModel<'a> {
     /// Bytes of the arena for intermediates: the maximum over all compiled steps.
     arena: usize,
     limit: StepLimit,
+    /// Functions that the first token does not need; compiled in the background if not yet ready.
+    rest: Vec<Arc<Function>>,
 }
 
 impl<'a> CompiledModel<'a> {
@@ -259,15 +293,17 @@ impl<'a> CompiledModel<'a> {
         let plans: Vec<Plan> = graphs.iter().copied().chain(batches).map(plan).collect();
         let choices = candidate_sets(&*device);
         let choice = |among: &CandidateSet| functions.share(among.function(model.vocabulary(), 1));
+        let chosen: Vec<_> = choices.iter().map(choice).collect();
         let planned = plans
             .iter()
             .flat_map(|p| p.functions().into_iter().cloned());
-        let all: Vec<_> = planned.chain(choices.iter().map(choice)).collect();
-        let ready = jit.prepare(&all, &|done, total| {
-            progress(Progress::Compiling(done, total))
-        })?;
-        let arena = Jit::arena(&ready).max(MIN_ARENA_SHARE);
-        let layouts = match load::common_layouts(&mut jit, &plans)? {
+        let all: Vec<_> = planned.chain(chosen.iter().cloned()).collect();
+        let planned = jit.plan(&all, &|done, total| {
+            progress(Progress::Planning(done, total))
+        });
+        let arena = planned.iter().map(|f| f.compiled.arena).max();
+        let arena = arena.unwrap_or(0).max(MIN_ARENA_SHARE);
+        let layouts = match load::common_layouts(&mut jit, &plans) {
             Ok(layouts) => layouts,
             // Alternatives of two attentions that share a weight are decided one after the other,
             // so neither may have the common layout yet. Compile again without mixed steps.
@@ -291,8 +327,15 @@ impl<'a> CompiledModel<'a> {
         if let Some(smaller) = sizes.smaller(&footprint, model.context(), left, is_usual)? {
             return again(smaller);
         }
-        let limit = sizes.step_limit(&graphs, &plans, &ready, &*device);
+        let limit = sizes.step_limit(&graphs, &plans, &planned, &*device);
+        // Only now, as other sizes have other kernels.
+        let [mut first, rest] = sizes.first_functions(&graphs, &plans, &*device);
+        first.extend(chosen);
+        jit.prepare(&first, &|done, total| {
+            progress(Progress::Compiling(done, total))
+        })?;
         Ok(CompiledModel {
+            rest,
             file,
             model,
             jit,
@@ -329,7 +372,9 @@ impl<'a> CompiledModel<'a> {
     /// # Errors
     /// When memory is short, or the device fails.
     pub fn load(self, loaded: Weights, progress: &dyn Fn(Progress)) -> Result<Engine, Error> {
-        let graphs = self.sizes.graphs();
+        let mut graphs = self.sizes.graphs();
+        let device = self.jit.device();
+        graphs.retain(|graph| self.sizes.is_first(graph, &**device));
         let CompiledModel {
             file,
             model,
@@ -347,6 +392,7 @@ impl<'a> CompiledModel<'a> {
             limits,
         } = sizes;
         let weights = load::weights(file, &mut jit, &self.layouts, loaded, progress)?;
+        jit.prepare_in_background(&self.rest);
         let device = jit.device().clone();
         let tokens = limits.long + settings.decode_rows().unwrap_or(0);
         let rows_of_logits = limits.chunk.max(settings.parallel);
@@ -368,7 +414,8 @@ impl<'a> CompiledModel<'a> {
             limit,
             depths,
         };
-        // Capture the graphs that every sequence needs: decode steps and prefill chunks.
+        // Capture the graphs that every sequence needs: decode steps and prefill chunks. Those that
+        // are compiled in the background are captured at their first step.
         for graph in graphs {
             let keys: Vec<_> = match graph.tokens {
                 1 => choices

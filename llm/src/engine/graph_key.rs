@@ -32,6 +32,9 @@ pub struct Settings {
     /// Context depths with their own decode graphs, in addition to the whole cache; `None`:
     /// chosen for the device.
     pub depths: Option<Vec<usize>>,
+    /// Length of the first prompt in tokens, where a CPU may compile the graphs that it does not
+    /// need in the background; `None`: all graphs are compiled before the engine is loaded.
+    pub first_prompt: Option<usize>,
 }
 
 impl Default for Settings {
@@ -46,6 +49,7 @@ impl Default for Settings {
             contexts: 1,
             mixed: true,
             depths: None,
+            first_prompt: None,
         }
     }
 }
@@ -150,6 +154,23 @@ pub fn depths(settings: &Settings, rows: usize, target: &Target) -> Vec<usize> {
         .filter(|&d| d < rows)
         .chain([rows])
         .collect()
+}
+
+impl GraphKey {
+    /// Returns whether a prompt of `prompt` tokens, or the decode steps after it, run this graph
+    /// while no other sequence runs.
+    pub(super) fn serves_prompt(&self, prompt: usize, limits: StepLimits) -> bool {
+        let few = FEW_TOKENS.min(limits.chunk);
+        let is_of_prompt = match self.tokens {
+            1 => true,
+            tokens if prompt <= few => tokens == few,
+            tokens if prompt <= limits.chunk => {
+                tokens == limits.chunk && self.logits == Logits::Last
+            }
+            _ => true,
+        };
+        is_of_prompt && self.others == 0 && !self.batch
+    }
 }
 
 impl Settings {

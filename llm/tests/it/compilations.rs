@@ -7,7 +7,7 @@ use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
 use gristmill_backend::{Opened, Options as Device, open};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::{Functions, Logits, Options, Plan, Pools, StepKind, load};
-use gristmill_llm::engine::{Engine, Settings};
+use gristmill_llm::engine::{Engine, Progress, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::store::Store;
 use gristmill_tensor::jit::Jit;
@@ -112,4 +112,43 @@ fn a_second_start_compiles_nothing() {
             }
         }
     }
+}
+
+#[test]
+fn kernels_that_a_first_prompt_does_not_need_come_later() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = parity_support::file_of(&Fixture::new(Tiny::A, true), &F32);
+    let tokens: Vec<u32> = (1..12).collect();
+    let mut seen = Vec::new();
+    for first_prompt in [None, Some(1)] {
+        let store = Store::open(folder.path().join(format!("{first_prompt:?}")), 1 << 28);
+        let isa = Isa::parse("auto").expect("an instruction set");
+        let cc = Cc::find().expect("a C compiler").with_flag(QUICK_FLAG);
+        let device = CpuDevice::with(2, isa, cc, store.expect("a store")).expect("a cpu");
+        let opened = Opened::new(Arc::new(device), Some(&dialect::C));
+        let settings = Settings {
+            context: Some(256),
+            cache: Scalar::F32,
+            chunk: 128,
+            first_prompt,
+            ..Settings::default()
+        };
+        let awaited = std::cell::Cell::new(0);
+        let mut e = Engine::load(&file, opened, settings, &|progress| {
+            if let Progress::Compiling(_, total) = progress {
+                awaited.set(awaited.get().max(total));
+            }
+        })
+        .expect("a model");
+        // A step of the few kernels, then one that waits for the others.
+        let few = forward(&mut e, &tokens, 0, false);
+        let long: Vec<u32> = (0..100).map(|i| 1 + i % 12).collect();
+        let many = forward(&mut e, &long, 0, false);
+        seen.push((awaited.get(), e.compiled(), few, many));
+    }
+    let [all, first] = &seen[..] else {
+        unreachable!()
+    };
+    assert!(first.0 < all.0, "{} of {} kernels before", first.0, all.0);
+    assert_eq!((first.1, &first.2, &first.3), (all.1, &all.2, &all.3));
 }

@@ -369,6 +369,9 @@ impl Models {
         let engine = model.source.load(served.context, &|progress| {
             let (what, done, total) = match progress {
                 Progress::Loading(done, total) => ("loading weights", done, total),
+                Progress::Planning(done, total) => {
+                    ("scheduling kernels", done as u64, total as u64)
+                }
                 Progress::Compiling(done, total) => {
                     ("compiling kernels", done as u64, total as u64)
                 }
