@@ -1,5 +1,6 @@
 //! Errors of GGUF files, with advice for the user.
 
+use super::kind::OtherKind;
 use std::path::PathBuf;
 
 /// Reason why a GGUF file was refused, could not be read, or could not be written.
@@ -218,9 +219,9 @@ pub enum Error {
         /// Type and value in the file.
         found: String,
     },
-    /// `general.type` says that the file is something other than a model.
-    #[error("the file holds a {0}, not a model")]
-    NotAModel(String),
+    /// The metadata says that the file is something other than a model.
+    #[error("the file is {0}")]
+    NotAModel(OtherKind),
     /// The shards of a split model do not fit together.
     #[error("split model: {0}")]
     Split(String),
@@ -279,12 +280,16 @@ impl Error {
             Error::TypeId { .. } => {
                 "the file uses a removed or unknown tensor type: get a current one".into()
             }
-            Error::NotAModel(_) => {
-                "adapters, projectors and importance matrices cannot be run by themselves".into()
-            }
+            Error::NotAModel(kind) => kind.hint().into(),
             Error::Split(_) => {
                 "open the file named -00001-of-N.gguf, with all the others in the same folder"
                     .into()
+            }
+            Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                "check the path".into()
+            }
+            Error::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                "check the permissions of the file and its folder".into()
             }
             Error::NotAFile => {
                 "give the path of a .gguf file; pipes and folders cannot be read".into()

@@ -9,6 +9,7 @@
 //! `{in, out}` has `out` rows.
 
 mod error;
+mod kind;
 mod layout;
 mod metadata;
 mod parse;
@@ -20,6 +21,7 @@ mod value;
 mod write;
 
 pub use error::{Error, Result};
+pub use kind::OtherKind;
 pub(crate) use layout::tensor_bytes;
 pub use metadata::{Metadata, PerLayer};
 pub use source::ByteSource;
@@ -65,7 +67,9 @@ impl Gguf {
         if count > 1 {
             let paths = split::siblings(path, count).map_err(at(path))?;
             for (no, path) in (0..count).zip(&paths).skip(1) {
-                let source = source::FileSource::open(path).map_err(at(path))?;
+                let source = source::FileSource::open(path)
+                    .map_err(|error| split::named_missing(error, no, count))
+                    .map_err(at(path))?;
                 model
                     .add_shard(Box::new(source), no, count)
                     .map_err(at(path))?;
@@ -166,9 +170,21 @@ impl Gguf {
     /// # Errors
     /// Returns an error if it is absent, or if `general.type` says that the file is not a model.
     pub fn architecture(&self) -> Result<&str> {
-        match self.metadata.str("general.type")? {
-            None | Some("model") => self.metadata.need("general.architecture", Metadata::str),
-            Some(other) => Err(Error::NotAModel(other.into())),
+        match OtherKind::from_metadata(&self.metadata)? {
+            Some(kind) => Err(kind.into()),
+            None => self.metadata.need("general.architecture", Metadata::str),
+        }
+    }
+
+    /// Checks that the file is a model with weights.
+    ///
+    /// # Errors
+    /// The errors of [`Gguf::architecture`]; when the file has a vocabulary and no tensors.
+    pub fn check_weights(&self) -> Result<()> {
+        self.architecture()?;
+        match self.tensors.is_empty() {
+            true => Err(OtherKind::Vocabulary.into()),
+            false => Ok(()),
         }
     }
 

@@ -38,6 +38,16 @@ pub(super) fn check(metadata: &Metadata, no: u32, count: u32) -> Result<()> {
     )))
 }
 
+/// Names shard `no` (from 0) of `count` in the error of a file that does not exist.
+pub(super) fn named_missing(error: Error, no: u32, count: u32) -> Error {
+    match error {
+        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            Error::Split(format!("part {} of {count} is missing", no + 1))
+        }
+        error => error,
+    }
+}
+
 /// Returns the paths of all `count` shards, from that of the first. Only the numbers in the file
 /// name change, so metadata cannot refer to other files.
 pub(super) fn siblings(first: &Path, count: u32) -> Result<Vec<PathBuf>> {
@@ -54,4 +64,25 @@ pub(super) fn siblings(first: &Path, count: u32) -> Result<Vec<PathBuf>> {
     Ok((1..=count)
         .map(|i| first.with_file_name(format!("{prefix}-{i:05}-of-{count:05}.gguf")))
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_part_is_named() {
+        let io = |kind: std::io::ErrorKind| Error::Io {
+            what: "cannot open",
+            source: kind.into(),
+        };
+        let error = named_missing(io(std::io::ErrorKind::NotFound), 1, 3);
+        assert!(
+            error.to_string().contains("part 2 of 3 is missing"),
+            "{error}"
+        );
+        assert!(error.hint().unwrap().contains("same folder"));
+        let error = named_missing(io(std::io::ErrorKind::PermissionDenied), 1, 3);
+        assert!(error.hint().unwrap().contains("permissions"), "{error}");
+    }
 }
