@@ -46,40 +46,90 @@ pub fn perplexity(
 ) -> Result<Likelihood, Error> {
     engine.check_tokens(tokens)?;
     let pool = WholePool::new(engine);
-    let vocabulary = engine.model().vocabulary();
-    let piece = (MAX_LOGIT_BYTES / (4 * vocabulary)).clamp(1, engine.chunk());
     let mut sum = Likelihood::default();
     let mut done = 0;
     for part in tokens.chunks(window.saturating_sub(bos.iter().len()).max(1)) {
         let sequence: Vec<u32> = bos.into_iter().chain(part.iter().copied()).collect();
-        // The last token predicts nothing.
-        let (mut at, end) = (0, sequence.len() - 1);
-        while at < end {
-            let n = piece.min(end - at);
-            let run = TokenRun {
-                tokens: &sequence[at..at + n],
-                position: at,
-                pages: pool.pages(),
-                contiguous: true,
-            };
-            let rows = engine.logits(run, Logits::All)?;
-            for (i, (row, &next)) in rows.chunks(vocabulary).zip(&sequence[at + 1..]).enumerate() {
-                if let Some((token, value)) = not_a_number(row) {
-                    return Err(Error::BadLogit {
-                        position: at + i,
-                        token,
-                        value,
-                    });
-                }
-                sum.nats += surprise(row, next);
-                sum.tokens += 1;
-            }
-            at += n;
+        add_window(engine, &pool, &sequence, 0, &mut sum, &mut |at, sum| {
             progress(done + at.min(part.len()), tokens.len(), sum);
-        }
+        })?;
         done += part.len();
     }
     Ok(sum)
+}
+
+/// Computes the likelihood of `tokens` as llama.cpp's `llama-perplexity` does, for comparable
+/// numbers.
+///
+/// `tokens` begin with `bos` if there is one, which also replaces the first token of each window.
+/// Windows are whole, each with an empty KV cache, and only the tokens of the second half of a
+/// window are counted. The rest of the text after the last whole window is left out.
+///
+/// # Errors
+/// The errors of [`perplexity`].
+pub fn perplexity_of_halves(
+    engine: &mut Engine,
+    tokens: &[u32],
+    bos: Option<u32>,
+    window: usize,
+    progress: &mut dyn FnMut(usize, usize, Likelihood),
+) -> Result<Likelihood, Error> {
+    engine.check_tokens(tokens)?;
+    let pool = WholePool::new(engine);
+    let mut sum = Likelihood::default();
+    for (i, part) in tokens.chunks_exact(window.max(1)).enumerate() {
+        let mut sequence = part.to_vec();
+        if let Some(bos) = bos {
+            sequence[0] = bos;
+        }
+        let first = window / 2;
+        add_window(engine, &pool, &sequence, first, &mut sum, &mut |at, sum| {
+            progress(i * window + at, tokens.len(), sum);
+        })?;
+    }
+    Ok(sum)
+}
+
+/// Adds the likelihood of a window's tokens after position `first` to `sum`; `progress` is called
+/// with the tokens processed.
+fn add_window(
+    engine: &mut Engine,
+    pool: &WholePool,
+    sequence: &[u32],
+    first: usize,
+    sum: &mut Likelihood,
+    progress: &mut dyn FnMut(usize, Likelihood),
+) -> Result<(), Error> {
+    let vocabulary = engine.model().vocabulary();
+    let piece = (MAX_LOGIT_BYTES / (4 * vocabulary)).clamp(1, engine.chunk());
+    // The last token predicts nothing.
+    let (mut at, end) = (0, sequence.len() - 1);
+    while at < end {
+        let n = piece.min(end - at);
+        let run = TokenRun {
+            tokens: &sequence[at..at + n],
+            position: at,
+            pages: pool.pages(),
+            contiguous: true,
+        };
+        let rows = engine.logits(run, Logits::All)?;
+        for (i, (row, &next)) in rows.chunks(vocabulary).zip(&sequence[at + 1..]).enumerate() {
+            if let Some((token, value)) = not_a_number(row) {
+                return Err(Error::BadLogit {
+                    position: at + i,
+                    token,
+                    value,
+                });
+            }
+            if at + i >= first {
+                sum.nats += surprise(row, next);
+                sum.tokens += 1;
+            }
+        }
+        at += n;
+        progress(at, *sum);
+    }
+    Ok(())
 }
 
 /// Returns −ln softmax(logits)[token], in f64.
