@@ -145,6 +145,7 @@ failures! {
     gristmill_server::Error, ASK_FOR_HELP;
     gristmill_runtime::Error, "check the disk and the permissions";
     gristmill_hub::Error, ASK_FOR_HELP;
+    gristmill_hub::RunningError, ASK_FOR_HELP;
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use gristmill_hub::{Client, FileFormat, Name, SHORT_NAMES, Store};
 use gristmill_llm::arch;
 use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, TextSpan};
 use gristmill_llm::engine::{self, Engine, Progress, Settings};
-use gristmill_llm::file::ModelFile;
+use gristmill_llm::file::{Error as FileError, ModelFile, OtherKind};
 use gristmill_llm::tokenizer::Tokenizer;
 use gristmill_llm::{language, synth};
 use std::path::{Path, PathBuf};
@@ -59,6 +59,10 @@ pub fn no_name_hint(typed: &str) -> String {
         .into(),
     }
 }
+
+/// End of the hint about a blob of Ollama that is no model.
+const BLOB: &str = "; among Ollama's blobs, the model is the one that its manifest lists as \
+     application/vnd.ollama.image.model, usually the largest";
 
 /// Open model file: the metadata is read, the weights are not.
 pub struct Model {
@@ -118,20 +122,48 @@ impl Model {
     }
     /// Opens the file at a path.
     pub fn at(path: PathBuf) -> Result<Model> {
-        let shown = path
+        let mut name = path
             .file_name()
             .unwrap_or(path.as_os_str())
             .to_string_lossy()
             .into_owned();
+        let is_blob = gristmill_hub::is_ollama_blob(&name);
+        let file = ModelFile::open(&path).map_err(|error| match is_blob {
+            true => Failure::from(error).with_hint(BLOB),
+            false => error.into(),
+        })?;
+        // The name of a blob is a checksum.
+        if let (true, Ok(Some(title))) = (is_blob, file.metadata().str("general.name")) {
+            name = title.to_owned();
+        }
         Ok(Model {
-            name: shown,
-            file: ModelFile::open(&path)?,
+            name,
+            file,
             path: Some(path),
         })
+    }
+    /// Names the file in an error about its kind.
+    fn named(&self, error: FileError) -> Failure {
+        match error {
+            FileError::NotAModel(kind) => {
+                Failure::new(format_args!("{} is {kind}", self.name), kind.hint())
+            }
+            error => error.into(),
+        }
+    }
+    /// Refuses a file that is no model, such as a projector or an adapter.
+    fn check_kind(&self) -> Result {
+        self.file.check_weights().map_err(|error| self.named(error))
     }
     /// Builds the tokenizer; prints its warnings to standard error.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let metadata = self.file.metadata();
+        // A vocabulary without weights can tokenise.
+        if let Ok(Some(kind)) = OtherKind::from_metadata(metadata)
+            && kind != OtherKind::Vocabulary
+        {
+            return Err(self.named(FileError::NotAModel(kind)));
+        }
         // The tokenizer of an unknown architecture may be unknown too: report the architecture.
         let tokenizer =
             language::tokenizer(metadata).map_err(|error| match arch::find(metadata) {
@@ -155,7 +187,7 @@ impl Model {
     }
     /// Describes the architecture, from metadata alone.
     pub fn describe(&self) -> Result<Box<dyn arch::Model>> {
-        self.file.architecture()?;
+        self.check_kind()?;
         Ok(arch::load(self.file.metadata(), &self.file)?)
     }
     /// Refuses, before anything is loaded, a --ctx that the model lacks or that `prompt` tokens
@@ -183,16 +215,31 @@ impl Model {
     }
     /// Opens the device, loads and compiles the model; `context` applies without --ctx.
     pub fn load(&self, common: &Common, context: Option<usize>) -> Result<Engine> {
+        self.load_as(common, common.settings(context))
+    }
+    /// Loads the model; kernels that a first prompt of `prompt` tokens does not need may be
+    /// compiled in the background.
+    pub fn load_for_prompt(&self, common: &Common, prompt: usize) -> Result<Engine> {
+        let first_prompt = Some(prompt);
+        self.load_as(
+            common,
+            Settings {
+                first_prompt,
+                ..common.settings(None)
+            },
+        )
+    }
+    fn load_as(&self, common: &Common, settings: Settings) -> Result<Engine> {
         common.check_computes()?;
         let described = self.describe()?;
         common.check_layers(described.layers())?;
         let common = common.over(described.context());
+        let settings = Settings {
+            context: common.ctx().or(settings.context),
+            ..settings
+        };
         let opened = common.open()?;
-        Ok(self.engine(
-            opened,
-            common.settings(context),
-            (Bars::named(&self.name), &|_| ()),
-        )?)
+        Ok(self.engine(opened, settings, (Bars::named(&self.name), &|_| ()))?)
     }
     /// Loads the model on an open device.
     pub fn load_on(
@@ -209,7 +256,7 @@ impl Model {
         opened: gristmill_backend::Opened,
         settings: Settings,
     ) -> Result<Engine> {
-        self.file.architecture()?;
+        self.check_kind()?;
         Ok(self.engine(opened, settings, (Bars::new(), &|_| ()))?)
     }
     /// Loads the model on an open device; reports progress to `bars` and to `watch`.

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 // At most 80 columns: a wrapped bar would be redrawn on new lines.
 const BYTES: &str =
     "{msg:>11} {bar:26} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
+const KERNELS: &str = "{msg:>11} {bar:26} {pos}/{len} kernels, kept for the next start";
+const FUNCTIONS: &str = "{msg:>11} {bar:26} {pos}/{len} functions";
 const COUNT: &str = "{msg:>11} {bar:26} {pos}/{len}";
 
 /// A progress bar in bytes.
@@ -68,6 +70,7 @@ impl Bars {
     pub fn show(&self, progress: Progress) {
         let (what, done, total) = match progress {
             Progress::Loading(done, total) => ("loading", done, total),
+            Progress::Planning(done, total) => ("planning", done as u64, total as u64),
             Progress::Compiling(done, total) => ("compiling", done as u64, total as u64),
         };
         // Nothing to do in this stage.
@@ -78,7 +81,8 @@ impl Bars {
             let since = self.compiling.get().unwrap_or_else(Instant::now);
             self.compiling.set(Some(since));
             if since.elapsed() > STORED {
-                say!("compiling {total} kernels (the first start takes about half a minute)");
+                let left = total - done;
+                say!("compiling {left} of {total} kernels with the C compiler; they are kept for the next start");
                 self.lines.set(false);
             }
         }
@@ -87,10 +91,10 @@ impl Bars {
             if let Some((_, bar)) = current.take() {
                 bar.finish_and_clear();
             }
-            let bar = if what == "loading" {
-                bytes(what, total)
-            } else {
-                count(what, total)
+            let bar = match what {
+                "loading" => bytes(what, total),
+                "compiling" => bar(what, KERNELS, total),
+                _ => bar(what, FUNCTIONS, total),
             };
             *current = Some((what, bar));
         }

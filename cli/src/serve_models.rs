@@ -367,6 +367,8 @@ impl File {
             context: context.or(settings.context),
             parallel: self.parallel,
             contexts,
+            // A short prompt, such as a test of the server.
+            first_prompt: Some(1),
             ..settings
         }
     }

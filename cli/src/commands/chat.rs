@@ -70,6 +70,13 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("/exit", "", "exit, as Ctrl-D does"),
 ];
 
+/// Other names of commands, as Ollama and other programs have them.
+const ALIASES: &[(&str, &str)] =
+    &[("/?", "/help"), ("/clear", "/reset"), ("/new", "/reset"), ("/bye", "/exit"), ("/quit", "/exit")];
+
+/// Tokens of a usual first message.
+const MESSAGE: usize = 16;
+
 const LINES: &str = "Several lines: between \"\"\" and \"\"\", or with \\ at the end of each but the last. Ctrl-C stops the answer.";
 
 pub fn run(options: ChatArgs) -> Result {
@@ -84,10 +91,11 @@ pub fn run(options: ChatArgs) -> Result {
     let tokenizer = model.tokenizer()?;
     let (template, why) = model.template(&tokenizer)?;
     warn(why.as_slice());
-    model.check_context(&options.common, shortest(&template, &tokenizer, options.system.as_deref())?)?;
+    let shortest = shortest(&template, &tokenizer, options.system.as_deref())?;
+    model.check_context(&options.common, shortest)?;
     let mut talk = Talk {
         sampler: options.sampling.sampler(&model)?,
-        batcher: Batcher::new(model.load(&options.common, None)?),
+        batcher: Batcher::new(model.load_for_prompt(&options.common, shortest + MESSAGE)?),
         model: model.name,
         system: options.system,
         messages: Vec::new(),
@@ -98,16 +106,17 @@ pub fn run(options: ChatArgs) -> Result {
         template,
         sums: Sums::default(),
     };
-    let mut input = Input::open(COMMANDS.iter().map(|c| c.0).collect())?;
+    let mut input = Input::open(COMMANDS.iter().map(|c| c.0).chain(ALIASES.iter().map(|a| a.0)).collect())?;
     if input.is_terminal() {
         say!("{}, {} tokens of context; /help for commands", printable(&talk.model), talk.batcher.engine().context());
     }
     let (mut failed, mut first) = (0, options.prompt);
     while let Some(text) = first.take().map_or_else(|| input.message(), |text| Ok(Some(text)))? {
         let (word, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
+        let word = ALIASES.iter().find(|alias| alias.0 == word).map_or(word, |alias| alias.1);
         let done = match word {
             "" => Ok(()),
-            "/exit" | "/quit" => break,
+            "/exit" => break,
             word if COMMANDS.iter().any(|c| c.0 == word) => talk.command(word, rest.trim()),
             word if is_command(&text) => Err(no_command(word)),
             _ => talk.turn(&text),
@@ -228,7 +237,9 @@ impl Talk<'_> {
         match word {
             "/help" => {
                 for (name, takes, does) in COMMANDS {
-                    say!("{:16} {does}", format!("{name} {takes}"));
+                    let others: Vec<&str> = ALIASES.iter().filter(|a| a.1 == *name).map(|a| a.0).collect();
+                    let also = if others.is_empty() { String::new() } else { format!(" (also {})", others.join(", ")) };
+                    say!("{:16} {does}{also}", format!("{name} {takes}"));
                 }
                 say!("{LINES}");
             }

@@ -28,10 +28,12 @@ commands! {
     /// Download a model
     pull Pull PullArgs;
     /// List downloaded models and short names
-    #[command(alias = "ls")]
+    #[command(visible_alias = "ls")]
     list List ListArgs;
     /// Remove downloaded models
     rm Rm RmArgs;
+    /// List the models that a running server has loaded
+    ps Ps PsArgs;
     /// Benchmark prefill and decode
     bench Bench BenchArgs;
     /// Autotune kernel parameters and plans for this machine
@@ -41,7 +43,7 @@ commands! {
     /// Show the compiled kernels of a model and the decisions that led to them
     kernels Kernels KernelsArgs;
     /// Show the metadata, tensors and memory needs of a model
-    #[command(alias = "show")]
+    #[command(visible_alias = "show")]
     inspect Inspect InspectArgs;
     /// List devices, and why others are unavailable
     devices Devices DevicesArgs;

@@ -88,7 +88,7 @@ pub fn run(options: RunArgs) -> Result {
     };
     model.check_context(&options.common, prompt.len())?;
     let sampler = options.sampling.sampler(&model)?;
-    let mut batcher = Batcher::new(model.load(&options.common, None)?);
+    let mut batcher = Batcher::new(model.load_for_prompt(&options.common, prompt.len())?);
     let limit = options.n.unwrap_or(usize::MAX);
     let mut out = Screen::new(io::stdout().lock());
     let answer = answer(&mut batcher, &mut reader, &sampler, &prompt, limit, &mut out, &|| false)?;
