@@ -13,9 +13,9 @@ const CONTEXT: usize = 1536;
 /// Perplexity of `gpl.txt` in f32 arithmetic, in one window.
 const PERPLEXITY: f64 = 19.572;
 /// Maximum RMS difference of the default mode's logits, in standard deviations of the exact ones.
-/// Measured: 0.030.
+/// Measured: 0.030, by prefill and by steps.
 const RMS: f64 = 0.035;
-/// Maximum mean divergence of the default mode from exact arithmetic, in nats. Measured: 0.0039.
+/// Maximum mean divergence of the default mode from exact arithmetic, in nats. Measured: 0.0041.
 const DIVERGENCE: f64 = 0.005;
 
 fn text(name: &str) -> String {
