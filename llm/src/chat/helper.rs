@@ -1,26 +1,41 @@
-//! Helper process that renders one template: lowers its own limits, handles one request, and exits.
+//! Helper process: lowers its own limits, handles one request, and exits. Renders one template, or
+//! does other work on untrusted input ([`run_confined`]).
 
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::Serialize;
 
 use super::error::ChatError;
 use super::render;
 use super::request::{ChatRequest, Rendered};
 
-/// Limit of processor time in seconds. Known templates take milliseconds; the maximum number of
-/// template instructions takes about one second.
-const CPU_SECONDS: u64 = 2;
-/// Limit of memory in bytes in addition to the process's own. Chosen with [`MEMORY_PER_BYTE`] by
-/// measuring the longest conversations.
-const BASE_MEMORY: u64 = 64 << 20;
-/// Additional memory in bytes per byte of the request.
-const MEMORY_PER_BYTE: u64 = 64;
-/// Stack size in bytes, that of a main thread on Linux. Values and expressions within the limits of
-/// `bounds.rs` take a tenth of it.
-const STACK_BYTES: usize = 8 << 20;
+/// Limits of a helper process.
+#[derive(Debug, Clone, Copy)]
+pub struct HelperLimits {
+    /// Processor time in seconds.
+    pub cpu_seconds: u64,
+    /// Memory in bytes in addition to the process's own.
+    pub memory: u64,
+    /// Additional memory in bytes per byte of the request.
+    pub memory_per_byte: u64,
+    /// Stack size in bytes.
+    pub stack: usize,
+}
+
+/// Limits of a template. Known templates take milliseconds, and the maximum number of template
+/// instructions about one second. The memory was chosen by measuring the longest conversations. The
+/// stack is that of a main thread on Linux: values and expressions within the limits of `bounds.rs`
+/// take a tenth of it.
+const TEMPLATE: HelperLimits = HelperLimits {
+    cpu_seconds: 2,
+    memory: 64 << 20,
+    memory_per_byte: 64,
+    stack: 8 << 20,
+};
 
 type Answer = Result<Rendered, ChatError>;
 
@@ -30,27 +45,42 @@ type Answer = Result<Rendered, ChatError>;
 /// Must be called first, by a process that does nothing else, because it lowers the
 /// limits of the process.
 pub fn helper() -> ExitCode {
-    match answer_one() {
+    run_confined(TEMPLATE, answer, &Answer::Err(ChatError::Panicked))
+}
+
+/// Lowers the limits of this process, reads a request from stdin, and writes the answer to stdout
+/// as JSON; `panicked` is the answer if the work panics.
+pub fn run_confined<T: Serialize + 'static>(
+    limits: HelperLimits,
+    answer: fn(&[u8]) -> T,
+    panicked: &T,
+) -> ExitCode {
+    match answer_one(limits, answer, panicked) {
         Ok(()) => ExitCode::SUCCESS,
         // The parent process detects the missing answer.
         Err(_) => ExitCode::FAILURE,
     }
 }
 
-fn answer_one() -> io::Result<()> {
-    limit_process()?;
+fn answer_one<T: Serialize + 'static>(
+    limits: HelperLimits,
+    answer: fn(&[u8]) -> T,
+    panicked: &T,
+) -> io::Result<()> {
+    limit_process(limits.cpu_seconds)?;
     let mut request = Vec::new();
     io::stdin().lock().read_to_end(&mut request)?;
-    let renderer =
+    let worker =
         thread::Builder::new()
-            .stack_size(STACK_BYTES)
+            .stack_size(limits.stack)
             .spawn(move || -> io::Result<Vec<u8>> {
-                limit_memory(request.len() as u64)?;
+                let more = limits.memory_per_byte.saturating_mul(request.len() as u64);
+                limit_memory(limits.memory.saturating_add(more))?;
                 Ok(serde_json::to_vec(&answer(&request))?)
             })?;
-    let answer = match renderer.join() {
+    let answer = match worker.join() {
         Ok(answer) => answer?,
-        Err(_) => serde_json::to_vec(&Answer::Err(ChatError::Panicked))?,
+        Err(_) => serde_json::to_vec(panicked)?,
     };
     io::stdout().lock().write_all(&answer)
 }
@@ -61,11 +91,25 @@ fn answer(request: &[u8]) -> Answer {
     render::answer(&request)
 }
 
+/// Returns the processor time of this thread so far.
+pub fn thread_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a timespec of this frame, which the call fills in.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
 /// Sets the limits that do not depend on the request.
-fn limit_process() -> io::Result<()> {
+fn limit_process(cpu_seconds: u64) -> io::Result<()> {
     // The soft limit raises SIGXCPU, which identifies the cause; the hard limit raises
     // SIGKILL, which does not.
-    lower_to(Resource::Cpu, CPU_SECONDS, CPU_SECONDS + 1)?;
+    lower_to(Resource::Cpu, cpu_seconds, cpu_seconds + 1)?;
     lower(Resource::Core, 0)?;
     lower(Resource::Fsize, 0)?;
     // The kernel ignores the core limit if its core pattern is a pipe.
@@ -78,18 +122,14 @@ fn limit_process() -> io::Result<()> {
     Ok(())
 }
 
-/// Sets the remaining limits: memory for a request of `bytes` bytes, no new
-/// files, no new processes.
+/// Sets the remaining limits: `bytes` more of memory, no new files, no new processes.
 fn limit_memory(bytes: u64) -> io::Result<()> {
     // macOS accepts this limit but does not enforce it; there, time and instruction
     // limits bound the memory.
     #[cfg(target_os = "linux")]
-    lower(
-        Resource::As,
-        mapped() + BASE_MEMORY + bytes.saturating_mul(MEMORY_PER_BYTE),
-    )?;
+    lower(Resource::As, mapped().saturating_add(bytes))?;
     #[cfg(not(target_os = "linux"))]
-    let _ = (bytes, BASE_MEMORY, MEMORY_PER_BYTE);
+    let _ = bytes;
     lower(Resource::Nproc, 0)?;
     lower(Resource::Nofile, 0)
 }

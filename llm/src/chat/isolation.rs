@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
 use rustix::process::Signal;
+use serde::de::DeserializeOwned;
 
 use super::error::ChatError;
 use super::render;
@@ -18,6 +19,8 @@ use super::request::{ChatRequest, Rendered};
 /// Wall-clock limit of a helper process, including its start. Its own limit is two seconds of
 /// processor time, so only an overloaded machine reaches this one.
 const DEADLINE: Duration = Duration::from_secs(20);
+/// Time between two checks whether the caller left.
+const CHECK_LEFT: Duration = Duration::from_millis(100);
 /// Maximum bytes of an answer in addition to the text; errors are truncated to some kB.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Maximum bytes of an answer per byte of text: six for an escaped control character, or one and
@@ -70,8 +73,13 @@ impl Helper {
         }
     }
 
+    /// Returns the same program with other arguments, which make it another helper.
+    #[must_use]
+    pub fn with_arguments(&self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        Self::new(self.program.clone(), arguments)
+    }
+
     fn request(&self, request: &ChatRequest) -> Result<Rendered, ChatError> {
-        let deadline = Instant::now() + DEADLINE;
         let longest = request
             .conversation
             .as_ref()
@@ -79,10 +87,33 @@ impl Helper {
         let most = MAX_ANSWER_BYTES.saturating_add(longest.saturating_mul(ANSWER_PER_BYTE));
         let request = serde_json::to_vec(request)
             .map_err(|e| ChatError::Helper(format!("cannot be asked: {e}")))?;
-        let mut child = self
-            .start()
-            .map_err(|e| ChatError::Helper(format!("cannot be started: {e}")))?;
-        let ending = exchange(&mut child, &request, most, deadline);
+        let answer: Result<Rendered, ChatError> =
+            self.ask(&request, most, &|| false)
+                .map_err(|failure| match failure {
+                    HelperFailure::TooSlow(limit) => ChatError::HelperTimeout(limit),
+                    HelperFailure::TooLong => ChatError::OutputTooLarge(longest),
+                    HelperFailure::OutOfMemory => ChatError::OutOfMemory,
+                    HelperFailure::OutOfStack => ChatError::OutOfStack,
+                    HelperFailure::OutOfTime => ChatError::OutOfTime,
+                    failure => ChatError::Helper(failure.to_string()),
+                })?;
+        answer
+    }
+
+    /// Starts a process, sends it a request and returns its answer of at most `most` bytes of JSON.
+    /// The process is killed if the answer is too late or too long, or once `left` holds.
+    ///
+    /// # Errors
+    /// When the process cannot be started or ends without an answer.
+    pub fn ask<T: DeserializeOwned>(
+        &self,
+        request: &[u8],
+        most: usize,
+        left: &dyn Fn() -> bool,
+    ) -> Result<T, HelperFailure> {
+        let deadline = Instant::now() + DEADLINE;
+        let mut child = self.start().map_err(HelperFailure::Start)?;
+        let ending = exchange(&mut child, request, most, deadline, left);
         if !matches!(ending, Ok(Ending::Answered(_))) {
             // The process may already have exited.
             let _ = child.kill();
@@ -90,14 +121,14 @@ impl Helper {
         // `wait` cannot block: the process was killed, or its stdout, which only its
         // exit closes, is closed.
         let status = child.wait();
-        let lost = |e: io::Error| ChatError::Helper(format!("was lost: {e}"));
-        match ending.map_err(lost)? {
-            Ending::TooSlow => Err(ChatError::HelperTimeout(DEADLINE.as_secs())),
-            Ending::TooLong => Err(ChatError::OutputTooLarge(longest)),
+        match ending.map_err(HelperFailure::Lost)? {
+            Ending::TooSlow => Err(HelperFailure::TooSlow(DEADLINE.as_secs())),
+            Ending::TooLong => Err(HelperFailure::TooLong),
+            Ending::Left => Err(HelperFailure::Left),
             // There is no status if this program ignores SIGCHLD, because the
             // kernel then keeps none.
             Ending::Answered(answer) => serde_json::from_slice(&answer)
-                .unwrap_or_else(|_| Err(status.map_or_else(lost, cause))),
+                .map_err(|_| status.map_or_else(HelperFailure::Lost, cause)),
         }
     }
 
@@ -118,12 +149,45 @@ impl Helper {
     }
 }
 
+/// Reason why a helper process gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum HelperFailure {
+    /// It could not be started.
+    #[error("cannot be started: {0}")]
+    Start(io::Error),
+    /// The exchange with it failed.
+    #[error("was lost: {0}")]
+    Lost(io::Error),
+    /// It exceeded the wall-clock limit, given here in seconds.
+    #[error("did not answer within {0} seconds")]
+    TooSlow(u64),
+    /// Its answer exceeded the length limit.
+    #[error("answered at too great a length")]
+    TooLong,
+    /// It exceeded its memory limit.
+    #[error("ran out of memory")]
+    OutOfMemory,
+    /// It exceeded its stack.
+    #[error("ran out of stack")]
+    OutOfStack,
+    /// It exceeded its limit of processor time.
+    #[error("ran out of time")]
+    OutOfTime,
+    /// The caller no longer wanted the answer.
+    #[error("was ended as its caller left")]
+    Left,
+    /// It ended for another reason.
+    #[error("ended without an answer: {0}")]
+    Ended(ExitStatus),
+}
+
 /// Outcome of an exchange with a helper.
 enum Ending {
     /// The helper closed its output; holds the bytes it had written.
     Answered(Vec<u8>),
     TooLong,
     TooSlow,
+    Left,
 }
 
 /// Writes the request and reads the answer concurrently, because the helper may write before
@@ -133,6 +197,7 @@ fn exchange(
     request: &[u8],
     most: usize,
     deadline: Instant,
+    left: &dyn Fn() -> bool,
 ) -> io::Result<Ending> {
     let (mut input, Some(mut output)) = (child.stdin.take(), child.stdout.take()) else {
         unreachable!("a helper is started with pipes");
@@ -143,17 +208,22 @@ fn exchange(
     ioctl_fionbio(&output, true)?;
     let (mut rest, mut answer, mut piece) = (request, Vec::new(), vec![0; 64 << 10]);
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let wait = deadline
+            .saturating_duration_since(Instant::now())
+            .min(CHECK_LEFT);
+        if wait.is_zero() {
             return Ok(Ending::TooSlow);
+        }
+        if left() {
+            return Ok(Ending::Left);
         }
         let mut ready: Vec<PollFd<'_>> = vec![PollFd::new(&output, PollFlags::IN)];
         ready.extend(input.iter().map(|input| PollFd::new(input, PollFlags::OUT)));
         match poll(
             &mut ready,
             Some(&Timespec {
-                tv_sec: left.as_secs() as _,
-                tv_nsec: left.subsec_nanos() as _,
+                tv_sec: wait.as_secs() as _,
+                tv_nsec: wait.subsec_nanos() as _,
             }),
         ) {
             Err(rustix::io::Errno::INTR) => continue,
@@ -196,14 +266,14 @@ fn feed(input: &mut Option<ChildStdin>, rest: &mut &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the error for a helper that exited without an answer, from the signals of
+/// Returns the failure of a helper that exited without an answer, from the signals of
 /// its limits (`helper.rs`).
-fn cause(status: ExitStatus) -> ChatError {
+fn cause(status: ExitStatus) -> HelperFailure {
     match status.signal().and_then(Signal::from_named_raw) {
         // Rust aborts the process when an allocation fails.
-        Some(Signal::ABORT) => ChatError::OutOfMemory,
-        Some(Signal::SEGV | Signal::BUS) => ChatError::OutOfStack,
-        Some(Signal::XCPU) => ChatError::OutOfTime,
-        _ => ChatError::Helper(format!("ended without an answer: {status}")),
+        Some(Signal::ABORT) => HelperFailure::OutOfMemory,
+        Some(Signal::SEGV | Signal::BUS) => HelperFailure::OutOfStack,
+        Some(Signal::XCPU) => HelperFailure::OutOfTime,
+        _ => HelperFailure::Ended(status),
     }
 }

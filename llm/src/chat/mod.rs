@@ -38,8 +38,8 @@ use serde_json::{Map, Value as Json};
 pub use builtin::{for_pre as builtin_for_pre, names as builtin_names, source as builtin_source};
 pub use environment::strftime;
 pub use error::ChatError;
-pub use helper::helper;
-pub use isolation::{Helper, Isolation};
+pub use helper::{HelperLimits, helper, run_confined, thread_time};
+pub use isolation::{Helper, HelperFailure, Isolation};
 pub use message::{Message, RenderOptions, TextSpan};
 
 use markup::Markup;
@@ -203,6 +203,11 @@ impl ChatTemplate {
     /// Returns the markup of the model's replies.
     pub fn markup(&self) -> &'static Markup {
         Markup::detect(|sign| self.mentions(sign))
+    }
+
+    /// Returns the process in which the template runs.
+    pub fn isolation(&self) -> &Isolation {
+        &self.isolation
     }
 
     /// Returns the Jinja source of the template.
