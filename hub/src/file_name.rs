@@ -1,6 +1,7 @@
 //! Parses names of model files: parts of a split model, suffixes, quantisations.
 
 use crate::repository::ENDING;
+use std::collections::HashMap;
 
 /// Returns whether a file is a multimodal projector, which shares the ending of language models.
 pub(crate) fn is_projector(path: &str) -> bool {
@@ -9,8 +10,28 @@ pub(crate) fn is_projector(path: &str) -> bool {
         .is_some_and(|begins| begins.eq_ignore_ascii_case("mmproj"))
 }
 
-/// Returns for each file the shortest suffix of its name that is unique, normally the quantisation.
+/// Maximum files for which unique suffixes are searched; a name that means more of them is not
+/// precise enough to be completed.
+const MAX_DISTINCT: usize = 1_000;
+
+/// Returns for each file the shortest suffix of its name that is unique, normally the quantisation. Of
+/// too many files, returns the paths.
 pub(crate) fn distinct(files: &[String]) -> Vec<String> {
+    if files.len() > MAX_DISTINCT {
+        return files.to_vec();
+    }
+    let names: Vec<String> = files
+        .iter()
+        .map(|file| model(file).to_lowercase())
+        .collect();
+    // Number of names by suffix, as `ends_in` matches them.
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    for name in &names {
+        let starts = name.match_indices(['-', '.', '_', '/']);
+        for at in starts.map(|(at, _)| at + 1).chain([0]) {
+            *counts.entry(&name[at..]).or_default() += 1;
+        }
+    }
     let distinct = |file: &String| {
         let name = model(file);
         // `_` is no separator: it occurs inside names of quantisations.
@@ -18,7 +39,10 @@ pub(crate) fn distinct(files: &[String]) -> Vec<String> {
             .rmatch_indices(['-', '.', '/'])
             .map(|(at, _)| at + 1)
             .chain([0]);
-        let is_one = |word: &&str| files.iter().filter(|other| ends_in(other, word)).count() == 1;
+        let is_one = |word: &&str| {
+            let word = stem(word).unwrap_or(word).to_lowercase();
+            counts.get(word.as_str()) == Some(&1)
+        };
         starts
             .map(|at| &name[at..])
             .find(is_one)

@@ -11,12 +11,16 @@ use crate::select;
 use crate::source::FileSource;
 use crate::store::{Store, Verdict, disk};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-/// Consecutive failed attempts, without new bytes, after which a download gives up.
+/// Consecutive failed attempts with little progress after which a download gives up.
 const MAX_TRIES: u32 = 5;
+/// Bytes that a connection must bring to count as progress; of smaller files, this part. A server
+/// that ends each connection after a few bytes would be asked for ever.
+const PROGRESS: (u64, u64) = (4 << 20, 16);
 /// Bytes of the read buffer.
 const READ_BYTES: usize = 1 << 20;
 
@@ -76,7 +80,12 @@ fn from_hub(
         });
     }
     let paths: Vec<&str> = listing.files.iter().map(|f| f.path.as_str()).collect();
-    let find = |path: &str| listing.files.iter().find(|f| f.path == path);
+    let by_path: HashMap<&str, &RemoteFile> = listing
+        .files
+        .iter()
+        .map(|file| (file.path.as_str(), file))
+        .collect();
+    let find = |path: &str| by_path.get(path).copied();
     let choice = select::select(name, &paths, &|path| find(path).map_or(0, |f| f.size))?;
     let mut pulled = Pulled::nothing(store, name, choice.files[0]);
     let source = Commit {
@@ -220,7 +229,9 @@ impl Fetch<'_> {
             match self.stream(&mut partial, progress) {
                 Ok(bytes) => fetched += bytes,
                 Err(error @ Error::Transport { .. }) => {
-                    tries = if partial.done > before { 1 } else { tries + 1 };
+                    let enough = PROGRESS.0.min(self.remote.size.div_ceil(PROGRESS.1));
+                    let gained = partial.done.saturating_sub(before);
+                    tries = if gained >= enough { 1 } else { tries + 1 };
                     fetched += partial.done.saturating_sub(before);
                     if tries >= MAX_TRIES {
                         return Err(error);

@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::file_name::{ends_in, is_projector, split_part, stem};
 use crate::offer::Offer;
 use crate::repository::{ENDING, Name, Repository};
+use std::collections::HashMap;
 
 /// Files of one model: one file, or the parts of a split model in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -81,17 +82,19 @@ pub fn models<'a>(paths: &[&'a str]) -> Vec<SelectedFiles<'a>> {
         .filter(|p| stem(p).is_some())
         .collect();
     sorted.sort_unstable();
+    let mut split: HashMap<(&str, usize), Vec<&str>> = HashMap::new();
+    for &path in &sorted {
+        if let Some((stem, _, count)) = split_part(path) {
+            split.entry((stem, count)).or_default().push(path);
+        }
+    }
     let mut out: Vec<SelectedFiles> = Vec::new();
-    for path in &sorted {
+    for &path in &sorted {
         match split_part(path) {
-            None => out.push(SelectedFiles { files: vec![*path] }),
+            None => out.push(SelectedFiles { files: vec![path] }),
             // A split model with a missing part is left out.
             Some((stem, 1, count)) => {
-                let files: Vec<&str> = sorted
-                    .iter()
-                    .copied()
-                    .filter(|p| split_part(p).is_some_and(|q| q.0 == stem && q.2 == count))
-                    .collect();
+                let files = split.remove(&(stem, count)).unwrap_or_default();
                 if files.len() == count {
                     out.push(SelectedFiles { files });
                 }
@@ -142,6 +145,15 @@ mod tests {
         for wanted in ["bf16", "m-bf16", parts[0], parts[1]] {
             assert_eq!(found(Some(wanted), FILES).unwrap(), parts, "{wanted}");
         }
+    }
+
+    /// Each part searched among all paths would take minutes.
+    #[test]
+    fn many_split_models_are_grouped_at_once() {
+        let parts = |model| (1..=2).map(move |part| format!("m{model}-{part:05}-of-00002.gguf"));
+        let paths: Vec<String> = (0..60_000).flat_map(parts).collect();
+        let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+        assert_eq!(models(&paths).len(), 60_000);
     }
 
     #[test]

@@ -201,6 +201,15 @@ fn a_connection_that_breaks_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_server_that_trickles_is_given_up() {
+    let case = Case::new();
+    case.server.faults(&[Fault::Cut(10); 100]);
+    let error = case.pull("Q4_0").unwrap_err();
+    assert!(matches!(error, Error::Transport { .. }), "{error}");
+    assert_eq!(case.server.starts(), [0, 10, 20, 30, 40]);
+}
+
+#[test]
 fn another_run_goes_on_where_the_last_was() {
     let case = Case::new();
     // The run gives up after five attempts without new bytes.
