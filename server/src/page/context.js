@@ -30,8 +30,9 @@ async function count() {
   if (!able || server.status !== 'up' || run?.asked) return;
   if (run) run.asked = true;
   const body = next(run), text = body ? JSON.stringify(body) : '';
-  if (text === counted.text) { if (run) run.size = counted.size; return; }
+  // An older count that is still on its way is of something else.
   abort?.abort();
+  if (text === counted.text) { if (run) run.size = counted.size; return; }
   const own = abort = new AbortController();
   let size = null;
   try { size = body && await promptSize(body, own.signal); } catch (fault) {
@@ -57,5 +58,10 @@ export function contextSize() {
 }
 on('shown', ({ other }) => { if (other) Object.assign(counted, { text: '', size: null }); count(); });
 on('draft', later);
-on('answer', run => { if (run.chat === state.chat) count(); });
+on('answer', run => {
+  if (run.chat !== state.chat) return;
+  // What is known of the question is not of the answer: until that is counted too, its usage has both.
+  if (!running.has(run.chat.id)) Object.assign(counted, { text: '', size: null });
+  count();
+});
 on('server', () => { if (!counted.size) counted.text = ''; later(); });

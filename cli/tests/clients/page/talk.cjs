@@ -101,6 +101,15 @@ module.exports = (b, { home }) => {
       await click('[title="Later question"]');
       assert.strictEqual((await b.answers()).length, 2);
     },
+    async the_context_is_counted() {
+      const size = end => evaluate(`fetch('apply-template', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(request(state.chat, path(state.chat).slice(0, ${end}), 'demo')) }).then(response => response.json())`);
+      const { n_tokens: asked, n_ctx: whole } = await size(3);
+      assert.deepStrictEqual([asked, whole], [await evaluate(`path(state.chat)[3].stats.prompt`), 2048], 'what the prompt of the last answer took');
+      const { n_tokens: all } = await size(4);
+      assert(all > asked);
+      await until(`document.getElementById('usage-text').innerText === '${all.toLocaleString('en')} of 2,048 tokens'`);
+      assert(await evaluate(`server.models[0].size > 1e6`), 'and the size of the model is known');
+    },
     async delete_and_undo() {
       const before = await b.answers();
       await click('.last [title=Delete]');
