@@ -1,15 +1,22 @@
-//! Helper process for chat templates of model files: this program with a hidden first argument.
+//! Helper processes for chat templates of model files and for clients' grammars: this program with
+//! a hidden first argument.
 
 use crate::failure::{Failure, Result};
 use gristmill_llm::chat::{Helper, Isolation};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-/// First argument of the helper. It is not a command and appears in no help.
+/// First argument of the helper for templates. It is not a command and appears in no help.
 const WORD: &str = "render-template";
 
-/// Whether this process is a helper.
-pub fn is_helper() -> bool {
-    std::env::args_os().nth(1).is_some_and(|word| word == WORD)
+/// Returns the program of this process if it is a helper.
+pub fn helper() -> Option<fn() -> ExitCode> {
+    let word = std::env::args_os().nth(1)?;
+    match word.to_str()? {
+        WORD => Some(gristmill_llm::chat::helper),
+        gristmill_server::GRAMMAR_HELPER => Some(gristmill_server::grammar_helper),
+        _ => None,
+    }
 }
 
 /// Isolation of templates from model files.

@@ -72,8 +72,8 @@ struct Arguments {
 /// Exit codes: 0 success, 1 failure, 2 usage.
 fn main() -> ExitCode {
     // First, since the helper process has few rights and its parent waits for it.
-    if isolation::is_helper() {
-        return gristmill_llm::chat::helper();
+    if let Some(helper) = isolation::helper() {
+        return helper();
     }
     let result = usage::parse::<Arguments>(std::env::args_os()).command.run();
     match result {

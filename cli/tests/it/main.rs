@@ -2,7 +2,9 @@
 
 mod bad;
 mod deploy;
+mod grammars;
 mod names;
+mod minutes;
 mod numbers;
 mod profile;
 mod routers;

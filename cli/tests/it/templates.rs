@@ -59,10 +59,10 @@ fn with_template(folder: &Path, source: &str, part: Part) -> PathBuf {
 
 /// Outcome of a run, its processor time with that of its children, and the peak memory of it or its
 /// children in KiB.
-struct Measured {
-    outcome: Outcome,
-    time: Duration,
-    memory: i64,
+pub(super) struct Measured {
+    pub(super) outcome: Outcome,
+    pub(super) time: Duration,
+    pub(super) memory: i64,
 }
 
 /// Runs a command with little output.
@@ -70,7 +70,7 @@ struct Measured {
     clippy::zombie_processes,
     reason = "wait4 waits for it, and says what it took"
 )]
-fn measured(command: &mut Command) -> Measured {
+pub(super) fn measured(command: &mut Command) -> Measured {
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -88,7 +88,7 @@ fn run(input: &[u8]) {
     thread_local! {
         static READY: LazyCell<(Tokenizer, Grammars)> = LazyCell::new(|| {
             let tokenizer = toy::tokenizer();
-            let grammars = Grammars::new(&tokenizer, tokenizer.n_tokens());
+            let grammars = Grammars::new(&tokenizer, tokenizer.n_tokens(), None);
             (tokenizer, grammars)
         });
     }

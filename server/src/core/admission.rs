@@ -2,8 +2,10 @@
 
 use crate::core::client::network;
 use crate::core::error::RequestError;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -14,12 +16,78 @@ pub struct Admission {
     turns: Arc<Semaphore>,
     /// Semaphore of each client that holds a turn or waits for one.
     clients: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
+    /// Permits to wait for work elsewhere without a turn.
+    aside: Arc<Semaphore>,
 }
 
 /// Permit to parse a request, held until it is dropped.
 pub struct Turn {
-    _turn: OwnedSemaphorePermit,
-    _own: OwnedSemaphorePermit,
+    turn: OwnedSemaphorePermit,
+    own: OwnedSemaphorePermit,
+}
+
+/// Maximum requests that wait for work elsewhere without a turn; further ones keep theirs.
+const MAX_ASIDE: usize = 32;
+
+/// Turn of the request whose blocking work runs on this thread.
+struct CurrentTurn {
+    /// Whether the client still waits.
+    here: Arc<AtomicBool>,
+    turn: Option<Turn>,
+    /// Permits to wait without a turn.
+    waiting: Arc<Semaphore>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<CurrentTurn>> = const { RefCell::new(None) };
+}
+
+/// Ends the current turn when it is dropped.
+struct EndOfTurn;
+
+impl Drop for EndOfTurn {
+    fn drop(&mut self) {
+        CURRENT.set(None);
+    }
+}
+
+/// Marks the client as gone when it is dropped with the request's future.
+struct Here(Arc<AtomicBool>);
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Runs work that happens in another process. The request's turn is free for others meanwhile. The
+/// work gets a function that returns whether the client left.
+pub fn aside<T>(work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
+    let Some(mut current) = CURRENT.take() else {
+        return work(&|| false);
+    };
+    let waits = current.waiting.clone().try_acquire_owned();
+    let semaphores = match (waits.is_ok(), current.turn.take()) {
+        (true, Some(turn)) => Some((turn.turn.semaphore().clone(), turn.own.semaphore().clone())),
+        (_, turn) => {
+            current.turn = turn;
+            None
+        }
+    };
+    let here = current.here.clone();
+    let done = work(&|| !here.load(Ordering::Relaxed));
+    if let Some((turns, own)) = semaphores {
+        let runtime = tokio::runtime::Handle::current();
+        // Permits are taken in the order of `Admission::turn`.
+        current.turn = runtime.block_on(async {
+            let own = own.acquire_owned().await.ok()?;
+            let turn = turns.acquire_owned().await.ok()?;
+            Some(Turn { turn, own })
+        });
+    }
+    drop(waits);
+    CURRENT.set(Some(current));
+    done
 }
 
 impl Admission {
@@ -28,6 +96,7 @@ impl Admission {
         Admission {
             turns: Arc::new(Semaphore::new(turns)),
             clients: Mutex::default(),
+            aside: Arc::new(Semaphore::new(MAX_ASIDE)),
         }
     }
     /// Waits for a turn of this client.
@@ -37,8 +106,8 @@ impl Admission {
         let unclosed = "a semaphore that is never closed";
         let own = own.acquire_owned().await.expect(unclosed);
         Turn {
-            _turn: self.turns.clone().acquire_owned().await.expect(unclosed),
-            _own: own,
+            turn: self.turns.clone().acquire_owned().await.expect(unclosed),
+            own,
         }
     }
     /// Runs blocking work (templates, tokenisation, grammars) off the connection threads, in the
@@ -53,8 +122,16 @@ impl Admission {
     ) -> Result<T, RequestError> {
         // The turn ends with the work, even if the client has disconnected.
         let turn = self.turn(client).await;
+        let here = Here(Arc::new(AtomicBool::new(true)));
+        let current = CurrentTurn {
+            here: here.0.clone(),
+            turn: Some(turn),
+            waiting: self.aside.clone(),
+        };
         let done = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            CURRENT.set(Some(current));
+            // Ends the turn, even if the work panics.
+            let _end = EndOfTurn;
             work()
         });
         done.await.unwrap_or_else(|_| {

@@ -1,9 +1,10 @@
 //! Text properties of a served model: name, tokenizer, chat template and grammars.
 
+use crate::core::constraint::check;
 use crate::core::constraint::mask::Grammars;
 use crate::core::fim::Fim;
-use gristmill_llm::chat::ChatTemplate;
 use gristmill_llm::chat::markup::Markup;
+use gristmill_llm::chat::{ChatTemplate, Isolation};
 use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use std::collections::HashSet;
@@ -81,7 +82,11 @@ impl Served {
             .into_iter()
             .filter_map(|marker| tokenizer.token_id(marker))
             .collect();
-        let grammars = Grammars::new(&tokenizer, about.vocabulary);
+        let helper = match template.isolation() {
+            Isolation::Helper(helper) => Some(helper.with_arguments([check::ARGUMENT])),
+            Isolation::InProcess => None,
+        };
+        let grammars = Grammars::new(&tokenizer, about.vocabulary, helper);
         let fim = Fim::new(&tokenizer);
         Served {
             name,
@@ -127,7 +132,6 @@ pub fn now() -> u64 {
 /// Returns the demo model. Its template does not support tools.
 #[cfg(test)]
 pub fn demo() -> Served {
-    use gristmill_llm::chat::Isolation;
     use gristmill_llm::{file::ModelFile, language};
     let path =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf");

@@ -11,11 +11,15 @@ use gristmill_llm::chat::markup::{Arguments, CallFormat};
 use gristmill_llm::chat::reply::Begins;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 /// Maximum digits in a row of a JSON number.
 const MAX_DIGITS: usize = 16;
 /// The same in markups with texts without quotes, whose digits are not told from numbers.
 const MAX_UNQUOTED_DIGITS: usize = 64;
+
+/// Time after which further schemas of tools are left open untried.
+const MAX_TRIAL_TIME: Duration = Duration::from_secs(3);
 
 /// Compiles a constraint. Keywords that are left open are logged.
 ///
@@ -26,7 +30,7 @@ pub fn compile(
     constraint: &OutputConstraint,
     begins: Begins,
 ) -> Result<Constraint, String> {
-    let mut open = BTreeSet::new();
+    let (mut open, begin) = (BTreeSet::new(), Instant::now());
     let form = constraint.form.map(|form| match form {
         OutputFormat::Schema(schema) => OutputFormat::Schema(relaxed(schema, &mut open)),
         form => form.clone(),
@@ -51,10 +55,10 @@ pub fn compile(
     };
     // An unsatisfiable schema is only detected at a grammar's beginning, and arguments begin in
     // the middle of a call.
-    open_failing(served, &mut schemas, &mut open, refers);
+    open_failing(served, &mut schemas, &mut open, refers, begin);
     let mut compiled = compile_with(&schemas);
     if compiled.is_err() && !schemas.is_empty() {
-        open_failing(served, &mut schemas, &mut open, |_| true);
+        open_failing(served, &mut schemas, &mut open, |_| true, begin);
         compiled = compile_with(&schemas);
     }
     if compiled.is_err() && !schemas.is_empty() {
@@ -72,12 +76,14 @@ pub fn compile(
     compiled
 }
 
-/// Replaces those of the selected schemas that do not compile by one that allows any object.
+/// Replaces those of the selected schemas that do not compile by one that allows any object, and
+/// those that are left after the maximum time since `begin`.
 fn open_failing(
     served: &Served,
     schemas: &mut [Value],
     open: &mut BTreeSet<String>,
     selected: fn(&Value) -> bool,
+    begin: Instant,
 ) {
     for schema in schemas.iter_mut().filter(|schema| selected(schema)) {
         let form = OutputFormat::Schema(schema.clone());
@@ -85,7 +91,8 @@ fn open_failing(
             form: Some(&form),
             ..OutputConstraint::default()
         };
-        if compile_one(served, &alone, Begins::Answer).is_err() {
+        let late = begin.elapsed() > MAX_TRIAL_TIME;
+        if late || compile_one(served, &alone, Begins::Answer).is_err() {
             *schema = json!({ "type": "object" });
             open.insert("parameters".into());
         }

@@ -6,6 +6,7 @@ pub use super::calls::Callable;
 use super::calls::call_rules;
 use super::close::compact;
 use super::gbnf;
+use super::intersections;
 use super::lark::{GrammarTexts, line, literal};
 use crate::core::constraint::bounds::Tally;
 use gristmill_llm::chat::markup::{Frame, Markup, Messages};
@@ -42,9 +43,6 @@ pub struct OutputConstraint<'t> {
 
 /// Maximum bytes of a client's grammar or regular expression, and of all texts of a choice.
 const MAX_GRAMMAR_BYTES: usize = 32 << 10;
-
-/// Maximum intersections in a client's grammar: 30 take over a minute and gigabytes.
-const MAX_INTERSECTIONS: usize = 8;
 
 /// Returns the grammar of a constraint.
 ///
@@ -123,12 +121,7 @@ pub fn grammar(
 /// # Errors
 /// The first part that exceeds its limit.
 fn check_lark(text: &str) -> Result<(), String> {
-    let operators = text.matches('&').count();
-    if operators > MAX_INTERSECTIONS {
-        return Err(format!(
-            "it has {operators} characters `&`, and may have {MAX_INTERSECTIONS}"
-        ));
-    }
+    intersections::check(text)?;
     // Schemas that do not parse are refused by the compiler.
     let schemas: Vec<Value> = text
         .split("%json")
@@ -254,7 +247,7 @@ mod tests {
         text: &str,
     ) -> (String, bool) {
         let tokenizer = tokenizer();
-        let grammars = Grammars::new(&tokenizer, tokenizer.n_tokens());
+        let grammars = Grammars::new(&tokenizer, tokenizer.n_tokens(), None);
         let begins = if thinking {
             Begins::Reasoning
         } else {

@@ -1,18 +1,25 @@
 //! Constrained decoding: computes, token by token, the mask of tokens that a grammar allows next.
 
+use super::check::Checker;
+use super::watch;
 use crate::core::constraint::bounds::STACK;
+use gristmill_llm::chat::{Helper, thread_time};
 use gristmill_llm::sampling::TokenSet;
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{CancellationHandle, Matcher, ParserFactory};
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Compiles grammars for one vocabulary.
 pub struct Grammars {
     factory: Option<ParserFactory>,
+    /// Compiles grammars first where the work can be ended; `None` trusts them.
+    checker: Option<Checker>,
+    compiled: Mutex<CompiledCache>,
     /// The first end-of-generation token; in grammars it stands for all of them.
     end: u32,
     ends: Arc<[u32]>,
@@ -21,8 +28,9 @@ pub struct Grammars {
 }
 
 impl Grammars {
-    /// Compiler for a model with `vocabulary` logits.
-    pub fn new(tokenizer: &Tokenizer, vocabulary: usize) -> Grammars {
+    /// Compiler for a model with `vocabulary` logits. Grammars are first compiled in a process of
+    /// `helper`; without one they are trusted.
+    pub fn new(tokenizer: &Tokenizer, vocabulary: usize, helper: Option<Helper>) -> Grammars {
         let ends: Arc<[u32]> = tokenizer.eog().into();
         let end = ends.first().copied().unwrap_or(0);
         let words: Vec<Vec<u8>> = (0..vocabulary as u32)
@@ -34,23 +42,11 @@ impl Grammars {
                 digits[id / 32] |= 1 << (id % 32);
             }
         }
-        let info = TokRxInfo::new(vocabulary as u32, end);
-        let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &words)));
-        let factory = ParserFactory::new_simple(&env).ok().map(|mut factory| {
-            factory.quiet();
-            let limits = factory.limits_mut();
-            // Error messages go to clients and should concern their schema, not the parser.
-            limits.verbose_errors = false;
-            // Schemas come from untrusted clients. A tenth of the defaults is still more than real
-            // schemas need; a lexer state takes up to 2 kB.
-            limits.max_grammar_size = 50_000;
-            limits.max_lexer_states = 25_000;
-            // It runs before anything can be cancelled.
-            limits.precompute_large_lexemes = false;
-            factory
-        });
+        let checker = helper.map(|helper| Checker::new(helper, &words, end));
         Grammars {
-            factory,
+            factory: factory(&words, end),
+            checker,
+            compiled: Mutex::default(),
             end,
             ends,
             digits: digits.into(),
@@ -69,26 +65,21 @@ impl Grammars {
         let Some(factory) = &self.factory else {
             return Err("grammars are not possible with this vocabulary".into());
         };
-        // The grammar is untrusted and the compiler is third-party code: a panic refuses the
-        // grammar. The stack suffices for the schemas that `Tally` admits.
-        let compiled = std::thread::scope(|scope| {
-            let (started, progress) = mpsc::channel();
-            let thread = std::thread::Builder::new()
-                .stack_size(STACK)
-                .spawn_scoped(scope, || start_matcher(factory, grammar, started))
-                .map_err(|error| format!("it cannot be compiled now: {error}"))?;
-            // The channel closes with the end of the work.
-            if let Ok(handle) = progress.recv()
-                && matches!(
-                    progress.recv_timeout(MAX_FIRST_MASK),
-                    Err(RecvTimeoutError::Timeout)
-                )
-            {
-                handle.cancel();
+        let text = serde_json::to_vec(&grammar).map_err(|error| error.to_string())?;
+        let key = blake3::hash(&text);
+        let cache = || self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = cache().get(&key);
+        let matcher = if let Some(matcher) = found {
+            matcher
+        } else {
+            if let Some(checker) = &self.checker {
+                checker.check(grammar.clone())?;
             }
-            thread.join().map_err(|_| "it cannot be compiled")?
-        });
-        let matcher = compiled.map_err(|error| reason(&error))?;
+            let matcher = start(factory, grammar)?;
+            cache().put(key, text.len(), matcher.deep_clone());
+            matcher
+        };
+        let matcher = matcher.into_cancellable();
         Ok(Constraint {
             matcher,
             end: self.end,
@@ -96,7 +87,92 @@ impl Grammars {
             thinking: thinking.map(|end| (end, String::new())),
             digits: self.digits.clone(),
             run: None,
+            effort: Effort::default(),
         })
+    }
+}
+
+/// Returns the compiler of grammars for a vocabulary; `None` if it is not possible.
+pub fn factory(words: &[Vec<u8>], end: u32) -> Option<ParserFactory> {
+    let info = TokRxInfo::new(words.len() as u32, end);
+    let env: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, words)));
+    let mut factory = ParserFactory::new_simple(&env).ok()?;
+    factory.quiet();
+    let limits = factory.limits_mut();
+    // Error messages go to clients and should concern their schema, not the parser.
+    limits.verbose_errors = false;
+    // Schemas come from untrusted clients. A tenth of the defaults is still more than real
+    // schemas need; a lexer state takes up to 2 kB.
+    limits.max_grammar_size = 50_000;
+    limits.max_lexer_states = 25_000;
+    // It runs before anything can be cancelled.
+    limits.precompute_large_lexemes = false;
+    Some(factory)
+}
+
+/// Compiles a grammar and checks its first mask.
+///
+/// # Errors
+/// A description of what is wrong with the grammar.
+fn start(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher, String> {
+    // The grammar is untrusted and the compiler is third-party code: a panic refuses the
+    // grammar. The stack suffices for the schemas that `Tally` admits.
+    let compiled = std::thread::scope(|scope| {
+        let (started, progress) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .stack_size(STACK)
+            .spawn_scoped(scope, || start_matcher(factory, grammar, started))
+            .map_err(|error| format!("it cannot be compiled now: {error}"))?;
+        // The channel closes with the end of the work.
+        if let Ok(handle) = progress.recv()
+            && matches!(
+                progress.recv_timeout(MAX_FIRST_MASK),
+                Err(RecvTimeoutError::Timeout)
+            )
+        {
+            handle.cancel();
+        }
+        thread.join().map_err(|_| "it cannot be compiled")?
+    });
+    compiled.map_err(|error| reason(&error))
+}
+
+/// Compiles a grammar on this thread, without a time limit, and checks its first mask.
+///
+/// # Errors
+/// A description of what is wrong with the grammar.
+pub fn start_here(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<(), String> {
+    let (started, _progress) = mpsc::channel();
+    start_matcher(factory, grammar, started)
+        .map(drop)
+        .map_err(|error| reason(&error))
+}
+
+/// Matchers of the grammars that were compiled last, before their first token.
+#[derive(Default)]
+struct CompiledCache(VecDeque<(blake3::Hash, usize, Matcher)>);
+
+/// Maximum grammars in the cache, and maximum bytes of their texts; a compiled grammar takes up to
+/// 300 bytes per byte of its text.
+const MAX_CACHED: (usize, usize) = (32, 128 << 10);
+
+impl CompiledCache {
+    fn get(&mut self, key: &blake3::Hash) -> Option<Matcher> {
+        let at = self.0.iter().position(|entry| entry.0 == *key)?;
+        let entry = self.0.remove(at)?;
+        let matcher = entry.2.deep_clone();
+        self.0.push_back(entry);
+        Some(matcher)
+    }
+    fn put(&mut self, key: blake3::Hash, bytes: usize, matcher: Matcher) {
+        if bytes > MAX_CACHED.1 {
+            return;
+        }
+        self.0.push_back((key, bytes, matcher));
+        let total = |entries: &VecDeque<(_, usize, _)>| entries.iter().map(|entry| entry.1).sum();
+        while self.0.len() > MAX_CACHED.0 || MAX_CACHED.1 < total(&self.0) {
+            self.0.pop_front();
+        }
     }
 }
 
@@ -124,7 +200,7 @@ fn start_matcher(
     match trial.compute_mask_or_eos() {
         Ok(mask) if !mask.is_zero() => Ok(matcher),
         Ok(_) => Err(UNSATISFIABLE.into()),
-        Err(_) if trial.is_cancelled() => Err("it takes too long".into()),
+        Err(_) if trial.is_cancelled() => Err(TOO_SLOW.into()),
         Err(error) => Err(explain(&error.to_string())),
     }
 }
@@ -133,8 +209,42 @@ fn start_matcher(
 fn explain(error: &str) -> String {
     if error.contains("NoExtension") {
         UNSATISFIABLE.into()
+    } else if error.contains("cancelled") {
+        TOO_SLOW.into()
     } else {
         error.to_owned()
+    }
+}
+
+/// Error of a grammar whose compilation or masks take too long.
+pub const TOO_SLOW: &str = "it takes too long; use fewer intersections, counted repeats and \
+                            ambiguous rules";
+
+/// Processor time of a constraint within one answer.
+#[derive(Clone, Copy, Default)]
+struct Effort {
+    spent: Duration,
+    steps: u32,
+}
+
+/// Processor time that a constraint may take in any answer, and more per step: most masks take less
+/// than a millisecond, and while one is computed, no other sequence runs.
+const MAX_EFFORT: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(5));
+
+impl Effort {
+    /// Runs a step on this thread.
+    ///
+    /// # Errors
+    /// When the steps so far took too long.
+    fn spend<T>(&mut self, step: impl FnOnce() -> T) -> Result<T, String> {
+        if self.spent > MAX_EFFORT.0 + MAX_EFFORT.1 * self.steps {
+            return Err(TOO_SLOW.into());
+        }
+        let begin = thread_time();
+        let done = step();
+        self.spent += thread_time().saturating_sub(begin);
+        self.steps += 1;
+        Ok(done)
     }
 }
 
@@ -190,6 +300,8 @@ pub struct Constraint {
     digits: Arc<[u32]>,
     /// Bound of the digits in a row, if there is one.
     run: Option<DigitRun>,
+    /// Processor time that masks took so far.
+    effort: Effort,
 }
 
 /// Bound of the digits in a row outside strings, as a weak model may never end a number.
@@ -238,10 +350,13 @@ impl Constraint {
         if self.thinking.is_some() {
             return Ok(());
         }
-        let mask = self
-            .matcher
-            .compute_mask_or_eos()
-            .map_err(|error| explain(&error.to_string()))?;
+        let matcher = &mut self.matcher;
+        let mask = self.effort.spend(|| {
+            let handle = matcher.cancellation_handle();
+            let _limit = handle.map(watch::cancel_late);
+            matcher.compute_mask_or_eos()
+        })?;
+        let mask = mask.map_err(|error| explain(&error.to_string()))?;
         let mut allowed = mask.as_slice().to_vec();
         allowed.resize(tokens.words().len(), 0);
         if mask.is_allowed(self.end) {
@@ -280,9 +395,13 @@ impl Constraint {
         if let Some(run) = &mut self.run {
             run.push(text);
         }
-        self.matcher
-            .consume_token(token)
-            .map_err(|error| explain(&error.to_string()))?;
+        let matcher = &mut self.matcher;
+        let consumed = self.effort.spend(|| {
+            let handle = matcher.cancellation_handle();
+            let _limit = handle.map(watch::cancel_late);
+            matcher.consume_token(token)
+        })?;
+        consumed.map_err(|error| explain(&error.to_string()))?;
         Ok(self.matcher.is_stopped())
     }
 }

@@ -3,10 +3,13 @@
 mod bare;
 pub mod bounds;
 mod calls;
+pub mod check;
 mod close;
 pub mod compile;
 mod gbnf;
 pub mod grammar;
+mod intersections;
 mod lark;
 pub mod mask;
 mod relax;
+mod watch;

@@ -1,0 +1,168 @@
+//! Bounds the intersections and complements of regular expressions in a client's Lark grammar.
+//!
+//! A step of an intersection takes time that grows with the product of its operands' branches, and
+//! cannot be interrupted. A lexeme may reach it only in the middle of an answer, so a check of the
+//! grammar's beginning does not find it: the product is bounded by the grammar's text.
+
+use std::collections::HashMap;
+
+/// Maximum product of the weights of the operands that are intersected: 10,000,000 took 3 s.
+const MAX_PRODUCT: f64 = 1e5;
+/// Maximum depth of terminals within terminals.
+const MAX_DEPTH: usize = 32;
+
+/// Branches and operators of a terminal, with those of the terminals that it names.
+#[derive(Clone, Copy, Default)]
+struct Weight {
+    /// Alternatives, options and repeats; a counted repeat counts as its maximum.
+    branches: f64,
+    /// Operators `&` and `~`.
+    operators: i32,
+}
+
+/// Checks the intersections of a grammar.
+///
+/// # Errors
+/// When one of its terminals may take too long.
+pub fn check(text: &str) -> Result<(), String> {
+    if !text.contains(['&', '~']) {
+        return Ok(());
+    }
+    let definitions = definitions(text);
+    let mut known = HashMap::new();
+    for name in definitions.keys() {
+        let Weight {
+            branches,
+            operators,
+        } = weigh(name, &definitions, &mut known, 0);
+        // The product of operands with a given sum is largest if they are equal.
+        let operands = f64::from(operators + 1);
+        if operators > 0 && (branches / operands).max(1.0).powi(operators + 1) > MAX_PRODUCT {
+            return Err(format!(
+                "the terminal {name} has {operators} operators `&` and `~` over expressions with \
+                 {branches} alternatives and repeats; use fewer or shorter ones"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the bodies of a grammar's rules and terminals by name.
+fn definitions(text: &str) -> HashMap<&str, String> {
+    let mut definitions: HashMap<&str, String> = HashMap::new();
+    let mut name = "";
+    for line in text.lines() {
+        let head = line
+            .split_once(':')
+            .map(|(head, body)| (head.trim(), body))
+            .and_then(|(head, body)| Some((head.split(['[', '.', '{']).next()?.trim(), body)))
+            .filter(|(head, _)| !head.is_empty() && head.chars().all(is_name));
+        let body = head.map_or(line, |(head, body)| {
+            name = head;
+            body
+        });
+        let all = definitions.entry(name).or_default();
+        all.push_str(body);
+        all.push('\n');
+    }
+    definitions
+}
+
+fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '?' || c == '!'
+}
+
+fn weigh<'t>(
+    name: &'t str,
+    definitions: &'t HashMap<&'t str, String>,
+    known: &mut HashMap<&'t str, Weight>,
+    depth: usize,
+) -> Weight {
+    if let Some(weight) = known.get(name) {
+        return *weight;
+    }
+    let Some(body) = definitions.get(name) else {
+        return Weight::default();
+    };
+    let mut weight = own(body);
+    let words = body.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+    let terminal = |word: &&str| {
+        *word != name
+            && word.trim_start_matches('_').starts_with(char::is_uppercase)
+            && definitions.contains_key(word)
+    };
+    for word in words.filter(terminal) {
+        let inner = if depth < MAX_DEPTH {
+            weigh(word, definitions, known, depth + 1)
+        } else {
+            Weight {
+                branches: f64::INFINITY,
+                operators: 0,
+            }
+        };
+        weight.branches += inner.branches;
+        weight.operators = weight.operators.saturating_add(inner.operators);
+    }
+    known.insert(name, weight);
+    weight
+}
+
+/// Returns the weight of a body without the terminals that it names.
+fn own(body: &str) -> Weight {
+    let mut weight = Weight {
+        branches: 1.0,
+        operators: 0,
+    };
+    let mut number: Option<f64> = None;
+    for c in body.chars() {
+        match (c, number) {
+            ('{', _) => number = Some(0.0),
+            (c, Some(n)) if c.is_ascii_digit() => {
+                number = Some(n * 10.0 + f64::from(c.to_digit(10).unwrap_or(0)));
+            }
+            (',' | '}', Some(n)) => {
+                weight.branches += n;
+                number = (c == ',').then_some(0.0);
+            }
+            ('|' | '*' | '+' | '?', _) => {
+                weight.branches += 1.0;
+                number = None;
+            }
+            ('&' | '~', _) => {
+                weight.operators += 1;
+                number = None;
+            }
+            _ => number = None,
+        }
+    }
+    weight
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+
+    #[test]
+    fn products_of_branches_are_bounded() {
+        for text in [
+            "start: /a|b/",
+            "start: A\nA: /[a-z]+/ & ~/(if|else|while)/",
+            "start: A\nA: B & C & ~D\nB: /.{1,20}/\nC: /[^x]*/\nD: \"end\"",
+            // Rules without intersections may be of any length.
+            "start: A b\nA: /a*/ & /b?/\nb: \"x\"{1,100000} | /(a|b){5000}/",
+        ] {
+            assert_eq!(check(text), Ok(()), "{text}");
+        }
+        let terminals: String = (0..40)
+            .map(|i| format!("T{i}: T{} T{}\n", i + 1, i + 1))
+            .collect();
+        for text in [
+            "start: A\nA: /.*a.{1000}/ & /.*b.{1000}/",
+            "start: A\nA: /x/ | (/y/ (B & /c.{9}/ & B /d/))\nB: /(.*a|.*b).{100}/",
+            "start: A\nA: ~(~/.*a.{300}/ & ~/.*b.{300}/)",
+            &format!("start: T0\n{terminals}T40: /a|b/ & /c|d/"),
+        ] {
+            assert!(check(text).is_err(), "{text}");
+        }
+    }
+}
