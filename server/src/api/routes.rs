@@ -106,6 +106,7 @@ impl ReadinessGate {
             .fallback(ReadinessGate::answer)
             .layer(middleware::from_fn(shape::shape_errors))
             .layer(middleware::from_fn(log::requests))
+            .layer(middleware::from_fn(draining::read_refused))
             .with_state(self.clone())
     }
     async fn answer(State(gate): State<ReadinessGate>, mut request: Request) -> Response {
