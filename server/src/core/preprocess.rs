@@ -245,6 +245,7 @@ impl Preprocessor {
         if fit == Fit::Truncate {
             texts.iter_mut().for_each(|text| self.truncate(text));
         }
+        texts.iter_mut().for_each(|text| self.read_plainly(text));
         let (prompts, options) = (
             self.texts(texts, name, MAX_EMBEDDINGS)?,
             SequenceOptions::default(),
@@ -282,7 +283,7 @@ impl Preprocessor {
                 let end = long.len() / least * (most + 1);
                 long.truncate(long.floor_char_boundary(end));
             }
-            let tokens = served.tokenizer.encode(long, true, true);
+            let tokens = served.tokenizer.encode(long, false, true);
             if tokens.len() <= most {
                 return;
             }
@@ -290,6 +291,17 @@ impl Preprocessor {
         }
         if let PromptText::Tokens(tokens) = text {
             tokens.truncate(most);
+        }
+    }
+    /// Tokenises a document to embed. What it spells like a special token is text.
+    fn read_plainly(&self, text: &mut PromptText) {
+        let served = &self.served;
+        match text {
+            // A text that is certainly too long is refused later, without its tokens.
+            PromptText::Text(plain) if served.min_tokens(plain.len()) < served.context => {
+                *text = PromptText::Tokens(served.tokenizer.encode(plain, false, true));
+            }
+            _ => {}
         }
     }
     /// Tokenises 1 to `most` texts.
