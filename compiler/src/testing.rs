@@ -1,4 +1,4 @@
-//! Passes re-exported by name for their tests (`tensor/tests/passes.rs`), which
+//! Passes re-exported by name for their tests (`compiler/tests/passes.rs`), which
 //! run each pass alone.
 //!
 //! Not an interface of the crate. The names here are those of the folders that hold the test cases,
@@ -27,7 +27,7 @@ pub use crate::kernel::workgroup::split as workgroup;
 pub use crate::kernel::{Draft, DraftContext, draft as cut};
 pub use crate::lower::legalise::loads::loads as legalise;
 pub use crate::lower::legalise::types::legalise_types as words;
-pub use crate::lower::linear_ir::print::{print as print_linear, print_kernel};
+pub use crate::lower::linear_ir::print::{print as print_linear, print_kernel, renumbered};
 pub use crate::lower::linear_ir::threads::count as count_threads;
 pub use crate::lower::linearise::dot2_accumulate::dot2_accumulate as pairs;
 pub use crate::lower::linearise::vector::vectorise;

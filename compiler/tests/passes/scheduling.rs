@@ -4,7 +4,6 @@ use crate::case::Case;
 use crate::context::Context;
 use crate::judge::{Applied, Claim, Meaning};
 use crate::kernels::{Kernels, LaidOut, Linear, Lowered};
-use crate::renumbered::renumbered;
 use crate::show::{self, Numbers};
 use crate::tensors::{name, of_function, tensors};
 use gristmill_compiler::testing::{
@@ -399,7 +398,7 @@ pub fn pipeline(case: &Case) -> Result<Applied, String> {
     for (program, level) in compiled.programs.iter().zip(&compiled.levels) {
         let _ = writeln!(text, "level {level}: {}", program.notes.join(", "));
         let (own, code) = testing::lower_program(program, &c.target);
-        text += &renumbered(&testing::print_kernel(&own, &code));
+        text += &testing::renumbered(&testing::print_kernel(&own, &code));
         lowered.push(Lowered {
             program: Program::clone(program),
             graph: own,
