@@ -47,7 +47,7 @@ struct Besides {
     /// Window length of a pool with exactly as many pages as the sequences can hold at once.
     seen: Option<usize>,
     /// Slots of the host KV cache.
-    places: usize,
+    slots: usize,
     /// Rows of recurrent states in addition to one for each sequence, if the model has any.
     copies: Option<usize>,
 }
@@ -80,12 +80,12 @@ impl Model {
             },
         )
     }
-    fn with_host(pages: usize, sequences: usize, places: usize) -> Model {
+    fn with_host(pages: usize, sequences: usize, slots: usize) -> Model {
         Model::with(
             pages,
             sequences,
             Besides {
-                places,
+                slots,
                 ..Besides::default()
             },
         )
@@ -105,31 +105,31 @@ impl Model {
         sequences: usize,
         Besides {
             seen,
-            places,
+            slots,
             copies,
         }: Besides,
     ) -> Model {
         let of = |seen| sequences * (Pools::blocks(seen, 1) + 1) + Pools::blocks(seen, 96);
         let windows = seen.map(|seen| [of(seen), seen]);
-        let (piece, mixed) = (96, seen.is_none() && copies.is_none());
+        let (chunk, mixed) = (96, seen.is_none() && copies.is_none());
         let states = copies.map_or(0, |copies| sequences + copies);
-        let bounds = SchedulerConfig {
+        let config = SchedulerConfig {
             pages,
             page_size: PAGE,
             window_pool: windows,
             state_rows: states,
-            host_slots: places,
+            host_slots: slots,
             max_sequences: sequences,
-            max_chunk: piece,
+            max_chunk: chunk,
             mixed,
         };
         Model {
-            scheduler: Scheduler::new(bounds),
+            scheduler: Scheduler::new(config),
             pool: vec![None; pages * PAGE],
             windows: vec![None; windows.map_or(0, |[windows, _]| windows * PAGE)],
             seen,
             states: vec![None; states],
-            host: vec![Vec::new(); places],
+            host: vec![Vec::new(); slots],
             wanted: BTreeMap::new(),
             ended: BTreeMap::new(),
             most: sequences,
@@ -251,7 +251,7 @@ impl Model {
             }
         }
         batch.states.iter().for_each(|copy| self.copy_state(copy));
-        let pieces = batch
+        let chunks = batch
             .chunk
             .iter()
             .map(|p| (p.sequence, p.tokens.clone(), p.exact));
@@ -259,11 +259,11 @@ impl Model {
             .decodes
             .iter()
             .map(|d| (d.sequence, d.position..d.position + 1, false));
-        let all: Vec<_> = pieces.chain(decodes).collect();
+        let all: Vec<_> = chunks.chain(decodes).collect();
         for (at, (id, ..)) in all.iter().enumerate() {
             assert!(
                 all[..at].iter().all(|other| other.0 != *id),
-                "{id:?} has one place in a batch"
+                "{id:?} has one row in a batch"
             );
         }
         assert!(batch.decodes.len() <= self.most);
@@ -316,7 +316,7 @@ impl Model {
         let apart = batch
             .chunk
             .as_ref()
-            .is_none_or(|piece| piece.needs_logits && invariant(piece.sequence));
+            .is_none_or(|chunk| chunk.needs_logits && invariant(chunk.sequence));
         let apart = apart || self.seen.is_some() || !self.states.is_empty();
         assert_eq!(
             batch.mixed,
@@ -359,17 +359,17 @@ impl Model {
         let beside = self.beside[self.steps % self.beside.len()];
         self.steps += 1;
         let batch = self.scheduler.next_batch(beside);
-        if let Some(piece) = &batch.chunk {
+        if let Some(chunk) = &batch.chunk {
             let most = if batch.decodes.is_empty() {
                 96
             } else {
                 beside.max(BLOCK)
             };
-            assert!(piece.tokens.len() <= most, "{batch:?}");
-            let prompt = self.wanted[&piece.sequence].2;
+            assert!(chunk.tokens.len() <= most, "{batch:?}");
+            let prompt = self.wanted[&chunk.sequence].2;
             let rest = (prompt - 1) / BLOCK * BLOCK..prompt;
             assert!(
-                !self.is_exact(piece.sequence) || piece.exact || piece.tokens == rest,
+                !self.is_exact(chunk.sequence) || chunk.exact || chunk.tokens == rest,
                 "{batch:?}: the rest of {prompt} is whole"
             );
         }
@@ -507,12 +507,12 @@ impl Model {
         assert_eq!(
             (load.running, load.waiting, load.pages, load.tokens),
             (0, 0, 0, 0),
-            "nobody has a page"
+            "no sequence holds a page"
         );
         assert_eq!(
             load.leaked,
             Some(0),
-            "nor one of windows, nor a row of states or a place of the host"
+            "no window page, state row or host slot leaks"
         );
     }
 }
