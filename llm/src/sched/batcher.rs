@@ -106,7 +106,7 @@ impl Batcher {
             logits: Vec::new(),
             chosen: Vec::new(),
             candidates: Vec::new(),
-            uses_candidates: engine.chooses(SamplingMethod::SmallTopK),
+            uses_candidates: engine.supports_sampling(SamplingMethod::SmallTopK),
             steps: StepCounts::default(),
             in_flight: InFlight::new(engine.device().overlaps()),
             engine,
