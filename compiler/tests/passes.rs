@@ -286,7 +286,7 @@ fn a_case_is_blessed_and_a_difference_is_shown() {
 }
 
 #[test]
-fn what_computes_something_else_is_not_blessed() {
+fn a_result_with_other_values_is_not_blessed() {
     let g = |text: &str| {
         gristmill_uop::text::parse(text, &gristmill_encodings::by_name).expect("a graph")
     };
