@@ -450,11 +450,11 @@ impl Model {
             self.goes_on(d.sequence, told[row]);
         }
         self.scheduler.check();
-        self.nobody_waits();
+        self.drop_in_flight_if_idle();
         true
     }
     /// Drops the step in flight if there are no sequences.
-    fn nobody_waits(&mut self) {
+    fn drop_in_flight_if_idle(&mut self) {
         if self.scheduler.is_idle() {
             self.under_way = None;
             self.scheduler.release_in_flight();
@@ -628,7 +628,7 @@ fn where_pages_run_out_the_youngest_waits() {
 }
 
 #[test]
-fn what_is_computed_again_is_computed_as_it_was() {
+fn recompute_after_preemption_repeats_the_same_steps() {
     // The last sequence is preempted after its prefill; by then the third, with the same prefix,
     // has exact rows of that whole prompt.
     let mut model = Model::new(8, 3);
@@ -666,7 +666,7 @@ fn own(seed: u32, length: usize) -> Vec<u32> {
 }
 
 #[test]
-fn who_goes_on_finds_the_windows_of_its_end() {
+fn a_continued_prompt_finds_the_windows_of_its_end() {
     let mut model = Model::with_windows(64, 2, 100);
     let asked = own(1, 1000);
     let first = model.add(asked.clone(), 40, Reuse::Any);
@@ -690,7 +690,7 @@ fn who_goes_on_finds_the_windows_of_its_end() {
 }
 
 #[test]
-fn who_branches_off_leaves_the_windows_for_others() {
+fn a_branching_prompt_keeps_the_windows_for_others() {
     let mut model = Model::with_windows(64, 2, 64);
     let common = own(1, 64 * 5);
     let mut ask = |seed: u32| {
@@ -706,7 +706,7 @@ fn who_branches_off_leaves_the_windows_for_others() {
 }
 
 #[test]
-fn who_goes_on_finds_states_where_an_answer_ended_or_exact_rows_do() {
+fn a_continued_prompt_finds_states_at_the_end_of_answers_or_exact_rows() {
     let mut model = Model::with_states(64, 2, 4);
     let asked = own(1, 1000);
     let first = model.add(asked.clone(), 40, Reuse::Exact);
@@ -758,7 +758,7 @@ fn copies_of_states_give_way() {
 }
 
 #[test]
-fn pages_of_nobody_have_windows_in_turn() {
+fn borrowed_pages_use_window_pages_as_a_ring() {
     let mut model = Model::with_windows(64, 2, 100);
     model.add(own(1, 300), 40, Reuse::Any);
     (0..20).for_each(|_| _ = model.step());
@@ -779,15 +779,15 @@ fn pages_of_nobody_have_windows_in_turn() {
 }
 
 #[test]
-fn what_is_held_while_nobody_is_here_is_lost() {
+fn pages_held_without_sequences_count_as_leaked() {
     for (mut model, held) in [
         (Model::with_windows(64, 2, 100), 16 + Pools::blocks(100, 96)),
         (Model::with_host(20, 2, 8), 16),
     ] {
         model.add(own(1, 300), 40, Reuse::Any);
-        assert_eq!(model.scheduler.load().leaked, None, "somebody waits");
+        assert_eq!(model.scheduler.load().leaked, None, "a sequence waits");
         model.step();
-        assert_eq!(model.scheduler.load().leaked, None, "somebody has pages");
+        assert_eq!(model.scheduler.load().leaked, None, "a sequence has pages");
         model.run_to_the_end();
         let borrowed = model.scheduler.borrow(1000, 96).expect("pages");
         // With a ring buffer of window pages for a step of 96 tokens.
