@@ -8,7 +8,7 @@ pub use crate::alternatives::rules::{Rule, all as rules_of_tensors};
 pub use crate::alternatives::saturate::Budget;
 pub use crate::alternatives::{considered, every_form};
 pub use crate::cost::kernel as price;
-pub use crate::cost::occupancy::room;
+pub use crate::cost::occupancy::resident_workgroups;
 pub use crate::decision::{Cheapest, Decider, Decision, Policy};
 pub use crate::decompose::attention::{encode as encode_queries, expand as attention};
 pub use crate::decompose::defer_norm_scale::defer_norm_scale as factors;

@@ -49,7 +49,7 @@ pub(super) struct Search<'a> {
     pub g: &'a mut Graph,
     pub of: FusionContext<'a>,
     /// Maximum workgroups of single-token contractions.
-    room: i64,
+    max_workgroups: i64,
     pub reads: Reads,
     memo: FxHashMap<(Id, Vec<Id>), Cut>,
 }
@@ -67,7 +67,7 @@ impl Search<'_> {
             root,
             &inside,
             KernelShape {
-                room: self.room,
+                max_workgroups: self.max_workgroups,
                 ..KernelShape::default()
             },
         );
@@ -273,7 +273,7 @@ pub fn materialise(g: &mut Graph, context: FusionContext, decider: &mut Decider)
     let mut s = Search {
         g,
         of: context,
-        room: occupancy::room(context.target),
+        max_workgroups: occupancy::resident_workgroups(context.target),
         reads,
         memo: FxHashMap::default(),
     };

@@ -40,7 +40,7 @@ pub struct TilingSelection<'a> {
     /// Rebuilds a kernel in another shape.
     pub recut: &'a Recut<'a>,
     /// Maximum workgroups of each kernel.
-    pub rooms: &'a [i64],
+    pub max_workgroups: &'a [i64],
 }
 
 impl TilingSelection<'_> {
@@ -71,7 +71,7 @@ impl TilingSelection<'_> {
                     options.into_iter().unzip();
                 let chosen = decider.choose(Decision { options, ..of });
                 let shape = KernelShape {
-                    room: self.rooms[i],
+                    max_workgroups: self.max_workgroups[i],
                     plan: Some(&plans[chosen]),
                     stages: None,
                 };
@@ -157,7 +157,7 @@ impl TilingSelection<'_> {
     }
     fn shape<'b>(&self, i: usize, draft: &'b Draft, stages: &'b StagePlan) -> KernelShape<'b> {
         KernelShape {
-            room: self.rooms[i],
+            max_workgroups: self.max_workgroups[i],
             plan: Some(&draft.plan),
             stages: Some(stages),
         }
@@ -177,7 +177,7 @@ impl TilingSelection<'_> {
         let mut options = vec![];
         for (n, proposal) in self
             .recut
-            .proposals(g, draft, self.rooms[i], worthwhile)
+            .proposals(g, draft, self.max_workgroups[i], worthwhile)
             .into_iter()
             .enumerate()
         {
@@ -185,7 +185,7 @@ impl TilingSelection<'_> {
                 cost.seconds
             } else {
                 let shape = KernelShape {
-                    room: self.rooms[i],
+                    max_workgroups: self.max_workgroups[i],
                     plan: Some(&proposal.plan),
                     stages: None,
                 };

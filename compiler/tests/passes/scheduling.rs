@@ -8,7 +8,7 @@ use crate::show::{self, Numbers};
 use crate::tensors::{name, of_function, tensors};
 use gristmill_compiler::testing::{
     self, Cheapest, Decider, Decision, Decomposed, Draft, DraftContext, Expander, FusionContext,
-    Policy, TEMP, room,
+    Policy, TEMP, resident_workgroups,
 };
 use gristmill_uop::program::Program;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, text};
@@ -191,7 +191,7 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
         hints: &c.hints,
         derived: &c.derived,
         target: &c.target,
-        room: room(&c.target),
+        max_workgroups: resident_workgroups(&c.target),
         smaller: false,
         plan: None,
         stages: None,
