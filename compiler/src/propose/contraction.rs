@@ -5,7 +5,7 @@
 
 mod warps;
 
-use super::around::ProposalContext;
+use super::context::ProposalContext;
 use super::tiles::{self, tiles};
 use crate::ir::mma::fragment::MmaSum;
 use crate::ir::nest::{distance, divisor, floor_power, host_bound, outermost_reductions};

@@ -1,7 +1,7 @@
 //! Workgroup shapes for elementwise kernels and reductions, that is, kernels without
 //! a contraction of weights.
 
-use super::around::{ProposalContext, Uncut};
+use super::context::{ProposalContext, Uncut};
 use super::factors::tiled;
 use crate::cost::occupancy::resident_workgroups;
 use crate::decompose::f16_mma;
