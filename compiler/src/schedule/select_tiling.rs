@@ -4,6 +4,7 @@
 //! really built are recut in each proposed shape, costed, and decided on.
 
 use super::launch_fusion::Share;
+use super::materialise::MAX_COST_RATIO;
 use super::recut::{KernelShape, Recut};
 use crate::cost::Cost;
 use crate::decision::{Alternative, Decider, Decision};
@@ -19,10 +20,6 @@ use gristmill_uop::function::Function;
 /// registers and L1 contents, and errs by up to half on measured kernels
 /// (docs/experiments/077, docs/experiments/094).
 const WORKGROUP_MARGIN: f64 = 0.5;
-
-/// Stage plans that cost this many times the current one are not offered: no estimate is that wrong
-/// (see [`WORKGROUP_MARGIN`]), and each offer takes planning time. Not measured.
-const MAX_COST_RATIO: f64 = 4.0;
 
 /// A stage plan with its cost.
 fn option(of: &Proposal<StagePlan>, seconds: f64) -> Alternative {
