@@ -8,10 +8,18 @@ use gristmill_runtime::image::Image;
 use gristmill_runtime::store::{Key, Store};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::error::Error as _;
+use std::sync::Arc;
 
 /// A kernel's function: `buffers`, `vars`, `first`, `end`, `scratch`,
 /// `staged`, as `Program` specifies.
 pub type Function = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8, bool);
+
+/// A loaded kernel.
+pub struct CpuCode {
+    pub(super) function: Function,
+    /// Keeps the function loaded.
+    pub(super) _library: Arc<LoadedUnit>,
+}
 
 /// Maximum kernels of a unit. gcc takes 35 ms for one, so progress is reported about once a second.
 const UNIT_KERNELS: usize = 24;
