@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// `staged`, as `Program` specifies.
 pub type Function = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8, bool);
 
-/// A loaded kernel.
+/// A function of a loaded unit.
 pub struct CpuCode {
     pub(super) function: Function,
     /// Keeps the function loaded.
