@@ -311,8 +311,8 @@ fn prefix_sums(values: Tensor<'_>, m: usize, own: i64) -> Tensor<'_> {
 /// Returns the function `sample.next`, which gathers the tokens of a step of `n` rows, `n`
 /// from 1 to `max_rows`.
 ///
-/// Inputs: the ids chosen for the rows of the previous step `[max_rows]` i32; for each row its index
-/// there, or −1, `[n]` i32; the id to use for −1 `[n]` i32. Output: the tokens `[n]` i32.
+/// Inputs: the ids chosen for the rows of the previous step `[max_rows]` i32; for each row its
+/// index there, or −1, `[n]` i32; the id to use for −1 `[n]` i32. Output: the tokens `[n]` i32.
 pub fn next_function(max_rows: usize) -> Function {
     let c = Capture::new(format!("sample.next{max_rows}"));
     let n = row_count(&c, max_rows);
