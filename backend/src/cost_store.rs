@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cost_is_a_warning() {
+    fn an_unreadable_cost_is_a_warning() {
         let place = place("strange-costs");
         let store = Store::open(&place, 1 << 20).unwrap();
         let kept = CostStore::new(&store, "card", "driver");
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_a_warning_and_the_tables_figures() {
+    fn a_failed_measurement_warns_and_uses_the_table() {
         let place = place("no-costs");
         let store = Store::open(&place, 1 << 20).unwrap();
         let kept = CostStore::new(&store, "card", "driver");

@@ -123,7 +123,7 @@ mod tests {
     const THIS: &str = "this, 2 cores";
 
     #[test]
-    fn plans_are_read_as_they_were_written_and_nothing_else_is_a_plan() {
+    fn plans_round_trip_and_other_text_is_rejected() {
         let place = std::env::temp_dir().join(format!("gristmill-plans-{}", std::process::id()));
         let store = Store::open(&place, 1 << 20).unwrap();
         assert!(read_plans(&store, THIS).unwrap().is_empty());

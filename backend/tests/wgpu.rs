@@ -130,7 +130,7 @@ fn a_step_has_the_workgroups_and_the_variables_of_its_start() {
 /// The result of a step is readable once it has been waited for, while later steps run, until
 /// another write to the buffer.
 #[test]
-fn what_a_step_tells_is_read_beside_the_next() {
+fn readback_overlaps_the_next_step() {
     let device = device(Limited::default());
     let (from, to) = (
         device.alloc(40, Memory::State).unwrap(),
@@ -210,7 +210,7 @@ fn launches_are_timed_by_the_adapters_clock_or_by_the_hosts() {
 }
 
 #[test]
-fn what_an_adapter_does_not_take_is_said() {
+fn unsupported_adapter_limits_are_reported() {
     let small = device(Limited {
         largest_binding: Some(1 << 20),
         largest_buffer: Some(4 << 20),

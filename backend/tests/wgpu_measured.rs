@@ -9,7 +9,7 @@ use gristmill_runtime::{Device, Error};
 /// An adapter without a row in the table is measured once, and the result is used when
 /// it is opened again.
 #[test]
-fn what_no_name_tells_is_measured() {
+fn unknown_adapters_are_measured() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("wgpu-measured");
     let _ = std::fs::remove_dir_all(&folder); // of the previous run
     let open = |limited: Limited| {

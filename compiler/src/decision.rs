@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tuner_left_is_chosen_against_the_price() {
+    fn a_tuned_decision_overrides_the_cost() {
         let plans = BTreeMap::from([("place f Reduce [8]".to_owned(), "place: buffer".to_owned())]);
         let mut decider = Decider {
             policy: &mut Cheapest,

@@ -67,7 +67,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &DraftContext) -> Result<Draft, Il
     let &DraftContext {
         derived,
         target,
-        room,
+        max_workgroups,
         ..
     } = around;
     let node = computed(g, root);
@@ -76,7 +76,7 @@ pub fn draft(g: &mut Graph, root: Id, around: &DraftContext) -> Result<Draft, Il
         hint: hint(g, root, around.hints),
         derived,
         target,
-        room,
+        max_workgroups,
     };
     let smaller = || propose::smaller(g, &out.nests, &of).filter(|_| around.smaller);
     out.plan = around

@@ -174,8 +174,8 @@ impl<'a> Prepack<'a> {
                 Kind::Scale { every, stored, .. } => {
                     nests.push(self.scale(group, leaf, *every, *stored))
                 }
-                Kind::Code { pieces } => nests.extend(
-                    (0..pieces.len())
+                Kind::Code { parts } => nests.extend(
+                    (0..parts.len())
                         .map(|i| self.code(group, leaf, i))
                         .collect::<Vec<_>>(),
                 ),
@@ -231,13 +231,13 @@ impl<'a> Prepack<'a> {
     }
     /// The nest that packs one part of the codes: each byte holds that part of as
     /// many elements as fit.
-    fn code(&mut self, group: Id, leaf: &Leaf, piece: usize) -> Id {
+    fn code(&mut self, group: Id, leaf: &Leaf, index: usize) -> Id {
         let p = self.packing;
-        let Kind::Code { pieces } = &leaf.kind else {
+        let Kind::Code { parts } = &leaf.kind else {
             unreachable!("a code")
         };
-        let piece = &pieces[piece];
-        let vectors = p.unit * piece.bits / 32;
+        let part = &parts[index];
+        let vectors = p.unit * part.bits / 32;
         let (block, lane) = (
             self.looped(self.columns / p.elements),
             self.looped(self.lanes),
@@ -249,28 +249,28 @@ impl<'a> Prepack<'a> {
         let from = self.block(row, block);
         let mut all = self.g.int_of(Scalar::I32, 0);
         let mut first = None;
-        for slot in 0..8 / piece.bits {
+        for slot in 0..8 / part.bits {
             let slots = self.g.int(slot * vectors);
             let quad = self.g.add(vector, slots);
             let within = self.at(quad, 4, byte);
             let within = self.at(unit, p.unit, within);
             let code = p.source(&mut self.g, leaf, self.file, from, within);
             let (down, mask, up) = (
-                self.g.int(piece.shift),
-                self.g.int_of(Scalar::I32, (1 << piece.bits) - 1),
-                self.g.int(slot * piece.bits),
+                self.g.int(part.shift),
+                self.g.int_of(Scalar::I32, (1 << part.bits) - 1),
+                self.g.int(slot * part.bits),
             );
-            let part = self.g.cast(code, Scalar::I32);
-            let part = self.g.shr(part, down);
-            let part = self.g.and(part, mask);
-            let part = self.g.shl(part, up);
-            all = self.g.or(all, part);
+            let bits = self.g.cast(code, Scalar::I32);
+            let bits = self.g.shr(bits, down);
+            let bits = self.g.and(bits, mask);
+            let bits = self.g.shl(bits, up);
+            all = self.g.or(all, bits);
             first.get_or_insert(within);
         }
         let word = lift::word(&mut self.g, all, byte);
         let k = self.at(block, p.elements, first.expect("a slot"));
         let place = p.place(&mut self.g, self.layout, row, k, self.columns);
-        let (to, _) = p.piece_at(&mut self.g, &place, piece);
+        let (to, _) = p.part_at(&mut self.g, &place, part);
         let zero = self.g.int(0);
         let to = self
             .g

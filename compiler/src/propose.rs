@@ -5,7 +5,7 @@
 //! contractions (`propose/find_contraction.rs`) with a packed factor (`contraction.rs`, `tiles.rs`)
 //! or half-precision factors (`products.rs`), and everything else (`plain.rs`, `factors.rs`).
 
-mod around;
+mod context;
 mod contraction;
 mod factors;
 mod find_contraction;
@@ -18,8 +18,8 @@ mod threads;
 mod tiles;
 pub mod vectors;
 
-pub use around::ProposalContext;
-use around::Uncut;
+pub use context::ProposalContext;
+use context::Uncut;
 pub use contraction::COPIES;
 
 use crate::ir::hints::Hint;

@@ -84,7 +84,7 @@ pub fn schedule(
     let selection = TilingSelection {
         function: of.function,
         recut: &placed.recut,
-        rooms: &placed.rooms,
+        max_workgroups: &placed.max_workgroups,
     };
     selection.workgroups(&mut g, &mut placed.shares, &mut placed.kernels, decider);
     selection.stages(&mut g, &mut placed.shares, &mut placed.kernels, decider);
@@ -125,7 +125,7 @@ struct Placed<'a> {
     needs: Vec<FxHashSet<usize>>,
     level: Vec<usize>,
     /// Maximum workgroups of each kernel.
-    rooms: Vec<i64>,
+    max_workgroups: Vec<i64>,
     recut: Recut<'a>,
 }
 
@@ -149,18 +149,18 @@ impl<'a> Placed<'a> {
             |root| fusion.is_reused(root),
             decider,
         );
-        let mut rooms = vec![occupancy::room(target); kernels.len()];
+        let mut max_workgroups = vec![occupancy::resident_workgroups(target); kernels.len()];
         if target.machine.kind == MachineKind::Gpu {
             shares
                 .iter()
-                .for_each(|s| in_one_round(g, s, &mut kernels, &mut rooms, &recut));
+                .for_each(|s| in_one_round(g, s, &mut kernels, &mut max_workgroups, &recut));
         }
         Placed {
             kernels,
             shares,
             needs,
             level,
-            rooms,
+            max_workgroups,
             recut,
         }
     }
@@ -170,8 +170,8 @@ impl<'a> Placed<'a> {
     fn could_be_smaller(&self, g: &Graph) -> bool {
         self.kernels
             .iter()
-            .zip(&self.rooms)
-            .any(|((draft, _), &room)| self.recut.could_be_smaller(g, draft, room))
+            .zip(&self.max_workgroups)
+            .any(|((draft, _), &max)| self.recut.could_be_smaller(g, draft, max))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Passes re-exported by name for their tests (`tensor/tests/passes.rs`), which
+//! Passes re-exported by name for their tests (`compiler/tests/passes.rs`), which
 //! run each pass alone.
 //!
 //! Not an interface of the crate. The names here are those of the folders that hold the test cases,
@@ -8,7 +8,7 @@ pub use crate::alternatives::rules::{Rule, all as rules_of_tensors};
 pub use crate::alternatives::saturate::Budget;
 pub use crate::alternatives::{considered, every_form};
 pub use crate::cost::kernel as price;
-pub use crate::cost::occupancy::room;
+pub use crate::cost::occupancy::resident_workgroups;
 pub use crate::decision::{Cheapest, Decider, Decision, Policy};
 pub use crate::decompose::attention::{encode as encode_queries, expand as attention};
 pub use crate::decompose::defer_norm_scale::defer_norm_scale as factors;
@@ -27,7 +27,7 @@ pub use crate::kernel::workgroup::split as workgroup;
 pub use crate::kernel::{Draft, DraftContext, draft as cut};
 pub use crate::lower::legalise::loads::loads as legalise;
 pub use crate::lower::legalise::types::legalise_types as words;
-pub use crate::lower::linear_ir::print::{print as print_linear, print_kernel};
+pub use crate::lower::linear_ir::print::{print as print_linear, print_kernel, renumbered};
 pub use crate::lower::linear_ir::threads::count as count_threads;
 pub use crate::lower::linearise::dot2_accumulate::dot2_accumulate as pairs;
 pub use crate::lower::linearise::vector::vectorise;

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_goes_where_nobody_reads_it() {
+    fn only_tls_and_loopback_endpoints_are_private() {
         for endpoint in [
             "https://hub.example",
             "http://127.0.0.1:80",

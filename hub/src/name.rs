@@ -364,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_round_trip() {
         for text in [
             "hf:a/b",
             "hf:a-1/b_2.c:d/e-00001-of-00002.gguf",

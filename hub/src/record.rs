@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_as_they_are_written() {
+    fn records_round_trip() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::root(place.path()).unwrap().unwrap();
         for version in [None, Some("ab".repeat(32))] {

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_and_what_is_there_twice() {
+    fn missing_and_ambiguous_files_are_errors() {
         for wanted in ["K_N", "4_K_M", "README.md", "cut", "Q4_K"] {
             let error = found(Some(wanted), FILES).unwrap_err();
             assert!(

@@ -5,11 +5,11 @@
 //! [`Engine::start`] and [`Engine::wait`] run steps, up to two in flight. The parts are
 //! [`Weights`], the [`KvCache`], the captured graphs, and the device sampler.
 
+mod accessors;
 mod activations;
 mod compiled;
 mod device_sampler;
 mod executor;
-mod facts;
 mod footprint;
 mod forward;
 mod graph_key;
@@ -23,9 +23,9 @@ mod step_limit;
 
 pub use crate::error::{Error, Progress};
 pub use crate::load::Weights;
+pub use accessors::WholePool;
 pub use compiled::{CompiledModel, MemoryEstimate};
 pub use executor::Engine;
-pub use facts::WholePool;
 pub use forward::TokenRun;
 pub use graph_key::{
     CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs,

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sampling_takes_what_is_valid() {
+    fn sampling_accepts_valid_parameters() {
         let mut metadata = Metadata::new();
         metadata
             .insert("general.sampling.temp", 1.0f32)

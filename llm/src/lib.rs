@@ -4,7 +4,6 @@ pub mod arch;
 pub mod chat;
 pub mod engine;
 mod error;
-pub mod file;
 pub mod gguf;
 pub mod language;
 mod load;
@@ -16,3 +15,8 @@ pub mod tokenizer;
 pub mod traffic;
 
 pub use sched::generation;
+
+/// Model files under format-neutral names, for crates that know no file format.
+pub mod file {
+    pub use crate::gguf::{Array, Error, Gguf as ModelFile, Metadata, OtherKind, TensorInfo, Value};
+}

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_an_index() {
+    fn refuses_files_that_are_not_an_index() {
         let mut g = Graph::new();
         let x = g.f32(1.0);
         assert!(Index::compile(&g, x, &mut |_| 0).is_none());

@@ -31,7 +31,7 @@ fn projection(name: &str, encoding: &'static Encoding, width: usize) -> Function
 }
 
 #[test]
-fn a_key_is_what_is_computed() {
+fn a_key_depends_on_the_computation() {
     let key = projection("one", &A, 64).key();
     assert_eq!(key, projection("another", &A, 64).key());
     assert_ne!(key, projection("one", &B, 64).key());

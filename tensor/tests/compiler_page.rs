@@ -6,7 +6,7 @@
 
 use gristmill_backend::cpu::dialect::C;
 use gristmill_backend::cuda::dialect::Cuda;
-use gristmill_compiler::testing::{lower_program, print_kernel};
+use gristmill_compiler::testing::{lower_program, print_kernel, renumbered};
 use gristmill_compiler::{Cheapest, Compiled, Dialect, Watch, compile_watched};
 use gristmill_encodings::{F32, Q4_0};
 use gristmill_tensor::function::Capture;
@@ -14,13 +14,9 @@ use gristmill_tensor::{dims, nn};
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Scalar, text};
-use renumbered::renumbered;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
-
-#[path = "passes/renumbered.rs"]
-mod renumbered;
 
 /// The running example: `y = W · rms_norm(x)` for one row of activations.
 fn example() -> Function {

@@ -235,7 +235,7 @@ fn wgpu_binds_long_weights_in_pieces() {
         .chain(packed::gather())
         .filter(chosen)
         .collect();
-    let piece = device.target.machine.piece();
+    let piece = device.target.machine.max_binding_chunk();
     let in_pieces = |case: &&harness::Case| {
         let compiled = compile(
             &case.function,

@@ -71,7 +71,7 @@ fn examples_run_and_values_outlive_their_device() {
     ] {
         main().expect("an example");
     }
-    what_is_realized_is_not_computed_again();
+    realized_tensors_are_not_recomputed();
     // Values computed on one device are inputs on the next.
     let computed = (Tensor::from([[1.0f32, 2.0], [3.0, 4.0]]) * 2.0)
         .realize()
@@ -89,7 +89,7 @@ fn examples_run_and_values_outlive_their_device() {
     assert!(eager::use_device("tpu").is_err());
 }
 
-fn what_is_realized_is_not_computed_again() {
+fn realized_tensors_are_not_recomputed() {
     let x = Tensor::from([1.0f32, 2.0, 3.0]);
     let y = (&x + 1.0).realize().expect("computed");
     let (a, b) = (&y * 2.0, -&y);

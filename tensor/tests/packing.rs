@@ -14,9 +14,9 @@ fn shape(e: EncodingRef) -> String {
         .iter()
         .map(|l| match &l.kind {
             Kind::Scale { every, stored, .. } => format!("{} every {every}", stored.name()),
-            Kind::Code { pieces } => format!(
+            Kind::Code { parts } => format!(
                 "code {:?}",
-                pieces.iter().map(|p| p.bits).collect::<Vec<_>>()
+                parts.iter().map(|p| p.bits).collect::<Vec<_>>()
             ),
         })
         .collect();

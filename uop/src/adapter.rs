@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_found_by_the_adapters_name_and_gives_what_nobody_tells() {
+    fn an_adapter_name_finds_its_machine_description() {
         let named = |name| Machine::named(name).unwrap();
         let of = |name| adapter(name, AdapterKind::Discrete).machine();
         let found = of("AMD Radeon RX 7900 XTX (RADV NAVI31)");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_stands_for_a_row() {
+    fn measurements_replace_a_machine_description() {
         let measured = Costs {
             bandwidth: Some(3e12),
             operations: Some(60e12),

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_machine_has_is_not_taken() {
+    fn implausible_costs_are_rejected() {
         for value in [f64::NAN, f64::INFINITY, -1.0, 0.0, 1.0, 1e-30, 1e300] {
             let strange = Costs {
                 launch: Some(value),

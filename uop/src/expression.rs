@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_read_as_they_are_written() {
+    fn expressions_round_trip() {
         let mut g = Graph::new();
         let (n, three) = (g.var("n", 0, 7), g.int(3));
         let product = g.mul(n, three);

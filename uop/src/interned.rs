@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_one_hash_is_told_apart_and_found_after_growth() {
+    fn colliding_hashes_are_distinguished_and_found_after_growth() {
         let mut table = Interned::default();
         assert_eq!(table.find(7, |_| true), None);
         let hash = |n: u32| n % 3;

@@ -207,9 +207,9 @@ impl Machine {
             }
         }
     }
-    /// Size of a piece of a buffer that exceeds the largest binding, bytes; a
-    /// multiple of the alignment.
-    pub fn piece(&self) -> usize {
+    /// Bytes of a chunk of a buffer that exceeds the largest binding; a multiple of the
+    /// alignment.
+    pub fn max_binding_chunk(&self) -> usize {
         (self.largest_binding / self.alignment * self.alignment).max(self.alignment)
     }
     /// Finds a matrix product of this operand type with elements held by threads, or by a CPU core.

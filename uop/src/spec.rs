@@ -348,7 +348,8 @@ fn is_dim(g: &Graph, id: Id) -> bool {
         && g.bounds(id).is_some_and(|b| b.0 >= 0)
 }
 
-fn is_value(g: &Graph, id: Id) -> bool {
+/// Whether the node is a value: neither a buffer nor a statement.
+pub fn is_value(g: &Graph, id: Id) -> bool {
     !matches!(
         g[id].op,
         Op::Param | Op::Local | Op::Store | Op::Body | Op::Kernel

@@ -475,7 +475,7 @@ fn an_error_shows_the_node() {
 }
 
 #[test]
-fn what_the_builders_make_passes() {
+fn built_nodes_pass_the_spec() {
     let mut g = Graph::new();
     let n = g.var("n", 1, 4);
     let (pos, len) = (g.var("pos", 0, 60), g.var("len", 1, 64));

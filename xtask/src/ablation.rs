@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_is_named() -> Result<()> {
+    fn an_unreadable_report_is_named() -> Result<()> {
         let error = page(vec![("x.json", "{}")]).unwrap_err().to_string();
         assert!(
             error.contains("docs/ablation/x.json") && error.contains("hint:"),

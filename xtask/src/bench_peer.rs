@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn a_missing_program_is_named() {
         let error = run(&options("x --peer b no/such/model"))
             .unwrap_err()
             .to_string();

@@ -45,7 +45,7 @@ const FAST: &[Step] = &[
             "test",
             "--quiet",
             "--package",
-            "gristmill-tensor",
+            "gristmill-compiler",
             "--test",
             "passes",
         ],

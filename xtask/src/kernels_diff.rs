@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn every_model_target_and_variant_is_a_text_of_its_own() {
+    fn every_model_target_and_variant_has_a_separate_text() {
         let all = options(&[], &[]);
         let names: BTreeSet<String> = cases(&all).iter().map(Case::file_name).collect();
         let of_a_target: usize = MODELS.iter().map(|m| m.variants.len()).sum();

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_are_what_is_neither_idle_nor_ours() {
+    fn other_load_excludes_idle_and_own_time() {
         let own = |c: u64| format!("7 (a ) b) S 1 2 3 4 -1 6 7 8 9 10 500 600 {c} {c} 20 0");
         let ticks = |zero: &str, two: &str, c| {
             let all = format!(

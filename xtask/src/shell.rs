@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn a_missing_command_is_named() {
         let error = program(Path::new("no/such/program"), "build it")
             .unwrap_err()
             .to_string();

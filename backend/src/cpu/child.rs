@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_with_the_pipes_is_not_waited_for() {
+    fn a_grandchild_that_holds_the_pipes_is_not_waited_for() {
         let begin = Instant::now();
         let ended = run(
             shell("sleep 120 & echo said; echo $!"),

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_several_keep_is_kept_of_all() {
+    fn entries_of_several_writers_are_merged() {
         let folder = std::env::temp_dir().join(format!("gristmill-places-{}", std::process::id()));
         let store = Store::open(&folder, 1 << 20).expect("a store");
         let of = |name: &str| KernelText {

@@ -3,13 +3,12 @@
 use super::cc::{Cc, QUICK_FLAG};
 use super::code_index::CodeIndex;
 use super::isa::Isa;
-use super::kernel::CpuCode;
 use super::measure;
 use super::memory::{Allocator, huge_pages};
 use super::processor::machine;
 use super::replay::CpuReplay;
 use super::team::{MAX_WORKERS, Team};
-use super::unit::{LoadedUnit, Unit, partition};
+use super::unit::{CpuCode, LoadedUnit, Unit, partition};
 use crate::cost_store::CostStore;
 use crate::parallel::{cores, parallel_for};
 use crate::text::{KernelText, Libraries};

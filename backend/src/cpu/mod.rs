@@ -9,7 +9,6 @@ mod code_index;
 mod device;
 pub mod dialect;
 mod isa;
-mod kernel;
 pub mod measure;
 mod memory;
 mod processor;

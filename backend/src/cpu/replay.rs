@@ -1,8 +1,7 @@
 //! A captured step on the CPU: launches bound to addresses, run level by level by the team.
 
-use super::kernel::CpuCode;
 use super::team::{Team, Worker};
-use super::unit::Function;
+use super::unit::{CpuCode, Function};
 use crate::variables::{Groups, Variables, by_level};
 use gristmill_runtime::lease::{Order, Owner, StepUses};
 use gristmill_runtime::{Error, Kernel, Launch, Replay, Span};

@@ -455,7 +455,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_calls_again_and_again_leaves_others_their_turns() {
+    fn repeated_callers_do_not_starve_others() {
         const JOBS: usize = 50;
         let team = Team::new(2, false).unwrap();
         let (busy, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_last_to_a_barrier_wakes_the_others() {
+    fn the_last_thread_at_a_barrier_wakes_the_others() {
         let team = Team::new(2, false).unwrap();
         for last in [0, 1, 0, 1] {
             team.run(0, &|w| {

@@ -345,7 +345,7 @@ fn a_second_load_compiles_nothing() {
 }
 
 #[test]
-fn what_the_compiler_calls_is_there() {
+fn symbols_that_the_compiler_calls_are_linked() {
     let place = Place::new("libc");
     let device = place.device(1);
     let source = "SIGNATURE(NAME) {

@@ -195,7 +195,7 @@ fn a_bound_that_is_reached_is_told_from_a_value_that_is_kept() {
 
 #[test]
 #[cfg(not(feature = "cuda-tests"))]
-fn what_is_missing_is_said_with_a_way_out() {
+fn a_missing_library_is_an_error_with_a_hint() {
     // Without a GPU the result is an error with a hint, never a panic.
     if let Err(error) = super::CudaDevice::new(0) {
         assert!(

@@ -289,7 +289,7 @@ impl Device for WgpuDevice {
         let kept = CachedPipelines::new(&self.context, &self.store, &missing)?;
         let maker = PipelineBuilder {
             context: &self.context,
-            piece: self.target.machine.piece(),
+            piece: self.target.machine.max_binding_chunk(),
             kept: &kept,
         };
         let make = |i: usize| Pipeline::new(&maker, missing[i], program(missing[i]));

@@ -96,7 +96,7 @@ fn a_client_that_was_terminated_is_lost() {
 
 /// As after a suspended process: the timeout has passed, but the work has ended meanwhile.
 #[test]
-fn work_that_ended_while_nobody_looked_is_no_loss() {
+fn work_that_ended_between_polls_is_not_lost() {
     let fake = Fake::new();
     let mut ready = ready(&Place::new(), 0);
     ready.device = ready.device.with_wait_limit(Some(Duration::ZERO));
@@ -117,7 +117,7 @@ fn work_that_ended_while_nobody_looked_is_no_loss() {
 /// Objects that the kernel may use are not freed, since that would wait for it:
 /// buffers, modules, the context.
 #[test]
-fn a_kernel_that_does_not_end_is_an_error_and_blocks_nobody() {
+fn a_hanging_kernel_is_an_error_and_does_not_block() {
     let limit = Duration::from_millis(30);
     type Use = fn(&mut Ready) -> Result<(), Error>;
     let uses: [(&str, Use); 4] = [

@@ -70,7 +70,7 @@ fn a_context_that_was_current_is_current_again() {
 }
 
 #[test]
-fn what_is_another_gpus_is_refused() {
+fn buffers_of_another_gpu_are_refused() {
     let fake = Fake::new();
     let place = Place::new();
     let (one, two) = (ready(&place, 0), ready(&place, 1));

@@ -4,7 +4,7 @@
 //! A rule adds an equal term to an e-class; cost plays no part. It holds for all values (for
 //! finite ones if its name says so), up to rounding of sums and of queries that are multiplied
 //! with an f16 cache (`attention.rs`). Shapes are checked whenever classes are merged. Each rule
-//! has a test of its name in `tensor/tests/passes/alternatives`, which evaluates every form that
+//! has a test of its name in `compiler/tests/passes/alternatives`, which evaluates every form that
 //! it reaches on random values.
 
 mod attention;

@@ -9,7 +9,7 @@ use gristmill_uop::target::Target;
 
 /// Properties of a launch that its plan's cost depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct Waiting {
+pub struct LaunchWork {
     /// Seconds of the launch by bytes and operations.
     pub seconds: f64,
     /// Workgroups that each processor unit runs in total.
@@ -21,7 +21,7 @@ pub struct Waiting {
 }
 
 /// Seconds of the launch with that plan.
-pub fn launch(of: Waiting, plan: &LaunchPlan, target: &Target) -> f64 {
+pub fn launch(of: LaunchWork, plan: &LaunchPlan, target: &Target) -> f64 {
     let machine = &target.machine;
     // The split between shared memory and L1 limits the resident workgroups, too.
     let share = plan
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn rounds_and_waits_have_a_price() {
         let target = Target::named("h200");
-        let of = Waiting {
+        let of = LaunchWork {
             seconds: 3.5e-6,
             workgroups_per_unit: 4.0,
             scratch: 96 << 10,
@@ -58,7 +58,7 @@ mod tests {
             iterations: 8,
             ..LaunchPlan::default()
         };
-        let cost = |of: Waiting, plan: LaunchPlan| launch(of, &plan, &target);
+        let cost = |of: LaunchWork, plan: LaunchPlan| launch(of, &plan, &target);
         assert!(
             cost(of, plan)
                 < cost(
@@ -69,7 +69,7 @@ mod tests {
                     }
                 )
         );
-        assert!(cost(of, plan) < cost(Waiting { waits: 20.0, ..of }, plan));
+        assert!(cost(of, plan) < cost(LaunchWork { waits: 20.0, ..of }, plan));
         assert!(
             cost(of, plan)
                 > cost(

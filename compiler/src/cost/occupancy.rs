@@ -24,12 +24,12 @@ const BYTES_OF_REGISTER: i64 = 4;
 const BYTES_OF_HALF: i64 = 2;
 
 /// Workgroups of a launch that are resident on the whole device at once.
-pub fn room(target: &Target) -> i64 {
+pub fn resident_workgroups(target: &Target) -> i64 {
     target.resident() * target.machine.units as i64
 }
 
 /// Workgroups that fit the device by thread count alone, ignoring registers.
-pub fn room_of_threads(target: &Target) -> i64 {
+pub fn resident_workgroups_by_threads(target: &Target) -> i64 {
     target.machine.units as i64 * (target.machine.threads_per_unit / target.threads).max(1) as i64
 }
 

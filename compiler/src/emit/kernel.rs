@@ -129,7 +129,7 @@ impl Signature {
             extent: (slots.extent)(p.0),
         };
         let params: Vec<Param> = self.params.iter().map(param).collect();
-        self.piece = target.machine.piece();
+        self.piece = target.machine.max_binding_chunk();
         self.stage_words = target.machine.stage_words;
         self.pieces = params.iter().map(|p| p.pieces(self.piece)).collect();
         params

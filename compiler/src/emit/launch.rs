@@ -1,7 +1,7 @@
 //! Chooses the launch plan of a GPU kernel by cost; the first plan is kept unless another is
 //! predicted to be far cheaper.
 
-use crate::cost::launch::{Waiting, launch as cost};
+use crate::cost::launch::{LaunchWork, launch as cost};
 use crate::decision::{Alternative, Decider, Decision};
 use crate::ir::size_estimate::typical;
 use crate::lower::Statement;
@@ -42,7 +42,7 @@ pub fn decided(
         let waits =
             bodies.iter().map(|b| waits(of.g, b)).fold(0.0, f64::max) / (plan.ahead + 1) as f64;
         cost(
-            Waiting {
+            LaunchWork {
                 seconds,
                 workgroups_per_unit,
                 scratch: of.scratch,

@@ -129,7 +129,7 @@ pub enum Kind {
     /// One unsigned integer for each element.
     Code {
         /// Parts of the code, lowest bits first.
-        pieces: Vec<CodePart>,
+        parts: Vec<CodePart>,
     },
 }
 
@@ -286,12 +286,12 @@ impl Packing {
                 *offset = *at;
                 *at += of / *every * stored.bytes() as i64;
             }
-            Kind::Code { pieces } => {
-                for piece in pieces {
-                    piece.offset = self.unit_bytes;
-                    piece.plane = self.planes.len();
-                    self.planes.push((self.unit, self.unit * piece.bits / 8));
-                    self.unit_bytes += self.unit * piece.bits / 8;
+            Kind::Code { parts } => {
+                for part in parts {
+                    part.offset = self.unit_bytes;
+                    part.plane = self.planes.len();
+                    self.planes.push((self.unit, self.unit * part.bits / 8));
+                    self.unit_bytes += self.unit * part.bits / 8;
                 }
             }
         }
@@ -423,22 +423,22 @@ impl Packing {
     }
 
     /// Address of the byte that holds a part of a code, and the part's shift in that byte.
-    pub fn piece_at(&self, g: &mut Graph, place: &Place, piece: &CodePart) -> (Id, Id) {
+    pub fn part_at(&self, g: &mut Graph, place: &Place, part: &CodePart) -> (Id, Id) {
         // Vectors of a unit: each holds as many quads of elements as parts fit into a byte.
-        let vectors = self.unit * piece.bits / 32;
+        let vectors = self.unit * part.bits / 32;
         let quad = 4 * place.lanes;
         let [four, vs] = [4, vectors].map(|v| g.int(v));
         let (start, within) = match place.planes {
-            Some(of) => self.in_plane(g, place, of, piece.plane),
-            None => self.unit_at(g, place, piece.offset),
+            Some(of) => self.in_plane(g, place, of, part.plane),
+            None => self.unit_at(g, place, part.offset),
         };
         let (q, byte) = (g.idiv(within, four), g.modulo(within, four));
         let (slot, vector) = (g.idiv(q, vs), g.modulo(q, vs));
-        let [of_vector, bits] = [quad, piece.bits].map(|v| g.int(v));
+        let [of_vector, bits] = [quad, part.bits].map(|v| g.int(v));
         let mut at = start;
-        for (part, step) in [(vector, of_vector), (place.lane, four)] {
-            let part = g.mul(part, step);
-            at = g.add(at, part);
+        for (term, step) in [(vector, of_vector), (place.lane, four)] {
+            let term = g.mul(term, step);
+            at = g.add(at, term);
         }
         (g.add(at, byte), g.mul(slot, bits))
     }
@@ -450,20 +450,20 @@ impl Packing {
                 let raw = g.load(buffer, at, *stored);
                 g.cast(raw, self.graph.scalar(leaf.hole))
             }
-            Kind::Code { pieces } => {
+            Kind::Code { parts } => {
                 let mut code = g.int_of(Scalar::I32, 0);
-                for piece in pieces {
-                    let (at, shift) = self.piece_at(g, place, piece);
+                for part in parts {
+                    let (at, shift) = self.part_at(g, place, part);
                     let raw = g.load(buffer, at, Scalar::U8);
                     let byte = g.cast(raw, Scalar::I32);
-                    let part = g.shr(byte, shift);
+                    let bits = g.shr(byte, shift);
                     let (mask, up) = (
-                        g.int_of(Scalar::I32, (1 << piece.kept) - 1),
-                        g.int(piece.shift),
+                        g.int_of(Scalar::I32, (1 << part.kept) - 1),
+                        g.int(part.shift),
                     );
-                    let part = g.and(part, mask);
-                    let part = g.shl(part, up);
-                    code = g.or(code, part);
+                    let bits = g.and(bits, mask);
+                    let bits = g.shl(bits, up);
+                    code = g.or(code, bits);
                 }
                 code
             }

@@ -81,7 +81,7 @@ pub struct DraftContext<'a> {
     /// Machine and flags to compile for.
     pub target: &'a Target,
     /// Maximum workgroups of a single-token contraction: one wave.
-    pub room: i64,
+    pub max_workgroups: i64,
     /// Whether a launch with too few workgroups gets smaller ones.
     pub smaller: bool,
     /// Workgroup plan; `None` for the first proposal, or the smaller one.

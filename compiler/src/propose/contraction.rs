@@ -5,7 +5,7 @@
 
 mod warps;
 
-use super::around::ProposalContext;
+use super::context::ProposalContext;
 use super::tiles::{self, tiles};
 use crate::ir::mma::fragment::MmaSum;
 use crate::ir::nest::{distance, divisor, floor_power, host_bound, outermost_reductions};
@@ -60,7 +60,7 @@ struct Contraction<'a> {
     axes: &'a [Id],
     target: &'a Target,
     /// Maximum workgroups of a single-token contraction.
-    room: i64,
+    max_workgroups: i64,
     /// Parts that all proposals share and that come first: copies, and weight axes
     /// other than the rows.
     before: Vec<AxisPart>,
@@ -207,13 +207,13 @@ impl<'a> Contraction<'a> {
             1
         };
         let token = tokens.iter().copied().rev().find(|&i| size(i) > 1);
-        let (target, room, steps) = (around.target, around.room, rows.steps);
+        let (target, max_workgroups, steps) = (around.target, around.max_workgroups, rows.steps);
         let rows = whole / lanes;
         Ok(Contraction {
             g,
             axes,
             target,
-            room,
+            max_workgroups,
             before,
             row,
             rows,
@@ -361,7 +361,7 @@ impl<'a> Contraction<'a> {
     }
     /// Rows per workgroup, if all workgroups run in one wave.
     fn share(&self) -> i64 {
-        (self.rows * self.others + self.room - 1) / self.room
+        (self.rows * self.others + self.max_workgroups - 1) / self.max_workgroups
     }
     /// Rows per thread, with that many thread groups per workgroup.
     fn tile_of_one_token(&self, groups: i64) -> i64 {
@@ -387,12 +387,12 @@ impl<'a> Contraction<'a> {
     /// with many tokens, of a few rows.
     fn few_tokens_of_threads(&self, token: usize) -> Vec<Proposal<Workgroup>> {
         let most = self.g.max_of(self.bound(token));
-        let room = self.target.machine.units as i64 * self.target.resident();
+        let resident = self.target.machine.units as i64 * self.target.resident();
         let groups = |&[tokens, rows]: &[i64; 2]| {
             let of_group = rows * divisor(self.rows / rows, self.groups_of_threads());
             self.others * (self.rows / of_group) * ((most + tokens - 1) / tokens)
         };
-        let fits = |of: &[i64; 2]| self.rows % of[1] == 0 && groups(of) >= room;
+        let fits = |of: &[i64; 2]| self.rows % of[1] == 0 && groups(of) >= resident;
         let [tokens, rows] = match self.target.tuning.tokens > 1 {
             true => TILES_OF_THREADS
                 .into_iter()

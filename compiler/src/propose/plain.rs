@@ -1,9 +1,9 @@
 //! Workgroup shapes for elementwise kernels and reductions, that is, kernels without
 //! a contraction of weights.
 
-use super::around::{ProposalContext, Uncut};
+use super::context::{ProposalContext, Uncut};
 use super::factors::tiled;
-use crate::cost::occupancy::room;
+use crate::cost::occupancy::resident_workgroups;
 use crate::decompose::f16_mma;
 use crate::ir::nest::{divisor, host_bound};
 use crate::plan::{AxisPart, Proposal, Workgroup, proposals};
@@ -163,9 +163,9 @@ impl<'a> Plain<'a> {
         let most = TERMS_OF_THREAD * threads / self.work.max(1);
         let total = self.total().saturating_mul(self.part_elements);
         let share = (total / units).max(threads / 8);
-        let of_room = total / room(target);
-        let most = if self.ends_with_data && 4 * of_room >= threads {
-            of_room.min(threads)
+        let per_resident = total / resident_workgroups(target);
+        let most = if self.ends_with_data && 4 * per_resident >= threads {
+            per_resident.min(threads)
         } else {
             most
         };

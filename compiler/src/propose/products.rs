@@ -4,7 +4,7 @@
 //! A workgroup has a tile of rows and columns, which its warps divide (`warps.rs`), so that each
 //! factor is read once per workgroup.
 
-use super::around::{ProposalContext, Uncut};
+use super::context::{ProposalContext, Uncut};
 use super::tiles;
 use crate::ir::mma::fragment::MmaSum;
 use crate::ir::nest::{Nest, host_bound};

@@ -1,6 +1,6 @@
 //! Proposes how the threads of a workgroup share a nest (`map/simt.rs`).
 
-use crate::cost::occupancy::room_of_threads;
+use crate::cost::occupancy::resident_workgroups_by_threads;
 use crate::decompose::f16_mma::QUAD;
 use crate::ir::nest::{Nest, floor_power, outermost_reductions, workgroups};
 use crate::plan::nest_view::{
@@ -41,7 +41,7 @@ pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Propos
     }
     let threads = target.threads as i64;
     let (subgroup, registers) = (target.machine.subgroup, target.registers as i64);
-    let fills = workgroups(g, &[nest.value, nest.offset]) > room_of_threads(target);
+    let fills = workgroups(g, &[nest.value, nest.offset]) > resident_workgroups_by_threads(target);
     let least = target.machine.least_bytes as i64;
     let of = Sharing {
         g,

@@ -7,8 +7,8 @@ use crate::ir::hints::Hint;
 use gristmill_uop::{Graph, Id, Node, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Minimum weight of an elementwise result with several readers to be a candidate.
-const DEAR: u32 = 3;
+/// Minimum cost of an elementwise result with several readers to be a candidate.
+const EXPENSIVE_COST: u32 = 3;
 
 /// Materialisation candidates among the tensor-level nodes below the outputs.
 #[derive(Default, Debug)]
@@ -94,7 +94,7 @@ pub fn find(g: &Graph, roots: &[Id], hints: &FxHashMap<Id, Hint>, derived: &Deri
             || derived.planes.contains_key(&n)
             || node.op.is_elementwise()
                 && several
-                && below + own >= DEAR
+                && below + own >= EXPENSIVE_COST
                 && (!scalar || node.dtype.scalar.is_float());
         if yes {
             is_candidate.insert(n);

@@ -167,21 +167,21 @@ pub fn merge(
 }
 
 /// Recuts the kernels of a launch that exceeds one wave, each for a share of the wave in proportion
-/// to its weight bytes. Updates `rooms` of these kernels.
+/// to its weight bytes. Updates `max_workgroups` of these kernels.
 pub fn in_one_round(
     g: &mut Graph,
     share: &Share,
     kernels: &mut [(Draft, Cost)],
-    rooms: &mut [i64],
+    max_workgroups: &mut [i64],
     recut: &Recut,
 ) {
-    let room = occupancy::room(recut.target());
+    let resident = occupancy::resident_workgroups(recut.target());
     let total = share
         .kernels
         .iter()
         .map(|&i| workgroups(g, &kernels[i].0.nests))
         .fold(0, i64::saturating_add);
-    if share.kernels.len() == 1 || total <= room {
+    if share.kernels.len() == 1 || total <= resident {
         return;
     }
     let all: f64 = share
@@ -191,19 +191,19 @@ pub fn in_one_round(
         .sum();
     for &i in &share.kernels {
         let own = kernels[i].1.estimate.weight_bytes;
-        let part = ((room as f64 * own / all) as i64).max(1);
+        let part = ((resident as f64 * own / all) as i64).max(1);
         if own > 0.0
             && let Some(new) = recut.cut(
                 g,
                 kernels[i].0.root,
                 KernelShape {
-                    room: part,
+                    max_workgroups: part,
                     ..KernelShape::default()
                 },
             )
             && workgroups(g, &new.0.nests) < workgroups(g, &kernels[i].0.nests)
         {
-            (kernels[i], rooms[i]) = (new, part);
+            (kernels[i], max_workgroups[i]) = (new, part);
         }
     }
 }

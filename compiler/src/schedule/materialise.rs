@@ -23,8 +23,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Minimum saving by fusion, as a fraction of a launch. Smaller cost differences are rounding, and
 /// longer kernels have overheads that the cost model ignores. Not measured.
 pub(super) const MIN_SAVING: f64 = 0.02;
-/// Fusion is not offered if it costs this many times the materialised version. The cost model errs
-/// by half (`WORKGROUP_MARGIN`), and each offer takes planning time. Not measured.
+/// An alternative (fusion, a stage plan) is not offered if it costs this many times the current
+/// version. The cost model errs by half (`WORKGROUP_MARGIN`), and each offer takes planning time.
+/// Not measured.
 pub(super) const MAX_COST_RATIO: f64 = 4.0;
 /// Fraction of a launch charged to the critical path, since parallel kernels may share a launch
 /// later (`merge`); each kernel is charged the rest. With 1, fusing the first of two parallel
@@ -49,7 +50,7 @@ pub(super) struct Search<'a> {
     pub g: &'a mut Graph,
     pub of: FusionContext<'a>,
     /// Maximum workgroups of single-token contractions.
-    room: i64,
+    max_workgroups: i64,
     pub reads: Reads,
     memo: FxHashMap<(Id, Vec<Id>), Cut>,
 }
@@ -67,7 +68,7 @@ impl Search<'_> {
             root,
             &inside,
             KernelShape {
-                room: self.room,
+                max_workgroups: self.max_workgroups,
                 ..KernelShape::default()
             },
         );
@@ -273,7 +274,7 @@ pub fn materialise(g: &mut Graph, context: FusionContext, decider: &mut Decider)
     let mut s = Search {
         g,
         of: context,
-        room: occupancy::room(context.target),
+        max_workgroups: occupancy::resident_workgroups(context.target),
         reads,
         memo: FxHashMap::default(),
     };

@@ -38,7 +38,7 @@ pub struct FusionContext<'a> {
 
 impl<'a> FusionContext<'a> {
     /// Context of proposals for the kernel of `root`.
-    fn around(self, g: &Graph, root: Id, room: i64) -> ProposalContext<'a> {
+    fn around(self, g: &Graph, root: Id, max_workgroups: i64) -> ProposalContext<'a> {
         let FusionContext {
             hints,
             derived,
@@ -50,7 +50,7 @@ impl<'a> FusionContext<'a> {
             hint: hint(g, root, hints),
             derived,
             target,
-            room,
+            max_workgroups,
         }
     }
 }
@@ -59,7 +59,7 @@ impl<'a> FusionContext<'a> {
 #[derive(Clone, Copy, Default)]
 pub struct KernelShape<'a> {
     /// Maximum workgroups of a single-token contraction.
-    pub room: i64,
+    pub max_workgroups: i64,
     /// Workgroup plan; `None` for the first proposal, or the smaller one.
     pub plan: Option<&'a Workgroup>,
     /// Stage plan; `None` for the default rule.
@@ -82,7 +82,7 @@ pub fn cut(g: &mut Graph, of: FusionContext, root: Id, inside: &[Id], shape: Ker
         hints: of.hints,
         derived: of.derived,
         target: of.target,
-        room: shape.room,
+        max_workgroups: shape.max_workgroups,
         smaller: of.smaller,
         plan: shape.plan,
         stages: shape.stages,
@@ -127,10 +127,10 @@ impl<'a> Recut<'a> {
         &self,
         g: &Graph,
         draft: &Draft,
-        room: i64,
+        max_workgroups: i64,
         all: bool,
     ) -> Vec<Proposal<Workgroup>> {
-        let around = self.context.around(g, draft.root, room);
+        let around = self.context.around(g, draft.root, max_workgroups);
         let others = if all {
             propose::workgroup(g, &draft.uncut, &around, true)
         } else {
@@ -149,10 +149,14 @@ impl<'a> Recut<'a> {
         proposals(draft.plan.clone(), others.into_iter().map(named))
     }
     /// Whether the kernel has too few workgroups and a smaller shape exists.
-    pub fn could_be_smaller(&self, g: &Graph, draft: &Draft, room: i64) -> bool {
+    pub fn could_be_smaller(&self, g: &Graph, draft: &Draft, max_workgroups: i64) -> bool {
         draft.call.is_none()
-            && propose::smaller(g, &draft.uncut, &self.context.around(g, draft.root, room))
-                .is_some()
+            && propose::smaller(
+                g,
+                &draft.uncut,
+                &self.context.around(g, draft.root, max_workgroups),
+            )
+            .is_some()
     }
     /// The kernel of `root` in that shape, if it is legal.
     pub fn cut(&self, g: &mut Graph, root: Id, shape: KernelShape) -> Option<(Draft, Cost)> {

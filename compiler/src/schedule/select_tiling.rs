@@ -4,6 +4,7 @@
 //! really built are recut in each proposed shape, costed, and decided on.
 
 use super::launch_fusion::Share;
+use super::materialise::MAX_COST_RATIO;
 use super::recut::{KernelShape, Recut};
 use crate::cost::Cost;
 use crate::decision::{Alternative, Decider, Decision};
@@ -19,10 +20,6 @@ use gristmill_uop::function::Function;
 /// registers and L1 contents, and errs by up to half on measured kernels
 /// (docs/experiments/077, docs/experiments/094).
 const WORKGROUP_MARGIN: f64 = 0.5;
-
-/// Stage plans that cost this many times the current one are not offered: no estimate is that wrong
-/// (see [`WORKGROUP_MARGIN`]), and each offer takes planning time. Not measured.
-const MAX_COST_RATIO: f64 = 4.0;
 
 /// A stage plan with its cost.
 fn option(of: &Proposal<StagePlan>, seconds: f64) -> Alternative {
@@ -40,7 +37,7 @@ pub struct TilingSelection<'a> {
     /// Rebuilds a kernel in another shape.
     pub recut: &'a Recut<'a>,
     /// Maximum workgroups of each kernel.
-    pub rooms: &'a [i64],
+    pub max_workgroups: &'a [i64],
 }
 
 impl TilingSelection<'_> {
@@ -71,7 +68,7 @@ impl TilingSelection<'_> {
                     options.into_iter().unzip();
                 let chosen = decider.choose(Decision { options, ..of });
                 let shape = KernelShape {
-                    room: self.rooms[i],
+                    max_workgroups: self.max_workgroups[i],
                     plan: Some(&plans[chosen]),
                     stages: None,
                 };
@@ -157,7 +154,7 @@ impl TilingSelection<'_> {
     }
     fn shape<'b>(&self, i: usize, draft: &'b Draft, stages: &'b StagePlan) -> KernelShape<'b> {
         KernelShape {
-            room: self.rooms[i],
+            max_workgroups: self.max_workgroups[i],
             plan: Some(&draft.plan),
             stages: Some(stages),
         }
@@ -177,7 +174,7 @@ impl TilingSelection<'_> {
         let mut options = vec![];
         for (n, proposal) in self
             .recut
-            .proposals(g, draft, self.rooms[i], worthwhile)
+            .proposals(g, draft, self.max_workgroups[i], worthwhile)
             .into_iter()
             .enumerate()
         {
@@ -185,7 +182,7 @@ impl TilingSelection<'_> {
                 cost.seconds
             } else {
                 let shape = KernelShape {
-                    room: self.rooms[i],
+                    max_workgroups: self.max_workgroups[i],
                     plan: Some(&proposal.plan),
                     stages: None,
                 };

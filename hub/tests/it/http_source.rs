@@ -247,7 +247,7 @@ fn split_models_come_with_all_their_parts() {
 }
 
 #[test]
-fn what_is_no_model_does_not_count() {
+fn rejected_downloads_leave_no_files() {
     let case = tagged();
     for (file, message) in [
         ("page.gguf", "returns a web page"),

@@ -325,7 +325,7 @@ fn a_checksum_that_the_hub_lacks_is_missed() {
 }
 
 #[test]
-fn what_a_hub_may_say_instead() {
+fn unexpected_hub_responses_are_errors() {
     let case = Case::new();
     let other = Name::parse("hf:some/others").unwrap().unwrap();
     let error = pull(&case.client(), &case.store, &other, FORM, &mut |_| ()).unwrap_err();
@@ -378,7 +378,7 @@ fn a_file_is_fetched_by_one_at_a_time() {
 }
 
 #[test]
-fn what_is_kept_is_listed_and_removed() {
+fn downloads_are_listed_and_removed() {
     let case = Case::new();
     assert_eq!(case.store.list().unwrap().kept, []);
     case.pull("bf16").unwrap();

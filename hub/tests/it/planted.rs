@@ -441,7 +441,7 @@ fn records_of_earlier_versions_are_not_read_for() {
 }
 
 #[test]
-fn what_is_read_at_every_start_is_said() {
+fn files_hashed_at_every_start_are_reported() {
     let case = Case::new();
     let file = case.pull("Q4_0").unwrap().file;
     set_date(&file, SystemTime::UNIX_EPOCH);
@@ -512,7 +512,7 @@ fn names_that_do_not_show_what_they_are_are_passed_over() {
 }
 
 #[test]
-fn what_other_programs_leave_is_not_worth_a_word() {
+fn foreign_files_are_ignored() {
     let case = Case::new();
     case.pull("small").unwrap();
     let root = case.store.root().to_owned();

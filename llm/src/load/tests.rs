@@ -232,7 +232,7 @@ fn cpu(folder: &Path) -> Opened {
 }
 
 #[test]
-fn what_was_read_is_released_where_memory_is_short() {
+fn pages_already_read_are_released_under_memory_pressure() {
     let folder = tempfile::tempdir().unwrap();
     let opened = cpu(folder.path());
     let full: fn() -> Option<u64> = || Some(0);

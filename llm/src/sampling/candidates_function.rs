@@ -8,9 +8,9 @@
 //! host. If neither top-k nor top-p truncates, the host would need all logits; such a token is
 //! sampled on the device.
 
-use super::choose::{MAX_CANDIDATES, REQUEST_PARAMS};
-use super::grid::{COLUMNS, plain};
+use super::grid::{COLUMNS, plain, row_count};
 use super::row_sampling::RowSampler;
+use super::sampling_method::{MAX_CANDIDATES, REQUEST_PARAMS};
 use super::top_ids::{LogitRows, top_ids};
 use super::weight::weight_of;
 use gristmill_tensor::dims;
@@ -31,7 +31,7 @@ pub fn mask_words(vocabulary: usize) -> usize {
     vocabulary.div_ceil(COLUMNS) * (COLUMNS / WORD_BITS)
 }
 
-/// Returns the function `sample.ranks` for `n` rows of logits, `n` from 1 to `most`.
+/// Returns the function `sample.ranks` for `n` rows of logits, `n` from 1 to `max_rows`.
 ///
 /// Inputs:
 /// - logits `[n, vocabulary]` f32
@@ -47,13 +47,9 @@ pub fn mask_words(vocabulary: usize) -> usize {
 /// - sum of the [weights](super::weight) of all ranked ids `[n]` i64
 /// - whether no ranked logit is NaN or +∞ `[n]` i32
 /// - the id sampled from all ranked ids with these parameters `[n]` i32
-pub fn candidates_function(vocabulary: usize, most: usize) -> Function {
-    let c = Capture::new(format!("sample.ranks{most}"));
-    let n = if most == 1 {
-        c.int(1)
-    } else {
-        c.var("n", 1, most)
-    };
+pub fn candidates_function(vocabulary: usize, max_rows: usize) -> Function {
+    let c = Capture::new(format!("sample.ranks{max_rows}"));
+    let n = row_count(&c, max_rows);
     let (parts, columns) = (vocabulary.div_ceil(COLUMNS), COLUMNS);
     let logits = c.input("logits", dims![n, vocabulary], Scalar::F32);
     let bits = c.input("bits", dims![n, parts * (columns / WORD_BITS)], Scalar::I32);

@@ -274,7 +274,7 @@ fn check(ranking: &mut Ranking, vocabulary: usize, ways: &[Way], seed: u64) -> u
 }
 
 #[test]
-fn what_is_told_of_a_row_gives_the_token_of_the_row() {
+fn candidates_of_a_row_give_its_token() {
     // On the first CUDA device of a machine with one, also for the largest vocabulary
     // of a supported model.
     let devices: &[(&str, &[usize])] = if cfg!(feature = "cuda-tests") {

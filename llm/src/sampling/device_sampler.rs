@@ -2,8 +2,8 @@
 
 use super::candidates::Candidates;
 use super::candidates_function::{MAX_CHANGED_LOGITS, mask_words};
-use super::choose::{MAX_CANDIDATES, REQUEST_PARAMS};
 use super::row_sampling::{CandidateSet, RowSampling};
+use super::sampling_method::{MAX_CANDIDATES, REQUEST_PARAMS};
 use super::tokens::TokenSet;
 use gristmill_runtime::{Buffer, Device, Error, Memory};
 
@@ -41,13 +41,13 @@ pub(crate) struct DeviceSampler {
 }
 
 impl DeviceSampler {
-    /// Allocates buffers for at most `most` rows of logits.
+    /// Allocates buffers for at most `max_rows` rows of logits.
     pub fn new(
         device: &dyn Device,
         vocabulary: usize,
-        most: usize,
+        max_rows: usize,
     ) -> Result<DeviceSampler, Error> {
-        let of = |each: usize, bytes: usize, memory| device.alloc(most * each * bytes, memory);
+        let of = |each: usize, bytes: usize, memory| device.alloc(max_rows * each * bytes, memory);
         let [asked, told] = [Memory::Scratch, Memory::Readback];
         let (bits, numbers) = (
             of(mask_words(vocabulary), 4, asked)?,
@@ -65,12 +65,16 @@ impl DeviceSampler {
                 bits, numbers, random, changed, raw, ids, values, total, sound, drawn,
             ],
             vocabulary,
-            most,
+            max_rows,
         ))
     }
     /// Uses these buffers, in the order of the slots of
     /// [`candidates_function`](super::candidates_function) after the logits.
-    pub fn from_buffers(buffers: [Buffer; 10], vocabulary: usize, most: usize) -> DeviceSampler {
+    pub fn from_buffers(
+        buffers: [Buffer; 10],
+        vocabulary: usize,
+        max_rows: usize,
+    ) -> DeviceSampler {
         let [
             bits,
             numbers,
@@ -83,7 +87,7 @@ impl DeviceSampler {
             sound,
             drawn,
         ] = buffers;
-        let (written, asked) = (vec![None; most], vec![0; most * MAX_CHANGED_LOGITS]);
+        let (written, asked) = (vec![None; max_rows], vec![0; max_rows * MAX_CHANGED_LOGITS]);
         DeviceSampler {
             bits,
             numbers,

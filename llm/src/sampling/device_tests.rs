@@ -395,7 +395,7 @@ fn a_seed_gives_what_it_gives_on_the_host(device: &str, sizes: &[usize], positio
 }
 
 #[test]
-fn what_takes_the_history_or_two_long_searches_stays_on_the_host() {
+fn penalties_and_two_long_searches_stay_on_the_host() {
     let of = |params| Sampler::new(params).unwrap().choice();
     assert_eq!(of(SamplingParams::greedy()), Some(SamplingMethod::Greedy));
     assert_eq!(

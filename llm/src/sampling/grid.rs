@@ -3,6 +3,7 @@
 
 use super::weight::scale;
 use gristmill_tensor::dims;
+use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 
@@ -25,6 +26,16 @@ pub(super) struct RequestParams<'g> {
     /// Random number of the position that the token is chosen for, see
     /// [`PositionRng`](super::PositionRng); i32.
     pub random: Tensor<'g>,
+}
+
+/// Returns the number of rows of a function that takes 1 to `max_rows`: a constant for one row,
+/// otherwise the variable `n`.
+pub(super) fn row_count(c: &Capture, max_rows: usize) -> Tensor<'_> {
+    if max_rows == 1 {
+        c.int(1)
+    } else {
+        c.var("n", 1, max_rows)
+    }
 }
 
 /// Splits logits `[n, vocabulary]` into parts `[n, parts, COLUMNS]`, padded with

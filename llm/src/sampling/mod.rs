@@ -8,7 +8,6 @@
 
 mod candidates;
 mod candidates_function;
-mod choose;
 mod device_sampler;
 mod grid;
 mod params;
@@ -17,6 +16,7 @@ mod rng;
 mod row_sampling;
 mod rows;
 mod sampler;
+mod sampling_method;
 mod stop;
 mod tokens;
 mod top_ids;
@@ -25,7 +25,6 @@ mod weight;
 
 pub use candidates::Candidates;
 pub use candidates_function::{MAX_CHANGED_LOGITS, candidates_function};
-pub use choose::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod, sampling_function};
 pub(crate) use device_sampler::DeviceSampler;
 pub use device_sampler::RowParams;
 pub(crate) use params::GARBAGE;
@@ -34,6 +33,7 @@ pub use rng::PositionRng;
 pub use row_sampling::{CandidateSet, RowSampling, next_function, row_sampling_function};
 pub use rows::rows_function;
 pub use sampler::{Sampler, not_a_number};
+pub use sampling_method::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod, sampling_function};
 pub use stop::StopMatcher;
 pub use tokens::TokenSet;
 

@@ -2,11 +2,11 @@
 //! first few ids ([`SamplingMethod::SmallTopK`](super::SamplingMethod::SmallTopK)) or from all
 //! ([`SamplingMethod::All`](super::SamplingMethod::All)). Greedy is the first of one.
 
-use super::choose::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod, sampling_function};
-use super::grid::{COLUMNS, at_least, parts_of_rows, plain};
+use super::grid::{COLUMNS, at_least, parts_of_rows, plain, row_count};
 use super::rng::PositionRng;
 use super::rows::rows_function;
 use super::sampler::Sampler;
+use super::sampling_method::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod, sampling_function};
 use super::top_ids::{LogitRows, top_ids};
 use super::weight::{probability, probability_share_of, target_of, weight_of};
 use gristmill_tensor::dims;
@@ -94,44 +94,40 @@ impl CandidateSet {
             _ => CandidateSet::Mixed,
         }
     }
-    /// Returns the function that samples up to `most` rows of logits:
+    /// Returns the function that samples up to `max_rows` rows of logits:
     /// [`sampling_function`], [`rows_function`] or [`row_sampling_function`].
-    pub fn function(self, vocabulary: usize, most: usize) -> Function {
+    pub fn function(self, vocabulary: usize, max_rows: usize) -> Function {
         let choice = match self {
             CandidateSet::Top1 => SamplingMethod::Greedy,
             CandidateSet::SmallTopK => SamplingMethod::SmallTopK,
             CandidateSet::TopK => SamplingMethod::TopK,
             CandidateSet::TopP => SamplingMethod::TopP,
             CandidateSet::All => SamplingMethod::All,
-            CandidateSet::Mixed => return row_sampling_function(vocabulary, most, self),
+            CandidateSet::Mixed => return row_sampling_function(vocabulary, max_rows, self),
         };
-        match (most, self) {
+        match (max_rows, self) {
             (1, _) => sampling_function(choice, vocabulary),
-            (_, CandidateSet::Top1) => rows_function(vocabulary, most),
-            _ => row_sampling_function(vocabulary, most, self),
+            (_, CandidateSet::Top1) => rows_function(vocabulary, max_rows),
+            _ => row_sampling_function(vocabulary, max_rows, self),
         }
     }
 }
 
 /// Returns `sample.best.rows`, `sample.all.rows` or `sample.drawn.rows` for `n` rows of logits, `n`
-/// from 1 to `most`.
+/// from 1 to `max_rows`.
 ///
 /// Inputs: logits `[n, vocabulary]` f32; parameters of each request `[n, 4]` f32, with top-k at
 /// most [`MAX_CANDIDATES`], or 0 for all; a random number for each `[n]` i32. Output: ids `[n]`
 /// i32, or −1 if a logit is NaN or infinite, or none is above −∞.
-pub fn row_sampling_function(vocabulary: usize, most: usize, among: CandidateSet) -> Function {
+pub fn row_sampling_function(vocabulary: usize, max_rows: usize, among: CandidateSet) -> Function {
     let name = match among {
         CandidateSet::Top1 | CandidateSet::SmallTopK => "best",
         CandidateSet::All => "all",
         CandidateSet::Mixed => "drawn",
         CandidateSet::TopK | CandidateSet::TopP => unreachable!("{among:?} is chosen for one row"),
     };
-    let c = Capture::new(format!("sample.{name}.rows{most}"));
-    let n = if most == 1 {
-        c.int(1)
-    } else {
-        c.var("n", 1, most)
-    };
+    let c = Capture::new(format!("sample.{name}.rows{max_rows}"));
+    let n = row_count(&c, max_rows);
     let (parts, columns) = (vocabulary.div_ceil(COLUMNS), COLUMNS);
     let logits = c.input("logits", dims![n, vocabulary], Scalar::F32);
     let numbers = c.input("requests", dims![n, REQUEST_PARAMS], Scalar::F32);
@@ -313,23 +309,19 @@ fn prefix_sums(values: Tensor<'_>, m: usize, own: i64) -> Tensor<'_> {
 }
 
 /// Returns the function `sample.next`, which gathers the tokens of a step of `n` rows, `n`
-/// from 1 to `most`.
+/// from 1 to `max_rows`.
 ///
-/// Inputs: the ids chosen for the rows of the previous step `[most]` i32; for each row its index
-/// there, or −1, `[n]` i32; the id to use for −1 `[n]` i32. Output: the tokens `[n]` i32.
-pub fn next_function(most: usize) -> Function {
-    let c = Capture::new(format!("sample.next{most}"));
-    let n = if most == 1 {
-        c.int(1)
-    } else {
-        c.var("n", 1, most)
-    };
-    let chosen = c.input("chosen", dims![most], Scalar::I32);
+/// Inputs: the ids chosen for the rows of the previous step `[max_rows]` i32; for each row its
+/// index there, or −1, `[n]` i32; the id to use for −1 `[n]` i32. Output: the tokens `[n]` i32.
+pub fn next_function(max_rows: usize) -> Function {
+    let c = Capture::new(format!("sample.next{max_rows}"));
+    let n = row_count(&c, max_rows);
+    let chosen = c.input("chosen", dims![max_rows], Scalar::I32);
     let (from, given) = (
         c.input("from", dims![n], Scalar::I32),
         c.input("given", dims![n], Scalar::I32),
     );
-    let before = chosen.gather(from.clamp_index(most - 1));
+    let before = chosen.gather(from.clamp_index(max_rows - 1));
     c.output("tokens", from.lt(0).select(given, before));
     c.finish()
 }

@@ -1,23 +1,19 @@
 //! Greedy choice of a token for each row of a batch, as a device function.
 
-use super::grid::{COLUMNS, parts_of_rows};
+use super::grid::{COLUMNS, parts_of_rows, row_count};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 
-/// Returns the function `sample.greedy.rows` for `n` rows of logits, `n` from 1 to `most`.
+/// Returns the function `sample.greedy.rows` for `n` rows of logits, `n` from 1 to `max_rows`.
 ///
 /// Input: logits `[n, vocabulary]` f32. Output: for each row the first id with the largest logit,
 /// `[n]` i32, or −1 if a logit is NaN or infinite, or none is above −∞.
-pub fn rows_function(vocabulary: usize, most: usize) -> Function {
-    let c = Capture::new(format!("sample.greedy.rows{most}"));
-    let n = if most == 1 {
-        c.int(1)
-    } else {
-        c.var("n", 1, most)
-    };
+pub fn rows_function(vocabulary: usize, max_rows: usize) -> Function {
+    let c = Capture::new(format!("sample.greedy.rows{max_rows}"));
+    let n = row_count(&c, max_rows);
     let (parts, columns) = (vocabulary.div_ceil(COLUMNS), COLUMNS);
     let logits = c.input("logits", dims![n, vocabulary], Scalar::F32);
     let x = parts_of_rows(logits, n, vocabulary);

@@ -1,8 +1,8 @@
 //! Sampling on the host, from all logits.
 
-use super::choose::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod};
 use super::params::{SamplingError, SamplingParams};
 use super::rng::PositionRng;
+use super::sampling_method::{MAX_CANDIDATES, REQUEST_PARAMS, SamplingMethod};
 use super::weight::{probability, probability_share, scale, target, weight};
 use rustc_hash::FxHashMap;
 

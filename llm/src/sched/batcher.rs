@@ -87,7 +87,7 @@ impl Batcher {
             .window_pages()
             .zip(engine.model().window())
             .map(|(pages, seen)| [pages, seen]);
-        let bounds = SchedulerConfig {
+        let config = SchedulerConfig {
             pages: cache.pages(),
             page_size: Options::PAGE,
             window_pool: windows,
@@ -98,15 +98,15 @@ impl Batcher {
             mixed: engine.supports_mixed_batches(),
         };
         Batcher {
-            scheduler: Scheduler::new(bounds),
-            config: bounds,
+            scheduler: Scheduler::new(config),
+            config,
             host_cache: Vec::new(),
             prefill_budget: PrefillBudget::new(engine.chunk()),
             chunk_logits: Vec::new(),
             logits: Vec::new(),
             chosen: Vec::new(),
             candidates: Vec::new(),
-            uses_candidates: engine.chooses(SamplingMethod::SmallTopK),
+            uses_candidates: engine.supports_sampling(SamplingMethod::SmallTopK),
             steps: StepCounts::default(),
             in_flight: InFlight::new(engine.device().overlaps()),
             engine,
@@ -119,20 +119,20 @@ impl Batcher {
     /// evicted before their page.
     pub fn with_host_cache(self, bytes: usize) -> Batcher {
         let more = self.config.window_pool.is_some() || self.config.state_rows > 0;
-        let places = if more {
+        let slots = if more {
             0
         } else {
             bytes / self.engine.cache().page_bytes().max(1)
         };
-        let bounds = SchedulerConfig {
-            host_slots: places,
+        let config = SchedulerConfig {
+            host_slots: slots,
             ..self.config
         };
-        let host = (0..places).map(|_| Vec::new()).collect();
+        let host = (0..slots).map(|_| Vec::new()).collect();
         Batcher {
-            config: bounds,
+            config,
             host_cache: host,
-            scheduler: Scheduler::new(bounds),
+            scheduler: Scheduler::new(config),
             ..self
         }
     }
@@ -311,11 +311,11 @@ impl Batcher {
             })
         };
         let rows = batch.decodes.iter().enumerate().filter_map(row);
-        let pieces = batch.chunk.iter().filter(|piece| piece.needs_logits);
+        let chunks = batch.chunk.iter().filter(|chunk| chunk.needs_logits);
         let row = batch.mixed.then_some(0);
         Ok(rows
-            .chain(pieces.map(|piece| ReadySequence {
-                sequence: piece.sequence,
+            .chain(chunks.map(|chunk| ReadySequence {
+                sequence: chunk.sequence,
                 row,
             }))
             .collect())
@@ -332,10 +332,10 @@ impl Batcher {
             .try_for_each(|copy| self.engine.copy_state(copy))?;
         let begun = Instant::now();
         // The chunk runs first, since decode rows overwrite its logits.
-        if let Some(piece) = &batch.chunk {
+        if let Some(chunk) = &batch.chunk {
             let beside = if batch.mixed { &batch.decodes[..] } else { &[] };
-            self.run_step(Some(piece), beside, false, row_params)?;
-            if piece.needs_logits && !batch.mixed {
+            self.run_step(Some(chunk), beside, false, row_params)?;
+            if chunk.needs_logits && !batch.mixed {
                 self.engine.row_logits(0, &mut self.chunk_logits)?;
             }
         }
@@ -350,12 +350,12 @@ impl Batcher {
         match &batch.chunk {
             _ if batch.decodes.is_empty() => {}
             None => self.prefill_budget.record_decode(read.elapsed()),
-            Some(piece) if batch.mixed => self
+            Some(chunk) if batch.mixed => self
                 .prefill_budget
-                .record_mixed(piece.tokens.len(), begun.elapsed()),
-            Some(piece) => {
+                .record_mixed(chunk.tokens.len(), begun.elapsed()),
+            Some(chunk) => {
                 self.prefill_budget
-                    .record_chunk(piece.tokens.len(), read - begun, read.elapsed())
+                    .record_chunk(chunk.tokens.len(), read - begun, read.elapsed())
             }
         }
         Ok(())
@@ -363,7 +363,7 @@ impl Batcher {
     /// Runs one step of the engine: a prefill chunk, decode rows, or both.
     fn run_step(
         &mut self,
-        piece: Option<&PrefillChunk>,
+        prefill: Option<&PrefillChunk>,
         decodes: &[Decode],
         batch_invariant: bool,
         row_params: &mut RowParamsFn,
@@ -382,12 +382,12 @@ impl Batcher {
             sampling: RowSampling::greedy(),
         };
         let rows: Vec<DecodeRow> = decodes.iter().map(row).collect();
-        let chunk = piece.map(|piece| Chunk {
-            tokens: &scheduler.tokens(piece.sequence)[piece.tokens.clone()],
-            position: piece.tokens.start,
-            pages: scheduler.pages(piece.sequence, piece.tokens.end - 1),
-            exact: piece.exact,
-            logits: if piece.needs_logits {
+        let chunk = prefill.map(|chunk| Chunk {
+            tokens: &scheduler.tokens(chunk.sequence)[chunk.tokens.clone()],
+            position: chunk.tokens.start,
+            pages: scheduler.pages(chunk.sequence, chunk.tokens.end - 1),
+            exact: chunk.exact,
+            logits: if chunk.needs_logits {
                 Logits::Last
             } else {
                 Logits::None
@@ -404,9 +404,9 @@ impl Batcher {
             return Ok(());
         }
         let mut ask_all = || {
-            let chunk = piece
+            let chunk = prefill
                 .iter()
-                .map(|piece| (piece.sequence, piece.needs_logits));
+                .map(|chunk| (chunk.sequence, chunk.needs_logits));
             let all = chunk.chain(
                 decodes
                     .iter()

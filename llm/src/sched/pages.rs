@@ -131,18 +131,18 @@ pub struct PagePool {
 }
 
 impl PagePool {
-    /// Creates `pages` free pages of `size` positions, and `places` host slots. There must be no
+    /// Creates `pages` free pages of `size` positions, and `slots` host slots. There must be no
     /// host slots with a window pool or recurrent states.
-    pub fn new(pages: usize, size: usize, places: usize) -> PagePool {
+    pub fn new(pages: usize, size: usize, slots: usize) -> PagePool {
         PagePool {
             page_size: size,
-            pages: vec![Page::default(); pages + places],
+            pages: vec![Page::default(); pages + slots],
             device_pages: pages,
             windows: None,
             states: None,
             free: (0..pages as u32).collect(),
             evictable: BTreeMap::new(),
-            free_slots: (pages as u32..(pages + places) as u32).rev().collect(),
+            free_slots: (pages as u32..(pages + slots) as u32).rev().collect(),
             evictable_slots: BTreeMap::new(),
             swaps: Vec::new(),
             children: FxHashMap::default(),
@@ -174,8 +174,8 @@ impl PagePool {
     }
     /// Returns the number of all held pages, window pages, state rows and host slots.
     pub fn total_held(&self) -> usize {
-        let places = self.pages.len() - self.device_pages;
-        self.held() + places - self.free_slots.len() - self.evictable_slots.len()
+        let slots = self.pages.len() - self.device_pages;
+        self.held() + slots - self.free_slots.len() - self.evictable_slots.len()
             + self.held_windows()
             + self.held_states()
     }
@@ -336,14 +336,14 @@ impl PagePool {
         (page as usize) < self.device_pages
     }
     /// Swaps a retained host slot in to a page that was taken.
-    pub fn swap_in(&mut self, place: u32, page: u32) {
+    pub fn swap_in(&mut self, host_page: u32, page: u32) {
         self.swaps.push(Swap::In {
-            slot: place - self.device_pages as u32,
+            slot: host_page - self.device_pages as u32,
             page,
         });
-        self.move_entry(place, page);
-        self.pages[place as usize].holders = 0;
-        self.free_slots.push(place);
+        self.move_entry(host_page, page);
+        self.pages[host_page as usize].holders = 0;
+        self.free_slots.push(host_page);
     }
     /// Evicts a page: swaps it out if it is whole and there is a slot, otherwise drops it.
     fn evict(&mut self, page: u32, left: u64) {
@@ -355,26 +355,26 @@ impl PagePool {
         // If the parent has left the tree, the page cannot be found any more.
         let whole = tokens.len() == self.page_size
             && (*before == ROOT || self.children.contains_key(before));
-        let place = self.free_slots.pop().or_else(|| {
-            let (_, place) = if whole {
+        let host_page = self.free_slots.pop().or_else(|| {
+            let (_, host_page) = if whole {
                 self.evictable_slots.pop_first()?
             } else {
                 return None;
             };
-            self.forget(place);
-            Some(place)
+            self.forget(host_page);
+            Some(host_page)
         });
-        let Some(place) = place.filter(|_| whole) else {
-            self.free_slots.extend(place);
+        let Some(host_page) = host_page.filter(|_| whole) else {
+            self.free_slots.extend(host_page);
             return self.forget(page);
         };
         self.swaps.push(Swap::Out {
             page,
-            slot: place - self.device_pages as u32,
+            slot: host_page - self.device_pages as u32,
         });
-        self.move_entry(page, place);
-        self.pages[place as usize].last_used = left;
-        self.evictable_slots.insert(left, place);
+        self.move_entry(page, host_page);
+        self.pages[host_page as usize].last_used = left;
+        self.evictable_slots.insert(left, host_page);
     }
     /// Moves a tree entry to another page or slot.
     fn move_entry(&mut self, from: u32, to: u32) {
@@ -478,27 +478,27 @@ impl PagePool {
     /// partial page. `tokens` are the computed tokens, of which the first `exact` are exact.
     pub fn insert(
         &mut self,
-        place: &mut PrefixNode,
+        node: &mut PrefixNode,
         pages: &[u32],
         tokens: &[u32],
         exact: usize,
         part: bool,
     ) {
-        while !place.lost {
-            let begin = place.blocks * self.page_size;
+        while !node.lost {
+            let begin = node.blocks * self.page_size;
             let block = &tokens[begin..tokens.len().min(begin + self.page_size)];
             if block.is_empty() || block.len() < self.page_size && !part {
                 return;
             }
             let exact = exact.saturating_sub(begin).min(block.len());
-            let node = self.insert_page(place.id, pages[place.blocks], block, exact);
+            let inserted = self.insert_page(node.id, pages[node.blocks], block, exact);
             if block.len() < self.page_size {
                 return;
             }
-            *place = PrefixNode {
-                blocks: place.blocks + 1,
-                id: node.unwrap_or(ROOT),
-                lost: node.is_none(),
+            *node = PrefixNode {
+                blocks: node.blocks + 1,
+                id: inserted.unwrap_or(ROOT),
+                lost: inserted.is_none(),
             };
         }
     }
@@ -620,12 +620,12 @@ impl PagePool {
     pub fn invalidate_swaps(&mut self, moves: &[Swap]) {
         for &of in moves {
             match of {
-                Swap::Out { slot: place, .. } => {
-                    let place = place + self.device_pages as u32;
-                    self.forget(place);
-                    let it = &self.pages[place as usize];
+                Swap::Out { slot, .. } => {
+                    let host_page = slot + self.device_pages as u32;
+                    self.forget(host_page);
+                    let it = &self.pages[host_page as usize];
                     if self.evictable_slots.remove(&it.last_used).is_some() {
-                        self.free_slots.push(place);
+                        self.free_slots.push(host_page);
                     }
                 }
                 Swap::In { page, .. } => self.invalidate(&[page]),
@@ -670,12 +670,12 @@ impl PagePool {
         assert!(
             self.evictable_slots
                 .iter()
-                .all(|(left, &place)| self.pages[place as usize].last_used == *left)
+                .all(|(left, &host_page)| self.pages[host_page as usize].last_used == *left)
         );
         assert!(
             self.evictable_slots
                 .values()
-                .all(|&place| self.entry(place).tokens.len() == self.page_size)
+                .all(|&host_page| self.entry(host_page).tokens.len() == self.page_size)
         );
         for (page, times) in self.pages.iter().zip(&seen) {
             assert_eq!(*times, u32::from(page.holders == 0), "{page:?}");

@@ -34,14 +34,14 @@ impl PrefillBudget {
     pub fn tokens(&self) -> usize {
         self.tokens
     }
-    /// Records a chunk of `tokens` tokens that took `piece`, and a separate decode step that took
+    /// Records a chunk of `tokens` tokens that took `chunk`, and a separate decode step that took
     /// `step`. If decode steps take more than half of the limit, a chunk may take as long as one,
     /// which halves the decode speed.
-    pub fn record_chunk(&mut self, tokens: usize, piece: Duration, step: Duration) {
+    pub fn record_chunk(&mut self, tokens: usize, chunk: Duration, step: Duration) {
         self.decode_time = step;
         self.adapt(
             tokens,
-            piece,
+            chunk,
             MAX_TOKEN_INTERVAL.saturating_sub(step).max(step),
         );
     }

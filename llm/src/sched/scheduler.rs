@@ -65,12 +65,12 @@ struct HeldPages {
 
 impl Scheduler {
     /// Creates a scheduler without sequences.
-    pub fn new(bounds: SchedulerConfig) -> Scheduler {
+    pub fn new(config: SchedulerConfig) -> Scheduler {
         Scheduler {
-            config: bounds,
-            pool: PagePool::new(bounds.pages, bounds.page_size, bounds.host_slots)
-                .with_windows(bounds.window_pool)
-                .with_states(bounds.state_rows),
+            config,
+            pool: PagePool::new(config.pages, config.page_size, config.host_slots)
+                .with_windows(config.window_pool)
+                .with_states(config.state_rows),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
             copies: Vec::new(),
@@ -237,7 +237,7 @@ impl Scheduler {
     /// Releases a sequence's pages and resets its progress.
     fn release(&mut self, mut sequence: Sequence) -> Sequence {
         let Sequence {
-            node: place,
+            node,
             pages,
             windows,
             state,
@@ -262,20 +262,20 @@ impl Scheduler {
         };
         if whole > 0 {
             self.pool
-                .insert(place, pages, &tokens[..whole], *exact, true);
+                .insert(node, pages, &tokens[..whole], *exact, true);
         }
         self.pool.release_windows(windows, pages);
         if let Some(row) = state.take() {
-            self.release_state(row, place, &tokens[..*computed], *exact == *computed);
+            self.release_state(row, node, &tokens[..*computed], *exact == *computed);
         }
         self.pool.release(pages);
         pages.clear();
         (sequence.computed, sequence.exact, sequence.node) = (0, 0, Default::default());
         sequence
     }
-    /// Releases a sequence's state row as the snapshot after `computed`; `place` is the node of
+    /// Releases a sequence's state row as the snapshot after `computed`; `node` is the node of
     /// the last whole page.
-    fn release_state(&mut self, row: u32, place: &PrefixNode, computed: &[u32], exact: bool) {
+    fn release_state(&mut self, row: u32, node: &PrefixNode, computed: &[u32], exact: bool) {
         // A row that is the target of a pending copy holds no state of this sequence yet.
         match self.states.iter().position(|copy| copy.to == row) {
             Some(at) => {
@@ -283,7 +283,7 @@ impl Scheduler {
                 self.states.swap_remove(at);
                 self.pool.release_state(row);
             }
-            None => self.pool.release_as_snapshot(row, place, computed, exact),
+            None => self.pool.release_as_snapshot(row, node, computed, exact),
         }
     }
     /// Releases the sources of a batch's copies, made or not.
@@ -426,7 +426,7 @@ impl Scheduler {
         // At least a block: the tokens after a prompt's last whole block run in one step whatever
         // else is in the batch, as other kinds of steps sum in another order.
         let beside = beside.max(BLOCK).min(self.config.max_chunk);
-        let piece = self.next_chunk(if decodes.is_empty() {
+        let chunk = self.next_chunk(if decodes.is_empty() {
             self.config.max_chunk
         } else {
             beside
@@ -439,8 +439,8 @@ impl Scheduler {
         let mixed = self.config.mixed
             && !decodes.is_empty()
             && !batch_invariant
-            && piece.as_ref().is_some_and(|chunk| !apart(chunk));
-        let snapshot = piece.as_ref().and_then(|piece| self.snapshot(piece));
+            && chunk.as_ref().is_some_and(|chunk| !apart(chunk));
+        let snapshot = chunk.as_ref().and_then(|chunk| self.snapshot(chunk));
         let (copies, states) = (
             std::mem::take(&mut self.copies),
             std::mem::take(&mut self.states),
@@ -450,7 +450,7 @@ impl Scheduler {
             copies,
             states,
             decodes,
-            chunk: piece,
+            chunk,
             snapshot,
             batch_invariant,
             mixed,
@@ -554,17 +554,17 @@ impl Scheduler {
         for decode in &batch.decodes {
             self.advance(decode.sequence, decode.position + 1, false);
         }
-        if let Some(piece) = &batch.chunk {
-            self.advance(piece.sequence, piece.tokens.end, piece.exact);
+        if let Some(chunk) = &batch.chunk {
+            self.advance(chunk.sequence, chunk.tokens.end, chunk.exact);
             batch
                 .snapshot
                 .iter()
-                .for_each(|copy| self.store_snapshot(copy, piece));
+                .for_each(|copy| self.store_snapshot(copy, chunk));
         }
     }
     /// Stores the state snapshot that was copied after a chunk.
-    fn store_snapshot(&mut self, copy: &StateCopy, piece: &PrefillChunk) {
-        let Some(s) = self.running.get(&piece.sequence) else {
+    fn store_snapshot(&mut self, copy: &StateCopy, chunk: &PrefillChunk) {
+        let Some(s) = self.running.get(&chunk.sequence) else {
             return self.pool.release_state(copy.to);
         };
         self.pool.release_as_snapshot(
@@ -583,7 +583,7 @@ impl Scheduler {
         }
         sequence.computed = end;
         let Sequence {
-            node: place,
+            node,
             pages,
             windows,
             matched: known,
@@ -596,7 +596,7 @@ impl Scheduler {
         // The same prompt will be continued at its end.
         let part = *computed == *prompt;
         self.pool
-            .insert(place, pages, &tokens[..*computed], *exact, part);
+            .insert(node, pages, &tokens[..*computed], *exact, part);
         self.pool.release_past_windows(
             windows,
             pages,
@@ -707,12 +707,12 @@ impl Scheduler {
     }
     /// Returns the snapshot to copy after a chunk: at the end of a prompt's exact blocks, for the
     /// same prompt, and at the branch point of other sequences.
-    fn snapshot(&mut self, piece: &PrefillChunk) -> Option<StateCopy> {
-        let s = self.running.get(&piece.sequence)?;
+    fn snapshot(&mut self, chunk: &PrefillChunk) -> Option<StateCopy> {
+        let s = self.running.get(&chunk.sequence)?;
         let border = (s.prompt - 1) / BLOCK * BLOCK;
         let from = s
             .state
-            .filter(|_| [border, branch_point(s)].contains(&piece.tokens.end))?;
+            .filter(|_| [border, branch_point(s)].contains(&chunk.tokens.end))?;
         Some(StateCopy {
             from,
             to: self.pool.take_state()?,

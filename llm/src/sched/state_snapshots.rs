@@ -93,26 +93,26 @@ impl PagePool {
             states.release(row);
         }
     }
-    /// Releases a state row as the snapshot after `tokens`; `place` is the prefix-tree node of
+    /// Releases a state row as the snapshot after `tokens`; `node` is the prefix-tree node of
     /// their last whole page.
     ///
     /// The row is only released if there are no tokens or the tree has lost that node.
     pub(super) fn release_as_snapshot(
         &mut self,
         row: u32,
-        place: &PrefixNode,
+        node: &PrefixNode,
         tokens: &[u32],
         exact: bool,
     ) {
-        let known = !place.lost && (place.id == ROOT || self.children.contains_key(&place.id));
+        let known = !node.lost && (node.id == ROOT || self.children.contains_key(&node.id));
         let tail = tokens
-            .get(place.blocks * self.page_size..)
+            .get(node.blocks * self.page_size..)
             .filter(|tail| !tokens.is_empty() && tail.len() < self.page_size);
         let Some(states) = &mut self.states else {
             return;
         };
         match tail.filter(|_| known) {
-            Some(tail) => states.release_as_snapshot(row, place.id, tail, exact),
+            Some(tail) => states.release_as_snapshot(row, node.id, tail, exact),
             None => states.release(row),
         }
     }

@@ -47,7 +47,7 @@ struct Besides {
     /// Window length of a pool with exactly as many pages as the sequences can hold at once.
     seen: Option<usize>,
     /// Slots of the host KV cache.
-    places: usize,
+    slots: usize,
     /// Rows of recurrent states in addition to one for each sequence, if the model has any.
     copies: Option<usize>,
 }
@@ -80,12 +80,12 @@ impl Model {
             },
         )
     }
-    fn with_host(pages: usize, sequences: usize, places: usize) -> Model {
+    fn with_host(pages: usize, sequences: usize, slots: usize) -> Model {
         Model::with(
             pages,
             sequences,
             Besides {
-                places,
+                slots,
                 ..Besides::default()
             },
         )
@@ -105,31 +105,31 @@ impl Model {
         sequences: usize,
         Besides {
             seen,
-            places,
+            slots,
             copies,
         }: Besides,
     ) -> Model {
         let of = |seen| sequences * (Pools::blocks(seen, 1) + 1) + Pools::blocks(seen, 96);
         let windows = seen.map(|seen| [of(seen), seen]);
-        let (piece, mixed) = (96, seen.is_none() && copies.is_none());
+        let (chunk, mixed) = (96, seen.is_none() && copies.is_none());
         let states = copies.map_or(0, |copies| sequences + copies);
-        let bounds = SchedulerConfig {
+        let config = SchedulerConfig {
             pages,
             page_size: PAGE,
             window_pool: windows,
             state_rows: states,
-            host_slots: places,
+            host_slots: slots,
             max_sequences: sequences,
-            max_chunk: piece,
+            max_chunk: chunk,
             mixed,
         };
         Model {
-            scheduler: Scheduler::new(bounds),
+            scheduler: Scheduler::new(config),
             pool: vec![None; pages * PAGE],
             windows: vec![None; windows.map_or(0, |[windows, _]| windows * PAGE)],
             seen,
             states: vec![None; states],
-            host: vec![Vec::new(); places],
+            host: vec![Vec::new(); slots],
             wanted: BTreeMap::new(),
             ended: BTreeMap::new(),
             most: sequences,
@@ -251,7 +251,7 @@ impl Model {
             }
         }
         batch.states.iter().for_each(|copy| self.copy_state(copy));
-        let pieces = batch
+        let chunks = batch
             .chunk
             .iter()
             .map(|p| (p.sequence, p.tokens.clone(), p.exact));
@@ -259,11 +259,11 @@ impl Model {
             .decodes
             .iter()
             .map(|d| (d.sequence, d.position..d.position + 1, false));
-        let all: Vec<_> = pieces.chain(decodes).collect();
+        let all: Vec<_> = chunks.chain(decodes).collect();
         for (at, (id, ..)) in all.iter().enumerate() {
             assert!(
                 all[..at].iter().all(|other| other.0 != *id),
-                "{id:?} has one place in a batch"
+                "{id:?} has one row in a batch"
             );
         }
         assert!(batch.decodes.len() <= self.most);
@@ -316,7 +316,7 @@ impl Model {
         let apart = batch
             .chunk
             .as_ref()
-            .is_none_or(|piece| piece.needs_logits && invariant(piece.sequence));
+            .is_none_or(|chunk| chunk.needs_logits && invariant(chunk.sequence));
         let apart = apart || self.seen.is_some() || !self.states.is_empty();
         assert_eq!(
             batch.mixed,
@@ -359,17 +359,17 @@ impl Model {
         let beside = self.beside[self.steps % self.beside.len()];
         self.steps += 1;
         let batch = self.scheduler.next_batch(beside);
-        if let Some(piece) = &batch.chunk {
+        if let Some(chunk) = &batch.chunk {
             let most = if batch.decodes.is_empty() {
                 96
             } else {
                 beside.max(BLOCK)
             };
-            assert!(piece.tokens.len() <= most, "{batch:?}");
-            let prompt = self.wanted[&piece.sequence].2;
+            assert!(chunk.tokens.len() <= most, "{batch:?}");
+            let prompt = self.wanted[&chunk.sequence].2;
             let rest = (prompt - 1) / BLOCK * BLOCK..prompt;
             assert!(
-                !self.is_exact(piece.sequence) || piece.exact || piece.tokens == rest,
+                !self.is_exact(chunk.sequence) || chunk.exact || chunk.tokens == rest,
                 "{batch:?}: the rest of {prompt} is whole"
             );
         }
@@ -450,11 +450,11 @@ impl Model {
             self.goes_on(d.sequence, told[row]);
         }
         self.scheduler.check();
-        self.nobody_waits();
+        self.drop_in_flight_if_idle();
         true
     }
     /// Drops the step in flight if there are no sequences.
-    fn nobody_waits(&mut self) {
+    fn drop_in_flight_if_idle(&mut self) {
         if self.scheduler.is_idle() {
             self.under_way = None;
             self.scheduler.release_in_flight();
@@ -507,12 +507,12 @@ impl Model {
         assert_eq!(
             (load.running, load.waiting, load.pages, load.tokens),
             (0, 0, 0, 0),
-            "nobody has a page"
+            "no sequence holds a page"
         );
         assert_eq!(
             load.leaked,
             Some(0),
-            "nor one of windows, nor a row of states or a place of the host"
+            "no window page, state row or host slot leaks"
         );
     }
 }
@@ -628,7 +628,7 @@ fn where_pages_run_out_the_youngest_waits() {
 }
 
 #[test]
-fn what_is_computed_again_is_computed_as_it_was() {
+fn recompute_after_preemption_repeats_the_same_steps() {
     // The last sequence is preempted after its prefill; by then the third, with the same prefix,
     // has exact rows of that whole prompt.
     let mut model = Model::new(8, 3);
@@ -666,7 +666,7 @@ fn own(seed: u32, length: usize) -> Vec<u32> {
 }
 
 #[test]
-fn who_goes_on_finds_the_windows_of_its_end() {
+fn a_continued_prompt_finds_the_windows_of_its_end() {
     let mut model = Model::with_windows(64, 2, 100);
     let asked = own(1, 1000);
     let first = model.add(asked.clone(), 40, Reuse::Any);
@@ -690,7 +690,7 @@ fn who_goes_on_finds_the_windows_of_its_end() {
 }
 
 #[test]
-fn who_branches_off_leaves_the_windows_for_others() {
+fn a_branching_prompt_keeps_the_windows_for_others() {
     let mut model = Model::with_windows(64, 2, 64);
     let common = own(1, 64 * 5);
     let mut ask = |seed: u32| {
@@ -706,7 +706,7 @@ fn who_branches_off_leaves_the_windows_for_others() {
 }
 
 #[test]
-fn who_goes_on_finds_states_where_an_answer_ended_or_exact_rows_do() {
+fn a_continued_prompt_finds_states_at_the_end_of_answers_or_exact_rows() {
     let mut model = Model::with_states(64, 2, 4);
     let asked = own(1, 1000);
     let first = model.add(asked.clone(), 40, Reuse::Exact);
@@ -758,7 +758,7 @@ fn copies_of_states_give_way() {
 }
 
 #[test]
-fn pages_of_nobody_have_windows_in_turn() {
+fn borrowed_pages_use_window_pages_as_a_ring() {
     let mut model = Model::with_windows(64, 2, 100);
     model.add(own(1, 300), 40, Reuse::Any);
     (0..20).for_each(|_| _ = model.step());
@@ -779,15 +779,15 @@ fn pages_of_nobody_have_windows_in_turn() {
 }
 
 #[test]
-fn what_is_held_while_nobody_is_here_is_lost() {
+fn pages_held_without_sequences_count_as_leaked() {
     for (mut model, held) in [
         (Model::with_windows(64, 2, 100), 16 + Pools::blocks(100, 96)),
         (Model::with_host(20, 2, 8), 16),
     ] {
         model.add(own(1, 300), 40, Reuse::Any);
-        assert_eq!(model.scheduler.load().leaked, None, "somebody waits");
+        assert_eq!(model.scheduler.load().leaked, None, "a sequence waits");
         model.step();
-        assert_eq!(model.scheduler.load().leaked, None, "somebody has pages");
+        assert_eq!(model.scheduler.load().leaked, None, "a sequence has pages");
         model.run_to_the_end();
         let borrowed = model.scheduler.borrow(1000, 96).expect("pages");
         // With a ring buffer of window pages for a step of 96 tokens.

@@ -256,7 +256,7 @@ fn caches_of_halves_and_of_bytes_have_pages() {
 }
 
 #[test]
-fn what_is_no_step_is_refused() {
+fn invalid_steps_are_refused() {
     let file = Gguf::open(data("families/llama-q4_k_m.gguf")).expect("a GGUF file");
     let mut e = engine("cpu", &file, exact(), Scalar::F32, 2);
     let page = e.cache().pages() as u32;

@@ -400,7 +400,7 @@ fn numbers_that_were_none_once_are_computed_again() {
 }
 
 #[test]
-fn perplexity_of_what_is_no_number_is_an_error() {
+fn perplexity_of_nan_logits_is_an_error() {
     let (mut engine, _) = engine(&tiny(Some((7, f64::NAN))), false);
     let mut tokens = prompt(1, 40);
     perplexity(&mut engine, &tokens, None, 64, &mut |_, _, _| ()).expect("numbers");

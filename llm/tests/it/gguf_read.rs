@@ -271,7 +271,7 @@ fn a_file_truncated_while_open_is_an_error() {
 }
 
 #[test]
-fn what_is_not_a_file_is_an_error() {
+fn a_path_that_is_not_a_file_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let error = |path: &Path| match Gguf::open(path) {
         Err(Error::InFile { path: p, error }) if p == path => *error,

@@ -369,7 +369,7 @@ fn parameters_out_of_bounds_are_refused() {
 }
 
 #[test]
-fn what_is_not_implemented_is_refused() {
+fn unimplemented_models_are_refused() {
     let feature = |e: Error| assert!(matches!(e, Error::Feature { .. }), "{e}");
     feature(refused(|m, _| {
         _ = m.insert("deepseek2.attention.temperature_scale", 0.1f32)

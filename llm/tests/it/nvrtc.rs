@@ -508,7 +508,7 @@ fn compile(cases: Vec<Vec<Case>>) {
 }
 
 #[test]
-fn what_the_assembler_says_is_read() {
+fn assembler_output_is_parsed() {
     let log = "ptxas info    : 0 bytes gmem\nptxas info    : Compiling entry function 'k' for 'sm_90a'\nptxas info    : Function properties for k\n    \
                16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads\nptxas info    : Used 40 registers, used 1 barriers\n\
                ptxas info    : Compiling entry function 'kk' for 'sm_90a'\n    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill \

@@ -117,7 +117,7 @@ fn every_proposal_of_every_preset_has_a_text_that_parses() {
 
 /// Listing alternatives changes no kernel.
 #[test]
-fn who_lists_alternatives_gets_the_same_kernels() {
+fn listing_alternatives_keeps_the_kernels() {
     for machine in &machines() {
         for function in functions("deepseek-v2-lite", StepKind::Prefill { max: 64 }) {
             let sources = |policy: &mut dyn Policy| -> Vec<String> {
@@ -141,7 +141,7 @@ fn who_lists_alternatives_gets_the_same_kernels() {
 /// The cost model chooses smaller workgroups for V2-Lite's MoE layer and keeps GLM's proposal; the
 /// other option gives other workgroups in either case.
 #[test]
-fn few_workgroups_are_smaller_where_what_is_fused_is_cheaper_so() {
+fn few_workgroups_are_smaller_where_the_fused_kernel_is_cheaper() {
     let taken = |preset: &str| {
         let machine: (Target, &'static dyn Dialect) = (Target::named("h200"), &cuda::dialect::Cuda);
         let functions = functions(preset, StepKind::Decode);
@@ -260,7 +260,7 @@ fn a_plan_that_a_tuner_left_is_taken_and_is_another_kernel() {
 /// Fusion and merging of launches can be chosen by name. Each choice has a unique name, which
 /// contains its function except for layouts.
 #[test]
-fn what_is_fused_otherwise_is_other_kernels() {
+fn other_fusion_decisions_give_other_kernels() {
     let function = functions("deepseek-v2-lite", StepKind::Decode)
         .into_iter()
         .find(|f| f.name.contains("moe"));

@@ -249,7 +249,7 @@ fn conversations_over_a_pool_go_on_from_copies() {
 }
 
 #[test]
-fn a_prompt_that_is_run_apart_has_states_of_its_own() {
+fn a_prompt_in_a_separate_step_has_its_own_states() {
     let (mut batcher, mut alone) = (batcher(2), engine(1));
     let tokens = text(8, 200);
     let expected = forward(&mut alone, &tokens, 0, true);
@@ -262,7 +262,7 @@ fn a_prompt_that_is_run_apart_has_states_of_its_own() {
     assert_eq!(
         turn(&mut batcher, &tokens[..90], Reuse::Exact, 0).1,
         before,
-        "nobody's states were touched"
+        "no other state was touched"
     );
 }
 

@@ -390,7 +390,7 @@ fn own_answers(batcher: &mut Batcher, prompts: &[(usize, &[u32])]) -> (Vec<Vec<u
 }
 
 #[test]
-fn answers_with_parameters_of_their_own_do_not_depend_on_who_chooses_or_who_is_beside_them() {
+fn sampled_answers_are_independent_of_the_sampler_and_the_batch() {
     let (engine, tokens) = engine("qwen3moe", "q8_0");
     let prompts: Vec<(usize, &[u32])> = (0..6)
         .map(|nth| (nth, &tokens[nth..40 + 7 * nth]))

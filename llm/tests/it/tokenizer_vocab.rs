@@ -175,7 +175,7 @@ fn characters_without_a_token_are_spelt_in_bytes() {
 
 /// In harmony an answer continues after the end of a message, in Gemma 4 after HTML.
 #[test]
-fn what_ends_a_generation_depends_on_the_vocabulary() {
+fn end_of_generation_tokens_depend_on_the_vocabulary() {
     let ends = |tokens: &[&str]| {
         let kinds = vec![3; tokens.len()];
         let tokens = tokens.iter().map(|text| text.as_bytes().to_vec()).collect();

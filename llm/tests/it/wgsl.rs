@@ -261,7 +261,7 @@ fn every_kernel_is_valid_and_is_written_for_metal_and_direct3d() {
 
 /// The kernels with which a device determines its subgroup order and its speed.
 #[test]
-fn what_a_device_asks_itself_is_written_for_metal_and_direct3d() {
+fn measuring_kernels_translate_to_metal_and_direct3d() {
     let [read, computed] =
         [measuring::READ, measuring::COMPUTE].map(|round| measuring::text("measure", 256, round));
     for source in [read, computed, subgroup_order::text(256, 32)] {

@@ -164,7 +164,7 @@ fn a_directory_of_someone_else_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_a_directory_is_refused() {
+fn a_path_that_cannot_be_a_directory_is_refused() {
     let place = Place::new("file");
     std::fs::write(&place.0, "").unwrap();
     for path in [place.0.clone(), place.0.join("below")] {
@@ -275,7 +275,7 @@ fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
 }
 
 #[test]
-fn what_is_no_file_or_too_long_is_no_entry() {
+fn non_files_and_oversized_files_are_no_entries() {
     let place = Place::new("kinds");
     let key = Key::from_parts(["a"]);
     let store = place.open();
@@ -444,7 +444,7 @@ fn a_directory_that_is_exchanged_is_not_followed() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_a_warning_once() {
+fn a_failed_write_warns_once() {
     let place = Place::new("unkept");
     let (key, other) = (Key::from_parts(["a"]), Key::from_parts(["b"]));
     let store = place.open();

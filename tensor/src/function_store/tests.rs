@@ -36,7 +36,7 @@ fn nowhere() -> Store {
 }
 
 #[test]
-fn whatever_decides_changes_the_key() {
+fn every_compilation_input_changes_the_key() {
     let store = nowhere();
     let key = |build: &str, device: &str, target: &Target, f: &Function| {
         FunctionStore {
@@ -403,7 +403,7 @@ fn assert_same(read: &Compiled, written: &Compiled) {
 }
 
 #[test]
-fn what_is_read_is_what_was_compiled_and_damage_is_compiled_again() {
+fn records_round_trip_and_damaged_ones_are_recompiled() {
     let place = place("damage");
     let store = Store::open(&place, 1 << 24).unwrap();
     let f = function("f", "w", 64);

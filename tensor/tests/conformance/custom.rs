@@ -367,7 +367,7 @@ pub fn cases() -> Vec<Case> {
 ///
 /// Devices without a text compute its reference.
 #[test]
-fn a_users_kernel_is_a_launch_of_its_own() {
+fn a_custom_kernel_is_a_separate_launch() {
     let function = feed_forward(5).function;
     for (target, dialect) in [
         (Isa::Avx2.target(), &C as &dyn Dialect),

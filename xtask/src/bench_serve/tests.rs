@@ -188,7 +188,7 @@ fn an_open_loop_does_not_wait() {
 }
 
 #[test]
-fn what_goes_wrong_is_counted_by_its_cause() {
+fn failures_are_counted_by_cause() {
     let (site, _) = server(|nth| {
         [
             None,

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_never_taken_is_found() {
+    fn unassigned_cases_are_found() {
         let mut found = TestResults::default();
         found
             .add("cpu::a", "decided\tcpu\tplace\tfuse\t3\t1\ndecided\tcpu\tplace\tbuffer\t3\t0\ncase\tone\t9\t8\t7\n")

@@ -242,7 +242,7 @@ fn waiting_has_to_be_fair_where_that_is_asked_for() {
 }
 
 #[test]
-fn who_hangs_up_after_a_while_does_not_before_and_has_not_failed() {
+fn a_planned_disconnect_is_not_a_failure() {
     let url = fake::serve(|_, _| {
         std::thread::sleep(Duration::from_secs(1));
         Ok(())

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_says_what_is_resident() {
+    fn resident_memory_is_read_from_the_system() {
         let over = AtomicBool::new(false);
         let samples = memory(Some(std::process::id()), &over, |_| {
             over.store(true, Ordering::Relaxed)

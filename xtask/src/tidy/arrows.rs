@@ -38,11 +38,11 @@ const CRATES: &[Crate] = &[
         tests: &[],
     },
     // Siblings: compiler and runtime do not depend on each other; shared types are in uop. Passes
-    // are tested on the table of formats.
+    // are tested on the table of formats, the evaluator of tensor and the interpreters of backend.
     Crate {
         package: COMPILER,
         imports: &[UOP],
-        tests: &[ENCODINGS],
+        tests: &[ENCODINGS, RUNTIME, BACKEND, TENSOR],
     },
     Crate {
         package: RUNTIME,

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_does_not_have_fails() {
+    fn session_references_fail() {
         for text in [
             "as issue 3 asks",
             "## Where Issue #2 ended",

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_its_node_passes() {
+    fn arms_that_print_their_node_pass() {
         let text = "fn f() { x.unwrap_or_else(|| unprintable(g, id)) }\n// The target\n#[cfg(test)] mod t { use a::Target; }";
         assert_eq!(lines("backend/src/cpu/dialect/mod.rs", text), [0; 0]);
     }

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_function_passes() {
+    fn long_items_other_than_functions_pass() {
         let text = format!(
             "struct A {{ f: fn(u8), {} }}\ntrait B {{ fn f(); }}\nconst C: [u8; 0] = [{}];",
             "\n".repeat(99),

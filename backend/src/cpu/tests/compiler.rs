@@ -37,7 +37,7 @@ fn a_machine_without_a_compiler_gets_a_hint() {
 }
 
 #[test]
-fn what_was_compiled_runs_without_a_compiler() {
+fn stored_kernels_run_without_a_compiler() {
     let (place, other) = (Place::new("remembered"), Place::new("forgotten"));
     let run = |store: &Place, path: &str, cc: Option<&str>| {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());

@@ -83,7 +83,7 @@ fn read_integers(device: &dyn Device, buffer: &Buffer) -> Vec<i64> {
 }
 
 #[test]
-fn memory_starts_as_zeros_and_holds_what_is_written() {
+fn memory_starts_zeroed_and_keeps_writes() {
     let place = Place::new("memory");
     let device = device(&place);
     for memory in [Memory::State, Memory::Scratch] {
@@ -384,7 +384,7 @@ fn one_thread_may_hold_more_pieces_than_there_is_pinned_memory_for() {
 }
 
 #[test]
-fn what_is_not_a_gpus_is_refused() {
+fn buffers_of_other_devices_are_refused() {
     let place = Place::new("refused");
     let device = device(&place);
     let carry = kernel(&device, program("e_carry_3", CARRY, 1, 1, Groups::Fixed(1)));

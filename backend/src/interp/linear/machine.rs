@@ -41,7 +41,7 @@ pub(super) struct LinearMachine<'a> {
     /// Number of registers of a thread.
     size: usize,
     registers: Vec<Value>,
-    places: LinearMemory,
+    memory: LinearMemory,
     /// Index of the matching end of each opening statement.
     ends: Vec<usize>,
     /// Thread indices of the open nest.
@@ -63,7 +63,7 @@ impl<'a> LinearMachine<'a> {
             slots: vec![usize::MAX; g.len()],
             size: 0,
             registers: vec![],
-            places: LinearMemory::default(),
+            memory: LinearMemory::default(),
             ends: vec![0; code.statements.len()],
             counted: &[],
         };
@@ -110,14 +110,14 @@ impl<'a> LinearMachine<'a> {
         match (n.op, &n.arg) {
             (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) => {
                 if let Some(buffer) = kernel.slots.iter().position(|s| s == slot) {
-                    self.places.bind(id, buffer, params[buffer]);
+                    self.memory.bind(id, buffer, params[buffer]);
                 }
                 return Ok(());
             }
             (Op::Local, _) => {
                 let elements = self.g.int_value(n.src[0]).unwrap_or(0) as usize;
                 let len = elements * n.dtype.scalar.bytes();
-                self.places.stage(id, params.len(), len, self.threads > 1);
+                self.memory.stage(id, params.len(), len, self.threads > 1);
                 return Ok(());
             }
             (Op::Store | Op::Body | Op::Kernel, _) => return Ok(()),
@@ -178,7 +178,7 @@ impl<'a> LinearMachine<'a> {
             {
                 continue;
             }
-            self.places.forget();
+            self.memory.forget();
             let stale = |on: &[Id]| {
                 last.as_ref()
                     .is_none_or(|last| on.iter().any(|r| last.get(r) != now.get(r)))
@@ -213,8 +213,8 @@ impl<'a> LinearMachine<'a> {
                 Statement::Leave(_) => {}
                 Statement::Unless(condition) if self.holds(*condition)? => at = self.ends[at],
                 Statement::Unless(_) | Statement::End => {}
-                Statement::Barrier => self.places.barrier(),
-                Statement::AsyncWait(groups) => self.places.arrived(*groups),
+                Statement::Barrier => self.memory.barrier(),
+                Statement::AsyncWait(groups) => self.memory.arrived(*groups),
                 Statement::Prefetch(Prefetch::Span(span)) => self.span(span, &span.loops)?,
                 // Launches run one after the other.
                 Statement::DependencyWait | Statement::LaunchDependents => {}
@@ -235,7 +235,7 @@ impl<'a> LinearMachine<'a> {
             Op::Const | Op::Var | Op::Range => Ok(self.get(id, thread)[0]),
             Op::Load => {
                 let byte = self.expression(n.src[1], thread)?.int() * self.g.unit_bytes(n.src[0]);
-                self.places.load(
+                self.memory.load(
                     At {
                         buffer: n.src[0],
                         byte,
@@ -269,7 +269,7 @@ impl<'a> LinearMachine<'a> {
             for &(term, times) in &span.terms {
                 byte += self.expression(term, thread)?.int() * times;
             }
-            self.places.has(
+            self.memory.has(
                 At {
                     buffer: span.buffer,
                     byte,
@@ -281,7 +281,7 @@ impl<'a> LinearMachine<'a> {
     }
     fn nest(&mut self, threads: &'a [ThreadIndex], at: usize) -> Result<(), Fault> {
         self.counted = threads;
-        self.places.begin();
+        self.memory.begin();
         self.count(threads);
         self.statements(at + 1, self.ends[at])
     }
@@ -380,15 +380,15 @@ impl<'a> LinearMachine<'a> {
                 bytes,
                 when,
             } => {
-                let places = [(to, plus[0]), (from, plus[1])]
+                let addresses = [(to, plus[0]), (from, plus[1])]
                     .map(|(&[buffer, at], plus)| CopyAddress { buffer, at, plus });
-                self.copy(places, *bytes, *when)?;
+                self.copy(addresses, *bytes, *when)?;
             }
-            Statement::AsyncGroup => self.places.group(),
-            Statement::AsyncWait(groups) => self.places.arrived(*groups),
+            Statement::AsyncGroup => self.memory.group(),
+            Statement::AsyncWait(groups) => self.memory.arrived(*groups),
             // Products complete immediately here.
             Statement::ProductsEnded(_) | Statement::WritesShown => {}
-            Statement::Barrier => self.places.barrier(),
+            Statement::Barrier => self.memory.barrier(),
             Statement::Carried(load, value) | Statement::Carry(load, value) => {
                 let values: Vec<Value> = (0..self.threads)
                     .flat_map(|t| self.get(*value, t).to_vec())
@@ -432,7 +432,7 @@ impl<'a> LinearMachine<'a> {
                     buffer,
                     byte: self.index(at, thread) * unit + byte as i64,
                 };
-                values.push(self.places.load(at, scalar, thread)?);
+                values.push(self.memory.load(at, scalar, thread)?);
             }
             self.set(load, &values);
         }
@@ -441,12 +441,12 @@ impl<'a> LinearMachine<'a> {
     /// Copies bytes to the first address from the second, in threads where `when` holds.
     fn copy(
         &mut self,
-        places: [CopyAddress; 2],
+        addresses: [CopyAddress; 2],
         bytes: usize,
         when: Option<Id>,
     ) -> Result<(), Fault> {
-        for place in &places {
-            self.aligned(place.buffer, place.at, bytes)?;
+        for address in &addresses {
+            self.aligned(address.buffer, address.at, bytes)?;
         }
         for thread in 0..self.threads {
             if let Some(when) = when
@@ -454,11 +454,11 @@ impl<'a> LinearMachine<'a> {
             {
                 continue;
             }
-            let [to, from] = places.map(|CopyAddress { buffer, at, plus }| At {
+            let [to, from] = addresses.map(|CopyAddress { buffer, at, plus }| At {
                 buffer,
                 byte: (self.index(at, thread) + plus) * self.g.unit_bytes(buffer),
             });
-            self.places.copy(to, from, bytes, thread)?;
+            self.memory.copy(to, from, bytes, thread)?;
         }
         Ok(())
     }
@@ -471,7 +471,7 @@ impl<'a> LinearMachine<'a> {
                 let scalar = self.g.scalar(value);
                 for lane in 0..self.g[value].dtype.lanes as usize {
                     let v = self.get(value, thread)[lane];
-                    self.places.store(At { buffer, byte }, scalar, v, thread)?;
+                    self.memory.store(At { buffer, byte }, scalar, v, thread)?;
                     byte += scalar.bytes() as i64;
                 }
             }
@@ -501,11 +501,11 @@ impl<'a> LinearMachine<'a> {
                         byte,
                     };
                     let (old, new) = (
-                        self.places.load(at, scalar, thread)?,
+                        self.memory.load(at, scalar, thread)?,
                         self.get(value, thread)[lane],
                     );
                     let sum = fold::apply(Op::Add, &[old, new], scalar).unwrap_or(old);
-                    self.places.store(at, scalar, sum, thread)?;
+                    self.memory.store(at, scalar, sum, thread)?;
                     byte += unit;
                 }
             }
@@ -526,14 +526,14 @@ impl<'a> LinearMachine<'a> {
                 buffer: u.buffer,
                 byte,
             };
-            let old = self.places.word(at, scalar)?;
+            let old = self.memory.word(at, scalar)?;
             self.set_all(u.old, old);
             for &value in &u.values {
                 let of_all = self.node(value)?;
                 self.set(value, &of_all);
             }
             let new = self.get(u.result(), thread)[0];
-            self.places.update(at, scalar, [old, new], thread)?;
+            self.memory.update(at, scalar, [old, new], thread)?;
         }
         Ok(())
     }
@@ -547,7 +547,7 @@ impl<'a> LinearMachine<'a> {
             for i in 0..of.rows * of.columns {
                 let at = first + i / of.columns * stride + i % of.columns;
                 let v = self.get(value, thread)[i as usize];
-                self.places.store(
+                self.memory.store(
                     At {
                         buffer,
                         byte: at * unit,

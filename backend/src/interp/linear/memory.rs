@@ -125,7 +125,7 @@ impl LinearBuffer {
 /// Buffers and stages of a body.
 #[derive(Default)]
 pub(super) struct LinearMemory {
-    places: HashMap<Id, LinearBuffer>,
+    buffers: HashMap<Id, LinearBuffer>,
     /// Memory of the stages.
     stages: Vec<Vec<u64>>,
     /// Number of groups of copies so far, equal in all threads.
@@ -135,7 +135,7 @@ pub(super) struct LinearMemory {
 impl LinearMemory {
     /// Binds a buffer of the launch.
     pub(super) fn bind(&mut self, id: Id, buffer: usize, view: BoundBuffer) {
-        self.places.insert(
+        self.buffers.insert(
             id,
             LinearBuffer {
                 buffer,
@@ -153,7 +153,7 @@ impl LinearMemory {
             start: memory.as_mut_ptr().cast(),
             len,
         };
-        self.places.insert(
+        self.buffers.insert(
             id,
             LinearBuffer {
                 buffer,
@@ -163,15 +163,15 @@ impl LinearMemory {
         );
         self.stages.push(memory);
     }
-    fn place(&mut self, id: Id) -> Result<&mut LinearBuffer, Fault> {
-        self.places
+    fn buffer(&mut self, id: Id) -> Result<&mut LinearBuffer, Fault> {
+        self.buffers
             .get_mut(&id)
             .ok_or_else(|| Fault::Launch(format!("%{} is no buffer of the launch", id.0)))
     }
     /// Loads an element in a thread.
     pub(super) fn load(&mut self, at: At, scalar: Scalar, thread: usize) -> Result<Value, Fault> {
         let mut bytes = [0; 8];
-        self.place(at.buffer)?
+        self.buffer(at.buffer)?
             .read(at.byte, &mut bytes[..scalar.bytes()], thread)?;
         Ok(decoded(scalar, &bytes[..scalar.bytes()]))
     }
@@ -183,16 +183,16 @@ impl LinearMemory {
         v: Value,
         thread: usize,
     ) -> Result<(), Fault> {
-        self.place(at.buffer)?
+        self.buffer(at.buffer)?
             .write(at.byte, &encoded(scalar, v)[..scalar.bytes()], thread)
     }
     /// Reads an element for an update in a thread, without recording the access.
     pub(super) fn word(&mut self, at: At, scalar: Scalar) -> Result<Value, Fault> {
-        let (place, mut bytes) = (self.place(at.buffer)?, [0; 8]);
-        place.peek(at.byte, &mut bytes[..1])?;
+        let (buffer, mut bytes) = (self.buffer(at.buffer)?, [0; 8]);
+        buffer.peek(at.byte, &mut bytes[..1])?;
         for (byte, to) in (at.byte..).zip(&mut bytes[..scalar.bytes()]).skip(1) {
             // The last word may reach beyond the buffer; the bytes there stay unchanged.
-            place
+            buffer
                 .peek(byte, std::slice::from_mut(to))
                 .unwrap_or_default();
         }
@@ -207,9 +207,9 @@ impl LinearMemory {
         thread: usize,
     ) -> Result<(), Fault> {
         let [old, new] = v.map(|v| encoded(scalar, v));
-        let place = self.place(at.buffer)?;
+        let buffer = self.buffer(at.buffer)?;
         let mut changed = (0..scalar.bytes()).filter(|&i| old[i] != new[i]);
-        changed.try_for_each(|i| place.write(at.byte + i as i64, &new[i..=i], thread))
+        changed.try_for_each(|i| buffer.write(at.byte + i as i64, &new[i..=i], thread))
     }
     /// Starts an asynchronous copy of bytes to a stage.
     pub(super) fn copy(
@@ -220,10 +220,10 @@ impl LinearMemory {
         thread: usize,
     ) -> Result<(), Fault> {
         let mut data = vec![0; bytes];
-        self.place(from.buffer)?
+        self.buffer(from.buffer)?
             .read(from.byte, &mut data, thread)?;
         let group = self.groups;
-        self.place(to.buffer)?.copy(to.byte, &data, thread, group)
+        self.buffer(to.buffer)?.copy(to.byte, &data, thread, group)
     }
     /// Closes the current group of copies.
     pub(super) fn group(&mut self) {
@@ -236,45 +236,45 @@ impl LinearMemory {
         } else {
             self.groups - but
         };
-        for place in self.places.values_mut() {
-            for (at, byte) in place
+        for buffer in self.buffers.values_mut() {
+            for (at, byte) in buffer
                 .stage
                 .as_mut()
                 .map(|s| s.arrived(before))
                 .unwrap_or_default()
             {
                 // SAFETY: the byte lies in the stage.
-                unsafe { place.view.start.add(at).write(byte) };
+                unsafe { buffer.view.start.add(at).write(byte) };
             }
         }
     }
     /// Starts a new nest in all shared stages.
     pub(super) fn begin(&mut self) {
-        self.places
+        self.buffers
             .values_mut()
             .filter_map(|p| p.stage.as_mut())
             .for_each(SharedStage::begin);
     }
     /// Records a barrier in all shared stages.
     pub(super) fn barrier(&mut self) {
-        self.places
+        self.buffers
             .values_mut()
             .filter_map(|p| p.stage.as_mut())
             .for_each(SharedStage::barrier);
     }
     /// Checks that bytes lie in the buffer.
     pub(super) fn has(&mut self, at: At, bytes: usize) -> Result<(), Fault> {
-        self.place(at.buffer)?
+        self.buffer(at.buffer)?
             .at(at.byte, bytes, "prefetch")
             .map(drop)
     }
     /// Resets shared stages for the next workgroup, to NaN in all float types.
     pub(super) fn forget(&mut self) {
-        for place in self.places.values_mut() {
-            if let Some(stage) = &mut place.stage {
+        for buffer in self.buffers.values_mut() {
+            if let Some(stage) = &mut buffer.stage {
                 stage.forget();
                 // SAFETY: a stage's view is of memory owned here, of that length.
-                unsafe { place.view.start.write_bytes(0xff, place.view.len) };
+                unsafe { buffer.view.start.write_bytes(0xff, buffer.view.len) };
             }
         }
     }

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_machines_pay_for_differs() {
+    fn costs_differ_between_two_machines() {
         let plan = |chunk, sharing| AttentionPlan {
             chunk,
             sharing,

@@ -1,6 +1,6 @@
 //! Attention plans: how an attention is divided among workgroups, the candidates, and their limits.
 
-use crate::cost::occupancy::{REGISTERS, each, room};
+use crate::cost::occupancy::{REGISTERS, each, resident_workgroups};
 use crate::decompose::f16_split;
 use crate::ir::mma::fragment::enough;
 use crate::ir::nest::{divisor, floor_power};
@@ -467,7 +467,7 @@ impl<'a> Divided<'a> {
             true => {
                 let [all, rounds] = [
                     chunks(positions, window, 1, chunk) * heads,
-                    2 * room(self.target),
+                    2 * resident_workgroups(self.target),
                 ];
                 SHARING.min(
                     ((all + rounds - 1) / rounds)
@@ -550,7 +550,7 @@ impl<'a> Divided<'a> {
         // are resident at once.
         let neighbours = if in_pages { 1 } else { tokens };
         let workgroups = chunks(positions, window, neighbours, c) * tokens.max(1);
-        let groups = (room(target) / workgroups).max(1);
+        let groups = (resident_workgroups(target) / workgroups).max(1);
         let enough = enough(of);
         let divided = ((group + groups - 1) / groups + enough - 1) / enough * enough;
         let sharing = match heads == group {

@@ -73,11 +73,11 @@ impl Parts<'_> {
         let least = 32 / self.p.unit;
         let needed = (64 - ((hi - lo) as u64).leading_zeros() as i64).max(1);
         let bits = (needed as u64).next_multiple_of(least as u64) as i64;
-        let mut pieces = Vec::new();
+        let mut parts = Vec::new();
         let mut shift = 0;
         for size in [8, 4, 2, 1] {
             if bits & size != 0 {
-                pieces.push(CodePart {
+                parts.push(CodePart {
                     bits: size,
                     kept: (needed - shift).min(size),
                     shift,
@@ -90,7 +90,7 @@ impl Parts<'_> {
         let scalar = self.p.graph.scalar(id);
         let minus = self.p.graph.int_of(scalar, -lo);
         let source = self.p.graph.add(id, minus);
-        let hole = self.leaf(source, Kind::Code { pieces });
+        let hole = self.leaf(source, Kind::Code { parts });
         let lo = self.p.graph.int_of(scalar, lo);
         Some(self.p.graph.add(hole, lo))
     }

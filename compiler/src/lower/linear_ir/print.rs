@@ -3,6 +3,7 @@
 use super::{Addition, Code, KernelCode, Prefetch, Statement, Update};
 use gristmill_uop::text::print_node;
 use gristmill_uop::{Arg, Graph, Id, Op};
+use std::collections::HashMap;
 use std::fmt::Write;
 
 /// Prints a kernel: its launch-wide properties and its bodies.
@@ -392,4 +393,20 @@ fn value(g: &Graph, id: Id) -> String {
         Arg::Float(bits) if g[id].op == Op::Const => f64::from_bits(*bits).to_string(),
         _ => format!("%{}", id.0),
     }
+}
+
+/// Renumbers `%12` in order of first use: arena numbers of linear code count unprinted nodes.
+pub fn renumbered(text: &str) -> String {
+    let mut known: HashMap<&str, usize> = HashMap::new();
+    let mut parts = text.split('%');
+    let mut out = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        let end = part
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(part.len());
+        let (number, rest) = part.split_at(end);
+        let next = known.len();
+        let _ = write!(out, "%{}{rest}", known.entry(number).or_insert(next));
+    }
+    out
 }

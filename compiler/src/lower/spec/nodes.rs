@@ -3,7 +3,8 @@
 use crate::lower::mma::tiles;
 use gristmill_uop::fragment::{AMX_BF16, Fragment, TILES, WARPS};
 use gristmill_uop::op::Class;
-use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, Scalar, spec};
+use gristmill_uop::spec::{self, is_value};
+use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, Scalar};
 
 /// Entries of a table that fits in a register.
 const TABLE: usize = 16;
@@ -189,11 +190,4 @@ fn tile_register(n: &Node) -> Option<i32> {
 
 fn has_register(n: &Node) -> bool {
     matches!(&n.arg, Arg::Ints(numbers) if numbers.len() == 1 && is_register(numbers[0]))
-}
-
-fn is_value(g: &Graph, id: Id) -> bool {
-    !matches!(
-        g[id].op,
-        Op::Param | Op::Local | Op::Store | Op::Body | Op::Kernel
-    )
 }

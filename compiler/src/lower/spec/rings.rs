@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_iteration_reads_has_arrived_and_been_met_for() {
+    fn an_iteration_reads_copies_that_arrived_before_its_barrier() {
         for shared in [false, true] {
             assert_eq!(wrong(shared, |_| ()), "nothing");
             let unwaited = "a copy is waited for before its data is read or overwritten";

@@ -1,7 +1,7 @@
 //! Tiles of rows and tokens for the warps of a workgroup, for matrix products.
 
 use super::{Contraction, TOKENS, WARP_ROWS, of_halves};
-use crate::cost::occupancy::room;
+use crate::cost::occupancy::resident_workgroups;
 use crate::decompose::f16_mma::TILE_OF_GROUPS;
 use crate::ir::mma::fragment::MmaSum;
 use crate::ir::nest::{host_bound, power_divisor};
@@ -224,7 +224,8 @@ impl Contraction<'_> {
             rows: if lines { rows / 2 } else { rows },
             ..twice
         };
-        let few = self.groups(of, others, most) < ROUNDS_OF_TWO_WARPS * room(self.target);
+        let few =
+            self.groups(of, others, most) < ROUNDS_OF_TWO_WARPS * resident_workgroups(self.target);
         let shared = self
             .shared_terms(of)
             .filter(|of| lines && few && self.warps() / (of.rows * column_warps) <= MAX_SHARING);

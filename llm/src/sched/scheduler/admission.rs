@@ -58,13 +58,13 @@ impl Scheduler {
         if let Some((from, to)) = found.state.zip(sequence.state) {
             self.states.push(StateCopy { from, to });
         }
-        for place in found.swapped_out {
+        for host_page in found.swapped_out {
             // Admission has ensured pages for all tokens.
             let last = sequence.pages.last().copied();
             let Some(page) = self.pool.take(last) else {
                 unreachable!("a sequence is admitted with pages for its tokens")
             };
-            self.pool.swap_in(place, page);
+            self.pool.swap_in(host_page, page);
             sequence.pages.push(page);
         }
         sequence.computed = sequence.pages.len() * page;

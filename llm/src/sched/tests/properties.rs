@@ -48,10 +48,10 @@ proptest! {
     /// For any sequence of events every answer equals that of its prompt alone, each ends,
     /// and no page leaks.
     #[test]
-    fn whatever_comes(acts in acts(), pages in 7usize..24, sequences in 1usize..6, ahead in any::<bool>(), seen in proptest::option::of(1usize..200), copies in proptest::option::of(1usize..12), places in 0usize..20, beside in proptest::collection::vec(1usize..97, 1..9)) {
+    fn any_sequence_of_events(acts in acts(), pages in 7usize..24, sequences in 1usize..6, ahead in any::<bool>(), seen in proptest::option::of(1usize..200), copies in proptest::option::of(1usize..12), slots in 0usize..20, beside in proptest::collection::vec(1usize..97, 1..9)) {
         // There are no host slots with a window pool or recurrent states.
-        let places = if seen.is_some() || copies.is_some() { 0 } else { places };
-        let mut model = Model::with(pages, sequences, Besides { seen, places, copies });
+        let slots = if seen.is_some() || copies.is_some() { 0 } else { slots };
+        let mut model = Model::with(pages, sequences, Besides { seen, slots, copies });
         model.ahead = ahead;
         model.beside = beside;
         let mut asked = BTreeMap::new();
@@ -67,7 +67,7 @@ proptest! {
                     let here: Vec<SequenceId> = asked.keys().copied().filter(|id| !model.ended.contains_key(id)).collect();
                     if let Some(&id) = here.get(nth) {
                         model.scheduler.remove(id);
-                        model.nobody_waits();
+                        model.drop_in_flight_if_idle();
                         asked.remove(&id);
                         model.scheduler.check();
                     }

@@ -26,7 +26,7 @@ impl LinearMachine<'_> {
             let first = self.index(n.src[1], thread);
             for i in 0..of.rows * words {
                 let at = first + i / words * stride + each * (i % words);
-                out.push(self.places.load(
+                out.push(self.memory.load(
                     At {
                         buffer,
                         byte: at * unit,
@@ -50,7 +50,7 @@ impl LinearMachine<'_> {
                     buffer: n.src[0],
                     byte: at + lane * scalar.bytes() as i64,
                 };
-                out.push(self.places.load(at, scalar, thread)?);
+                out.push(self.memory.load(at, scalar, thread)?);
             }
         }
         Ok(out)
@@ -173,7 +173,7 @@ impl LinearMachine<'_> {
             buffer,
             byte: first + 4 * i,
         };
-        let words = (0..units * UNIT / 2).map(|i| self.places.load(word(i), Scalar::U32, group));
+        let words = (0..units * UNIT / 2).map(|i| self.memory.load(word(i), Scalar::U32, group));
         let halves = words.map(|word| word.map(|w| [w.int() & 0xffff, w.int() >> 16 & 0xffff]));
         Ok(halves.collect::<Result<Vec<_>, Fault>>()?.concat())
     }

@@ -69,7 +69,7 @@ fn kernel() -> (Graph, KernelCode) {
 }
 
 #[test]
-fn what_neighbours_have_folded_meets_in_one_stage() {
+fn subgroup_partial_sums_share_one_stage() {
     let (g, kernel) = kernel();
     spec::check(&g, &kernel).expect("linear code");
     let code = &kernel.bodies[0];

@@ -4,12 +4,11 @@ use crate::case::Case;
 use crate::context::Context;
 use crate::judge::{Applied, Claim, Meaning};
 use crate::kernels::{Kernels, LaidOut, Linear, Lowered};
-use crate::renumbered::renumbered;
 use crate::show::{self, Numbers};
 use crate::tensors::{name, of_function, tensors};
 use gristmill_compiler::testing::{
     self, Cheapest, Decider, Decision, Decomposed, Draft, DraftContext, Expander, FusionContext,
-    Policy, TEMP, room,
+    Policy, TEMP, resident_workgroups,
 };
 use gristmill_uop::program::Program;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, text};
@@ -192,7 +191,7 @@ pub fn cut(case: &Case) -> Result<Applied, String> {
         hints: &c.hints,
         derived: &c.derived,
         target: &c.target,
-        room: room(&c.target),
+        max_workgroups: resident_workgroups(&c.target),
         smaller: false,
         plan: None,
         stages: None,
@@ -399,7 +398,7 @@ pub fn pipeline(case: &Case) -> Result<Applied, String> {
     for (program, level) in compiled.programs.iter().zip(&compiled.levels) {
         let _ = writeln!(text, "level {level}: {}", program.notes.join(", "));
         let (own, code) = testing::lower_program(program, &c.target);
-        text += &renumbered(&testing::print_kernel(&own, &code));
+        text += &testing::renumbered(&testing::print_kernel(&own, &code));
         lowered.push(Lowered {
             program: Program::clone(program),
             graph: own,

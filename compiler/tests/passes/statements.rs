@@ -3,7 +3,6 @@
 use crate::case::Case;
 use crate::judge::{Applied, Claim, Meaning};
 use crate::kernels::{FixedRange, Kernels, Linear, offset, ranges};
-use crate::renumbered::renumbered;
 use crate::straight::{Written, straight};
 use gristmill_compiler::lower::accesses;
 use gristmill_compiler::testing::{self, Code, KernelCode, Launched, Statement, Turn};
@@ -111,7 +110,7 @@ impl Lowering {
     }
     /// The output of a pass, and the claim that the full pipeline computes the same as the nests.
     fn applied(self, g: &Graph, code: &Code) -> Applied {
-        let text = renumbered(&testing::print_linear(g, code));
+        let text = testing::renumbered(&testing::print_linear(g, code));
         let nests = Kernels::new(self.graph.clone(), self.nests.clone());
         let mut graph = self.graph;
         let body = testing::linear(&mut graph, &self.nests, &self.target);
@@ -372,7 +371,7 @@ pub fn coalesce(case: &Case) -> Result<Applied, String> {
         statements,
         ..Code::default()
     };
-    let text = renumbered(&testing::print_linear(g, &code(after.clone())));
+    let text = testing::renumbered(&testing::print_linear(g, &code(after.clone())));
     let of = |statements: Vec<Statement>| {
         let mut threads: Vec<Id> = p
             .roots

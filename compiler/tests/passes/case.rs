@@ -212,7 +212,7 @@ impl Case {
         }
         Err(format!(
             "differs from what the file expects (-) in what was found (+)\n{}hint: where the change is meant, \
-             `cargo xtask bless -- -p gristmill-tensor --test passes` rewrites the file",
+             `cargo xtask bless -- -p gristmill-compiler --test passes` rewrites the file",
             difference(&self.expected, found)
         ))
     }

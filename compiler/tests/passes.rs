@@ -3,8 +3,7 @@
 //! CONTRIBUTING.md describes the format. The output of a pass is compared with the file, checked by
 //! the spec of its level, and run on the same random values as its input: the tensor level by the
 //! evaluator, the kernel level by `interp`, linear code by its interpreter. So blessed output
-//! computes the same. The tests are not in the compiler crate, which must not depend on the first
-//! two.
+//! computes the same. The evaluator and the interpreters are dev-dependencies of the compiler.
 //!
 //! `GRISTMILL_BLESS=1` rewrites the expected output; `GRISTMILL_CASE=text` runs only the cases with
 //! that text in their path.
@@ -21,8 +20,6 @@ mod judge;
 mod kernels;
 #[path = "passes/memory.rs"]
 mod memory;
-#[path = "passes/renumbered.rs"]
-mod renumbered;
 #[path = "passes/scheduling.rs"]
 mod scheduling;
 #[path = "passes/show.rs"]
@@ -289,7 +286,7 @@ fn a_case_is_blessed_and_a_difference_is_shown() {
 }
 
 #[test]
-fn what_computes_something_else_is_not_blessed() {
+fn a_result_with_other_values_is_not_blessed() {
     let g = |text: &str| {
         gristmill_uop::text::parse(text, &gristmill_encodings::by_name).expect("a graph")
     };

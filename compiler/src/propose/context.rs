@@ -18,7 +18,7 @@ pub struct ProposalContext<'a> {
     /// Machine and flags to compile for.
     pub target: &'a Target,
     /// Maximum workgroups of a single-token contraction.
-    pub room: i64,
+    pub max_workgroups: i64,
 }
 
 /// Nests of a kernel before the workgroup plan is applied.

@@ -67,7 +67,7 @@ impl Engine {
     /// Returns whether the device samples with this method faster than the host. It always finds
     /// the largest logit; other methods take many small kernels, which a CPU device runs slower
     /// than one pass on the host.
-    pub fn chooses(&self, choice: SamplingMethod) -> bool {
+    pub fn supports_sampling(&self, choice: SamplingMethod) -> bool {
         choice == SamplingMethod::Greedy || self.device().overlaps()
     }
     /// Reads a page of all layers into `rows`.

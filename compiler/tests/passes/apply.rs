@@ -336,9 +336,9 @@ fn workgroup(case: &Case) -> Result<Applied, String> {
     let (p, target) = (case.graph()?, case.target()?);
     let mut g = p.graph.clone();
     let derived = derived(case, &g, &p.roots)?;
-    let room = case
+    let max_workgroups = case
         .parsed("room")?
-        .unwrap_or_else(|| testing::room(&target));
+        .unwrap_or_else(|| testing::resident_workgroups(&target));
     let (buffers, fused) = (FxHashMap::default(), FxHashSet::default());
     let mut x = Expander::new(&buffers, &fused, &derived);
     x.ranges = Ranges::after(last_range(&g, &p.roots));
@@ -348,7 +348,7 @@ fn workgroup(case: &Case) -> Result<Applied, String> {
         hint: None,
         derived: &derived,
         target: &target,
-        room,
+        max_workgroups,
     };
     let plan = match case.parsed("plan")? {
         Some(plan) => plan,
