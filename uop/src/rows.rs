@@ -195,6 +195,22 @@ mod tests {
     }
 
     #[test]
+    fn packed_rows_have_half_the_bytes() {
+        let mut g = Graph::new();
+        let dims = [3, 64].map(|n| g.int(n));
+        let x = g.param(0, &dims, Scalar::F32);
+        let (q, d) = g.encode_rows4(x, 32);
+        let rows = g.decode_rows4(q, d, 32);
+        let size = |x| g.dims(x).iter().map(|&d| g.max_of(d)).collect::<Vec<_>>();
+        assert_eq!(
+            (size(q), size(d), size(rows)),
+            (vec![3, 32], vec![3, 2], vec![3, 64])
+        );
+        assert_eq!((g.scalar(q), g.scalar(rows)), (Scalar::U8, Scalar::F32));
+        assert_eq!(g.decoded(rows), None);
+    }
+
+    #[test]
     fn rows_are_known_by_what_they_are_made_of() {
         let mut g = Graph::new();
         let dims = [3, 64].map(|n| g.int(n));

@@ -296,6 +296,7 @@ impl Grouped {
             name,
             width,
             window: self.window,
+            is_key: name == "keys",
         })
     }
     /// Splits `x [n, heads·key]` into heads and applies the RMS norm `name` if it exists. The

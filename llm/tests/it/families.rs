@@ -197,15 +197,16 @@ fn caches_and_integer_products_are_near() {
     ] {
         let expected = npy(&data(&format!("families/{family}-{quant}-logits.npy")));
         for (what, options, cache, most) in [
-            ("a cache of halves", exact(), Scalar::F16, 5e-3),
-            ("a cache of bytes", exact(), Scalar::I8, 0.05),
+            ("a cache of halves", exact(), CacheType::F16, 5e-3),
+            ("a cache of bytes", exact(), CacheType::Q8_0, 0.05),
+            ("a cache of 4 bits", exact(), CacheType::Q4_0, 0.5),
             (
                 "integer products",
                 Options {
                     quick: true,
                     ..Options::default()
                 },
-                Scalar::F16,
+                CacheType::F16,
                 0.1,
             ),
         ] {

@@ -159,6 +159,8 @@ fn slots_are_bound_to_what_they_are() {
         for (bind, slot) in call.binds.iter().zip(&call.function.slots) {
             let fits = match bind {
                 Bind::Tokens | Bind::Rope(_) | Bind::LayerInput(_) => slot.kind == SlotKind::Input,
+                // For quantised caches.
+                Bind::RopeMean(_) | Bind::Hadamard => false,
                 Bind::Positions | Bind::Slots | Bind::Pages | Bind::Table => false,
                 Bind::WindowPages | Bind::WindowTable | Bind::StateRow | Bind::StateRows => false,
                 Bind::Hidden(_) => matches!(slot.kind, SlotKind::Input | SlotKind::Output),

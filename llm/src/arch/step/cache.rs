@@ -145,7 +145,7 @@ impl StepFunction<'_> {
         row: Tensor<'g>,
     ) -> (Views<Tensor<'g>>, usize) {
         let cache = self.options.cache;
-        let cache = cache.of_width(c.width);
+        let cache = cache.stored_for(&c);
         let (stored, _) = cache.stored();
         let values = match cache {
             CacheType::F32 | CacheType::F16 => vec![row.cast(stored)],
@@ -182,7 +182,7 @@ impl StepFunction<'_> {
         c: Component,
         values: &[Tensor<'g>],
     ) -> (Views<Tensor<'g>>, usize) {
-        let (cache, group) = (self.options.cache.of_width(c.width), group_of(c.width));
+        let (cache, group) = (self.options.cache.stored_for(&c), group_of(c.width));
         let (scalar, packed) = cache.stored();
         let window = c.window;
         let numbers = CacheRows {
