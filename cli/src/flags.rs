@@ -5,6 +5,7 @@ use crate::llama_flags::IgnoredFlags;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use gristmill_backend::{DEVICES, Opened, cpu};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::Settings;
 use gristmill_runtime::Device;
 use gristmill_uop::dtype::Scalar;
@@ -54,6 +55,9 @@ pub enum KvType {
     // 8 bits, with a scale per 32 elements.
     #[value(name = "q8_0")]
     Q8_0,
+    // 4 bits, with a scale per 32 elements.
+    #[value(name = "q4_0")]
+    Q4_0,
 }
 
 /// Value of --gpu-layers.
@@ -296,10 +300,11 @@ impl Common {
     /// Engine settings; `context` applies without --ctx.
     pub fn settings(&self, context: Option<usize>) -> Settings {
         let cache = match self.kv.or(self.cache_type_k).or(self.cache_type_v) {
-            None if self.exact => Scalar::F32,
-            None | Some(KvType::F16) => Scalar::F16,
-            Some(KvType::F32) => Scalar::F32,
-            Some(KvType::Q8_0) => Scalar::I8,
+            None if self.exact => CacheType::F32,
+            None | Some(KvType::F16) => CacheType::F16,
+            Some(KvType::F32) => CacheType::F32,
+            Some(KvType::Q8_0) => CacheType::Q8_0,
+            Some(KvType::Q4_0) => CacheType::Q4_0,
         };
         let usual = Settings::default();
         let (chunk, long) = match self.chunk.map(usize::from) {
@@ -337,13 +342,13 @@ mod tests {
     #[test]
     fn kv_cache_types_must_agree() {
         for (flags, cache) in [
-            ("", Scalar::F16),
-            ("--exact", Scalar::F32),
+            ("", CacheType::F16),
+            ("--exact", CacheType::F32),
             (
                 "--cache-type-k q8_0 --cache-type-v q8_0 --kv q8_0",
-                Scalar::I8,
+                CacheType::Q8_0,
             ),
-            ("--cache-type-v f32", Scalar::F32),
+            ("--cache-type-v f32", CacheType::F32),
         ] {
             let common = parsed(flags);
             assert!(common.check().is_ok(), "{flags}");

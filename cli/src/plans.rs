@@ -5,6 +5,7 @@ use gristmill_backend::tuning::Plans;
 use gristmill_compiler::decision::{DEFER_NORM_SCALE, LAYOUT, Pair};
 use gristmill_compiler::decompose::matmul_variant::MatmulVariant;
 use gristmill_compiler::{Compiled, Decision, Listed, compile};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::Plan;
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -292,7 +293,7 @@ mod tests {
         let cache = CacheShape {
             rows: 2048,
             pools: Pools::from_pages(32),
-            scalar: Scalar::F16,
+            cache_type: CacheType::F16,
         };
         let graph = |tokens| GraphKey {
             tokens,

@@ -126,12 +126,13 @@ fn chosen(function: &Function, slot: u32) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arch::CacheType;
     use crate::arch::{self, Functions, Logits, Options, Pools, StepKind};
     use crate::gguf::Gguf;
     use gristmill_uop::dtype::Scalar;
 
     /// Returns the plan of a decode step with a KV cache of type `cache`.
-    fn plan(file: &Gguf, cache: Scalar) -> Plan {
+    fn plan(file: &Gguf, cache: CacheType) -> Plan {
         let model = arch::load(file.metadata(), file).unwrap();
         let (logits, tile, pools) = (Logits::Last, Options::TILE, Pools::from_pages(1));
         let options = Options {

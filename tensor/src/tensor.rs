@@ -465,6 +465,26 @@ impl<'g> Tensor<'g> {
             .decode_rows(self.id, scales.id, group as i64);
         self.with(id)
     }
+    /// Quantises rows to 4 bits, with one f32 scale per `group` elements of the last axis.
+    ///
+    /// Returns the bytes, with two elements each, and the scales. See [`gristmill_uop::rows`].
+    pub fn encode_rows4(self, group: usize) -> (Tensor<'g>, Tensor<'g>) {
+        let (q, d) = self
+            .capture
+            .graph
+            .borrow_mut()
+            .encode_rows4(self.id, group as i64);
+        (self.with(q), self.with(d))
+    }
+    /// Dequantises bytes of [`Tensor::encode_rows4`] with their scales to f32.
+    pub fn decode_rows4(self, scales: Tensor<'g>, group: usize) -> Tensor<'g> {
+        let id = self
+            .capture
+            .graph
+            .borrow_mut()
+            .decode_rows4(self.id, scales.id, group as i64);
+        self.with(id)
+    }
     /// Replaces this expression by a custom kernel with `groups` workgroups (i64, a scalar).
     ///
     /// `arguments` are tensors and variables in the order of the kernel's argument names. The

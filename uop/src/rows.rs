@@ -1,10 +1,12 @@
-//! int8 row quantisation: `x [.., n]` as two tensors of ordinary nodes.
+//! Quantisation of rows `x [.., n]` to two tensors of ordinary nodes: integers `q`, and a scale
+//! `d [.., n/group]` per group of elements.
 //!
-//! - `q [.., n]`, integers from −127 to 127, as i8;
-//! - `d [.., n/group]`, a scale per group of elements: their largest magnitude divided by 127.
-//!
-//! `float(q)·d` approximates `x`. Used for the activations of integer contractions and
-//! for int8 KV caches.
+//! - 8 bits: `q [.., n]` i8, from −127 to 127; `d` is the group's largest magnitude divided by
+//!   127, and `float(q)·d` approximates `x`. Used for the activations of integer contractions and
+//!   for q8_0 KV caches.
+//! - 4 bits, as ggml's q4_0: `q [.., n/2]` u8, with the codes 0 to 15 of a group's first half in
+//!   the low bits and of its second half in the high bits; `d` is the group's element of largest
+//!   magnitude divided by −8, and `(float(code) − 8)·d` approximates `x`. Used for KV caches.
 
 use crate::dtype::Scalar;
 use crate::graph::Graph;
@@ -68,6 +70,86 @@ impl Graph {
         let d = self.repeated(d, group, &dims);
         self.mul(wide, d)
     }
+    /// Quantises `x [.., n]` (f32) to packed 4-bit codes `q [.., n/2]` (u8) and `d` (f32).
+    /// `group` must be even. A group with a NaN or an infinity has a non-finite scale.
+    pub fn encode_rows4(&mut self, x: Id, group: i64) -> (Id, Id) {
+        let dims = self.shape(x);
+        let (bits, all_but_sign) = (
+            self.bitcast(x, Scalar::I32),
+            self.int_of(Scalar::I32, i64::from(i32::MAX)),
+        );
+        let magnitude = self.binary(Op::And, bits, all_but_sign);
+        let most = self.by_groups(magnitude, group, ReduceOp::Max);
+        let most = self.bitcast(most, Scalar::F32);
+        let highest = self.by_groups(x, group, ReduceOp::Max);
+        // The element of largest magnitude gets code 0, whichever its sign.
+        let (eighth, minus_eighth) = (self.f32(0.125), self.f32(-0.125));
+        let is_negative = self.lt(highest, most);
+        let part = self.select(is_negative, eighth, minus_eighth);
+        let d = self.mul(most, part);
+        let (zero, one) = (self.f32(0.0), self.f32(1.0));
+        let any = self.lt(zero, most);
+        let inverse = self.div(one, d);
+        let inverse = self.select(any, inverse, zero);
+        let inverse = self.repeated(inverse, group, &dims);
+        let scaled = self.mul(x, inverse);
+        let rounded = self.round(scaled);
+        let code = self.cast(rounded, Scalar::I32);
+        let (middle, last, low) = (
+            self.int_of(Scalar::I32, 8),
+            self.int_of(Scalar::I32, 15),
+            self.int_of(Scalar::I32, 0),
+        );
+        let code = self.add(code, middle);
+        let code = self.min(code, last);
+        let code = self.max(code, low);
+        (self.packed_halves(code, group), d)
+    }
+    /// Packs 4-bit codes `[.., n]` (i32) to bytes `[.., n/2]`: both halves of a group.
+    fn packed_halves(&mut self, code: Id, group: i64) -> Id {
+        let mut dims = self.shape(code);
+        let n = dims.pop().map_or(0, |d| self.max_of(d));
+        let (axis, half) = (dims.len() + 1, group / 2);
+        let mut split = dims.clone();
+        split.extend([n / group, 2, half].map(|n| self.int(n)));
+        let code = self.reshape(code, &split);
+        let (low, high) = (self.slice(code, axis, 0, 1), self.slice(code, axis, 1, 1));
+        let sixteen = self.int_of(Scalar::I32, 16);
+        let high = self.mul(high, sixteen);
+        let byte = self.add(low, high);
+        dims.push(self.int(n / 2));
+        let byte = self.reshape(byte, &dims);
+        self.cast(byte, Scalar::U8)
+    }
+    /// Dequantises the output of [`Graph::encode_rows4`], f32 `[.., n]`.
+    pub fn decode_rows4(&mut self, q: Id, d: Id, group: i64) -> Id {
+        let mut dims = self.shape(q);
+        let bytes = dims.pop().map_or(0, |d| self.max_of(d));
+        let (rank, half) = (dims.len(), group / 2);
+        let (groups, one, two, half) = (
+            self.int(bytes / half),
+            self.int(1),
+            self.int(2),
+            self.int(half),
+        );
+        let with = |more: [Id; 3]| -> Vec<Id> { dims.iter().copied().chain(more).collect() };
+        let byte = self.cast(q, Scalar::I32);
+        let byte = self.reshape(byte, &with([groups, one, half]));
+        let byte = self.expand(byte, &with([groups, two, half]));
+        let which = self.iota(&with([groups, two, half]), rank + 1);
+        let which = self.cast(which, Scalar::I32);
+        let (four, mask) = (self.int_of(Scalar::I32, 4), self.int_of(Scalar::I32, 15));
+        let shift = self.mul(which, four);
+        let code = self.binary(Op::Shr, byte, shift);
+        let code = self.binary(Op::And, code, mask);
+        dims.push(self.int(2 * bytes));
+        let code = self.reshape(code, &dims);
+        let (wide, middle) = (self.cast(code, Scalar::F32), self.f32(8.0));
+        let wide = self.sub(wide, middle);
+        let d = self.cast(d, Scalar::F32);
+        let d = self.repeated(d, group, &dims);
+        self.mul(wide, d)
+    }
     /// Matches the output of [`Graph::decode_rows`]; returns `q`, `d` (f32) and the group size.
     pub fn decoded(&self, x: Id) -> Option<(Id, Id, i64)> {
         let n = &self[x];
@@ -110,6 +192,22 @@ mod tests {
         for (n, group) in [(576, 32), (32, 32), (48, 16), (20, 4), (7, 1)] {
             assert_eq!(group_of(n), group, "{n}");
         }
+    }
+
+    #[test]
+    fn packed_rows_have_half_the_bytes() {
+        let mut g = Graph::new();
+        let dims = [3, 64].map(|n| g.int(n));
+        let x = g.param(0, &dims, Scalar::F32);
+        let (q, d) = g.encode_rows4(x, 32);
+        let rows = g.decode_rows4(q, d, 32);
+        let size = |x| g.dims(x).iter().map(|&d| g.max_of(d)).collect::<Vec<_>>();
+        assert_eq!(
+            (size(q), size(d), size(rows)),
+            (vec![3, 32], vec![3, 2], vec![3, 64])
+        );
+        assert_eq!((g.scalar(q), g.scalar(rows)), (Scalar::U8, Scalar::F32));
+        assert_eq!(g.decoded(rows), None);
     }
 
     #[test]

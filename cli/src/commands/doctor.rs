@@ -1,5 +1,6 @@
 //! `gristmill doctor`: correctness and speed of a device, as one JSON object for a bug report.
 
+use gristmill_llm::arch::CacheType;
 use crate::bandwidth;
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
@@ -150,7 +151,7 @@ fn logits(engine: &mut Engine, tokens: &[u32], position: usize) -> Result<Vec<f3
 
 /// Loads a model on a device with a small context.
 fn engine(model: &Model, opened: Opened, exact: bool) -> Result<Engine> {
-    let cache = if exact { Scalar::F32 } else { Scalar::F16 };
+    let cache = if exact { CacheType::F32 } else { CacheType::F16 };
     let settings = Settings { context: Some(CONTEXT), cache, chunk: CHUNK, ..Settings::default() };
     Ok(Engine::load(&model.file, opened, settings, &|_| ())?)
 }

@@ -1,5 +1,6 @@
 //! `gristmill inspect`: metadata, tensors and memory needs of a model file.
 
+use gristmill_llm::arch::CacheType;
 use crate::failure::{Result, printable};
 use crate::model::{Model, warn};
 use crate::model_arg::ModelArg;
@@ -121,8 +122,8 @@ fn hyper(model: &Model, out: &mut dyn Write) -> Result {
     for (name, value) in &described.info().summary {
         writeln!(out, "  {name:18} {value}")?;
     }
-    let windowed = described.window_row_bytes(Scalar::F16);
-    let f16 = (described.cache_row_bytes(Scalar::F16) - windowed) as u64;
+    let windowed = described.window_row_bytes(CacheType::F16);
+    let f16 = (described.cache_row_bytes(CacheType::F16) - windowed) as u64;
     let used: Vec<_> = described.tensors().iter().filter_map(|t| model.file.tensor(&t.name)).collect();
     let weights = used.iter().map(|t| t.bytes).sum();
     writeln!(out, "\nMEMORY")?;

@@ -114,7 +114,7 @@ impl<'m> Steps<'m> {
         let sequences = asked.batch.map_or(1, usize::from);
         let pages = sequences * rows / PlanOptions::PAGE;
         let pools = Pools::new(pages, model.cache_kinds(), sequences, limits.long);
-        let cache = CacheShape { rows, pools, scalar: settings.cache };
+        let cache = CacheShape { rows, pools, cache_type: settings.cache };
         let others = Settings { parallel: sequences, ..settings.clone() }.over(pools).decode_rows();
         let all: Vec<GraphKey> = match sequences {
             1 => sequence_graphs(limits, &depths(&settings, rows, target)),

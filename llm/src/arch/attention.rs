@@ -174,6 +174,7 @@ impl Grouped {
             k.map(|k| heads(k, self.key)),
             v.map(|v| heads(v, self.value)),
         );
+        let q = s.transform(q, [self.heads, self.key]);
         let sinks = w
             .has("attn_sinks.weight")
             .then(|| s.weight(w, "attn_sinks.weight"));
@@ -186,6 +187,7 @@ impl Grouped {
                 sinks,
             },
         );
+        let out = s.transform(out, [self.heads, self.value]);
         let out = gate
             .map_or(out, |gate| out * gate)
             .reshape(dims![n, self.heads * self.value]);
@@ -242,15 +244,44 @@ impl Grouped {
             s.rope(self.tables[1], self.rotated)
         };
         let (q, k) = (self.rotate(q, of_queries), self.rotate(k, of_keys));
+        let k = match self.mean_of_keys(s, w) {
+            Some(mean) => k - mean,
+            None => k,
+        };
+        let k = s.transform(k, [self.kv_heads, self.key]);
         let [keys, values] = self.components();
         let v = match self.normed_values {
             false => v,
             true => nn::rms(v.reshape(dims![n, self.kv_heads, self.value]), self.eps)
                 .reshape(dims![n, values.width]),
         };
+        let v = s
+            .transform(v, [self.kv_heads, self.value])
+            .reshape(dims![n, values.width]);
         let (k, next) = s.cached(layer, 0, keys, k.reshape(dims![n, keys.width]));
         let (v, _) = s.cached(layer, next, values, v);
         (q, [k, v])
+    }
+    /// Returns a mean of the rotated bias of the keys, `[1, kv_heads, key]`, if the cache is
+    /// quantised and the scores allow that a constant is subtracted from all keys.
+    ///
+    /// The softmax over positions does not change when all scores of a query change alike. A bias
+    /// far larger than the rest of the keys (Qwen2.5's) would take most of the codes' range.
+    fn mean_of_keys<'g>(&self, s: &'g StepFunction, w: &LayerWeights) -> Option<Tensor<'g>> {
+        let shifts = self.scores.cap.is_none() && !w.has("attn_sinks.weight");
+        let normed = w.has("attn_k_norm.weight");
+        if !s.options.cache.is_quantised() || !shifts || normed {
+            return None;
+        }
+        let [q, k, _] = self.widths();
+        let bias = match ["attn_k.bias", "attn_qkv.bias"].map(|name| w.has(name)) {
+            [true, _] => s.weight(w, "attn_k.bias"),
+            [_, true] => s.weight(w, "attn_qkv.bias").slice(0, q, k),
+            _ => return None,
+        };
+        let bias = bias.reshape(dims![1, self.kv_heads, self.key]);
+        let mean = s.mean_rope(self.tables[0], self.rotated);
+        Some(self.rotate(bias, mean))
     }
     /// Returns the cached keys and values of an earlier layer with the same shape.
     fn rows<'g>(&self, s: &'g StepFunction, layer: usize) -> [Views<Tensor<'g>>; 2] {
@@ -265,6 +296,7 @@ impl Grouped {
             name,
             width,
             window: self.window,
+            is_key: name == "keys",
         })
     }
     /// Splits `x [n, heads·key]` into heads and applies the RMS norm `name` if it exists. The

@@ -18,6 +18,7 @@ mod gemma4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
+pub mod hadamard;
 mod llama;
 mod lookup;
 mod minimax_m2;
@@ -37,7 +38,7 @@ pub mod rope;
 mod step;
 mod tensors;
 
-pub use cache::{CacheExtent, CacheSpec, CacheTensor, Component};
+pub use cache::{CacheExtent, CacheSpec, CacheTensor, CacheType, Component};
 pub use error::{Error, Result};
 pub use lookup::Tensors;
 pub use model::{Architecture, Model, ModelInfo};

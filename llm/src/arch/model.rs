@@ -1,5 +1,6 @@
 //! Interface of a model for the runtime.
 
+use super::cache::CacheType;
 use super::cache::{CacheSpec, CacheTensor};
 use super::error::Result;
 use super::lookup::Tensors;
@@ -9,7 +10,6 @@ use super::rope::RopeTable;
 use super::step::StepBuilder;
 use super::tensors::TensorSpec;
 use crate::gguf::Metadata;
-use gristmill_uop::dtype::Scalar;
 
 /// Properties common to all models.
 #[derive(Clone, PartialEq, Debug)]
@@ -69,15 +69,15 @@ pub trait Model: Send + Sync {
         self.info().context
     }
     /// Returns the cache buffers of each layer, for elements of type `cache`.
-    fn cache_tensors(&self, cache: Scalar) -> Vec<Vec<CacheTensor>> {
+    fn cache_tensors(&self, cache: CacheType) -> Vec<Vec<CacheTensor>> {
         self.caches().iter().map(|c| c.tensors(cache)).collect()
     }
     /// Returns the bytes of KV cache per token over all layers, for elements of type `cache`.
-    fn cache_row_bytes(&self, cache: Scalar) -> usize {
+    fn cache_row_bytes(&self, cache: CacheType) -> usize {
         self.caches().iter().map(|c| c.row_bytes(cache)).sum()
     }
     /// Returns the part of [`Model::cache_row_bytes`] that belongs to sliding-window layers.
-    fn window_row_bytes(&self, cache: Scalar) -> usize {
+    fn window_row_bytes(&self, cache: CacheType) -> usize {
         self.caches()
             .iter()
             .map(|c| c.window_row_bytes(cache))

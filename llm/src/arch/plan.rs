@@ -1,8 +1,8 @@
 //! A step as a list of function calls: the interface between a model and a runtime.
 
+use super::cache::CacheType;
 use super::pools::Pools;
 use gristmill_tensor::function::{ContentKey, Key};
-use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,8 +76,8 @@ pub struct Options {
     /// Maximum context depth of a step: `rows`, or less for steps specialised for short contexts.
     /// The variable `pos`, the position of the first token, runs from 0 to `depth - tokens.max()`.
     pub depth: usize,
-    /// Element type of the KV cache: f16, f32, or i8 with scales; see [`super::CacheSpec`].
-    pub cache: Scalar,
+    /// Element type of the KV cache; see [`super::CacheSpec`].
+    pub cache: CacheType,
     /// Rows for which logits are computed.
     pub logits: Logits,
     /// Tile sizes of experts: [`Options::TILE`], or those of the machine's matrix products.
@@ -163,6 +163,11 @@ pub enum Bind {
     StateRows,
     /// RoPE table of this index, `[rows, pairs, 2]` f32.
     Rope(usize),
+    /// Mean row of the RoPE table of this index, `[1, pairs, 2]` f32: see
+    /// [`super::RopeTable::mean`].
+    RopeMean(usize),
+    /// Signs of a Hadamard matrix, `[BLOCK, BLOCK]` f16: see [`super::hadamard`].
+    Hadamard,
     /// Hidden rows `[n, width]` f32 before layer `i`; after the last layer for `i` = number of
     /// layers. Two alternating buffers suffice.
     Hidden(usize),

@@ -115,6 +115,10 @@ pub(super) fn divisors(r: &Reader, tensors: &dyn Tensors, name: &str) -> Result<
     Ok(values.into_iter().map(f64::from).collect())
 }
 
+/// Positions over which [`RopeTable::mean`] is taken. Biases of keys are large where a
+/// pair turns little within a training context, of at least this length.
+const MEAN_POSITIONS: usize = 4096;
+
 /// RoPE table of cosines and sines; a step reads the rows of its positions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RopeTable {
@@ -155,6 +159,19 @@ impl RopeTable {
             }
         }
         table
+    }
+    /// Returns the mean of the rows of the first [`MEAN_POSITIONS`] positions: `[1, pairs, 2]`.
+    ///
+    /// It rotates a vector to the mean of its rotations: nearly itself in pairs of low frequency,
+    /// nearly 0 in pairs of high frequency.
+    pub fn mean(&self) -> Vec<f32> {
+        let n = MEAN_POSITIONS as f64;
+        let mean = |f: &f64| match f * n {
+            0.0 => [1.0, 0.0],
+            angle => [angle.sin() / angle, (1.0 - angle.cos()) / angle],
+        };
+        let pairs = self.frequencies.iter().flat_map(mean);
+        pairs.map(|x| (x * self.magnitude) as f32).collect()
     }
     /// Returns the bytes of one row.
     pub fn row_bytes(&self) -> usize {

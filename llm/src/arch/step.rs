@@ -2,6 +2,7 @@
 
 mod attention_mask;
 mod cache;
+mod rotation;
 mod state;
 mod views;
 
@@ -17,6 +18,7 @@ use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
 /// Builds the calls of a step; equal functions are shared.
 pub struct StepBuilder<'a> {
@@ -60,12 +62,16 @@ impl<'a> StepBuilder<'a> {
 pub(super) struct StepFunction<'o> {
     capture: Capture,
     binds: RefCell<Vec<Bind>>,
+    /// Values of the weights read so far, by name.
+    weights: RefCell<HashMap<String, Id>>,
     /// Inputs created on first use: block tables of one sequence (`own`) and of several (`tables`),
     /// each for full and windowed layers, then token positions and cache rows.
     own: [Cell<Option<Id>>; 2],
     tables: [Cell<Option<Id>>; 2],
     positions: Cell<Option<Id>>,
     slots: Cell<Option<Id>>,
+    /// Signs of the Hadamard matrix; created on first use.
+    hadamard: Cell<Option<Id>>,
     /// Rows of the sequences' recurrent states; created on first use.
     states: Cell<Option<Id>>,
     /// Parameters the step is specialised for.
@@ -90,10 +96,12 @@ impl<'o> StepFunction<'o> {
         StepFunction {
             capture: Capture::new(format!("{architecture}.{part}.{tokens}{depth}{pages}")),
             binds: RefCell::default(),
+            weights: RefCell::default(),
             own: Default::default(),
             tables: Default::default(),
             positions: Cell::default(),
             slots: Cell::default(),
+            hadamard: Cell::default(),
             states: Cell::default(),
             options,
         }
@@ -185,13 +193,12 @@ impl<'o> StepFunction<'o> {
             .slice(1, 0, width)
     }
     /// Multiplies `x [n, in]` by the matrix `name`, and by its scale if there is one. Returns
-    /// `[n, out]`. Call at most once per matrix.
+    /// `[n, out]`.
     pub fn linear<'g>(&'g self, weights: &LayerWeights, x: Tensor<'g>, name: &str) -> Tensor<'g> {
         let y = x.linear(self.values(weights, name));
         self.scale(weights, name).map_or(y, |scale| y * scale)
     }
-    /// Returns the values of a tensor in f32, times its scale if there is one. Call at
-    /// most once per tensor.
+    /// Returns the values of a tensor in f32, times its scale if there is one.
     pub fn weight(&self, weights: &LayerWeights, name: &str) -> Tensor<'_> {
         let values = self.values(weights, name);
         self.scale(weights, name)
@@ -213,10 +220,18 @@ impl<'o> StepFunction<'o> {
         } else {
             stem
         };
-        self.bound(
+        let known = self.weights.borrow().get(&w.name).copied();
+        if let Some(id) = known {
+            return self.capture.tensor(id);
+        }
+        let values = self.bound(
             Bind::Weight(w.name.clone()),
             self.capture.weight(short, &w.dims, w.encoding),
-        )
+        );
+        self.weights
+            .borrow_mut()
+            .insert(w.name.clone(), values.id());
+        values
     }
     /// Adds an output bound to `bind`.
     pub fn output(&self, name: &str, bind: Bind, value: Tensor<'_>) {

@@ -1,7 +1,7 @@
 //! Buffers shared by all steps: tokens, hidden rows, RoPE tables and logits.
 
 use super::footprint::layer_input_bytes;
-use crate::arch::{Bind, Model, RopeTable};
+use crate::arch::{Bind, Model, RopeTable, hadamard};
 use crate::error::Error;
 use gristmill_runtime::{Buffer, Device, Memory};
 
@@ -16,6 +16,8 @@ pub(super) struct Activations {
     layer_bytes: usize,
     rope_tables: Vec<RopeTable>,
     rope: Vec<Buffer>,
+    rope_means: Vec<Buffer>,
+    hadamard: Buffer,
     /// Positions with filled RoPE rows, and the capacity in positions.
     rope_filled: usize,
     rows: usize,
@@ -35,6 +37,16 @@ impl Activations {
         let hidden = tokens * model.width() * size_of::<f32>();
         let layer_input = layer_input_bytes(model, tokens);
         let rope_tables = model.rope_tables(context);
+        let constant = |bytes: &[u8]| -> Result<Buffer, Error> {
+            let buffer = state(bytes.len())?;
+            device.write(&buffer, 0, bytes)?;
+            Ok(buffer)
+        };
+        let rope_means = rope_tables
+            .iter()
+            .map(|t| constant(bytemuck::cast_slice(&t.mean())))
+            .collect::<Result<_, _>>()?;
+        let hadamard = constant(&hadamard::signs())?;
         Ok(Activations {
             tokens: device.alloc(tokens * size_of::<i32>(), Memory::Scratch)?,
             hidden: [state(hidden)?, state(hidden)?],
@@ -45,6 +57,8 @@ impl Activations {
                 .map(|t| state(rows * t.row_bytes()))
                 .collect::<Result<_, _>>()?,
             rope_tables,
+            rope_means,
+            hadamard,
             rope_filled: 0,
             rows,
             logits: state(logits * model.vocabulary() * size_of::<f32>())?,
@@ -59,6 +73,8 @@ impl Activations {
         match bind {
             Bind::Tokens => Some(self.tokens.clone()),
             Bind::Rope(table) => Some(self.rope[*table].clone()),
+            Bind::RopeMean(table) => Some(self.rope_means[*table].clone()),
+            Bind::Hadamard => Some(self.hadamard.clone()),
             Bind::Hidden(layer) => Some(self.hidden(*layer).clone()),
             Bind::LayerInput(layer) => {
                 let (all, begin) = (self.layer_input.as_ref(), layer * self.layer_bytes);
@@ -99,13 +115,16 @@ impl Activations {
             hidden,
             layer_input,
             rope,
+            rope_means,
+            hadamard,
             logits,
             ..
         } = self;
-        [tokens, logits]
+        [tokens, logits, hadamard]
             .into_iter()
             .chain(hidden)
             .chain(rope)
+            .chain(rope_means)
             .chain(layer_input)
     }
 }

@@ -108,7 +108,7 @@ impl Sizes {
         let cache = CacheShape {
             rows,
             pools,
-            scalar: settings.cache,
+            cache_type: settings.cache,
         };
         let depths = depths(&settings, rows, device.target());
         Ok(Sizes {

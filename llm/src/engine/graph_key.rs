@@ -4,6 +4,7 @@
 //! remainders), up to [`Settings::chunk`], and up to [`StepLimits::long`] for long prompts. Batched
 //! decode steps have buckets of 2, 4, 8, … sequences.
 
+use crate::arch::CacheType;
 use crate::arch::{CacheTensor, ExpertTile, Logits, Model, Options, Pools, StepKind};
 use gristmill_compiler::decompose::f16_mma;
 use gristmill_uop::dtype::Scalar;
@@ -16,8 +17,8 @@ use gristmill_uop::target::Target;
 pub struct Settings {
     /// Context length in tokens; `None`: the longest that the model and a share of memory allow.
     pub context: Option<usize>,
-    /// Type of the KV cache: f16, f32, or i8 with scales.
-    pub cache: Scalar,
+    /// Element type of the KV cache.
+    pub cache: CacheType,
     /// Maximum tokens of one step, except in steps of long prompts.
     pub chunk: usize,
     /// Maximum tokens in a step of a long prompt; `None`: chosen for the device and its memory.
@@ -39,7 +40,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        let cache = Scalar::F16;
+        let cache = CacheType::F16;
         Settings {
             context: None,
             cache,
@@ -254,7 +255,7 @@ pub struct CacheShape {
     /// Pages of the pools that sequences share.
     pub pools: Pools,
     /// Element type of the cache.
-    pub scalar: Scalar,
+    pub cache_type: CacheType,
 }
 
 impl CacheShape {
@@ -295,7 +296,7 @@ pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Option
     let CacheShape {
         rows,
         pools,
-        scalar,
+        cache_type,
     } = cache;
     Options {
         tokens: match max {
@@ -308,7 +309,7 @@ pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Option
         pools,
         contiguous,
         depth,
-        cache: scalar,
+        cache: cache_type,
         logits,
         tile: expert_tile(target),
     }

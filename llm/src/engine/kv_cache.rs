@@ -32,7 +32,7 @@ impl KvCache {
         model: &dyn Model,
         shape: CacheShape,
     ) -> Result<KvCache, Error> {
-        let planes = model.cache_tensors(shape.scalar);
+        let planes = model.cache_tensors(shape.cache_type);
         let tensor = |plane: &CacheTensor| {
             device.alloc(plane.bytes(shape.tensor_rows(plane)), Memory::State)
         };
@@ -206,16 +206,15 @@ impl KvCache {
             let small = (seed >> 40) as f32 / (1u32 << 24) as f32;
             if seed & 1 == 0 { small } else { -small }
         };
-        let most = if self.shape.scalar.is_float() {
-            0.25
-        } else {
-            0.25 / 127.0
+        let most = match self.shape.cache_type.is_quantised() {
+            false => 0.25,
+            true => 0.25 / 127.0,
         };
         for (buffer, plane) in self.tensors() {
             let mut piece = Vec::with_capacity(FILL_CHUNK_BYTES);
             while piece.len() < FILL_CHUNK_BYTES {
                 match plane.scalar {
-                    Scalar::I8 => piece.push((next() * 127.0) as i8 as u8),
+                    Scalar::I8 | Scalar::U8 => piece.push((next() * 127.0) as i8 as u8),
                     Scalar::F16 => piece.extend(half::f16::from_f32(next() * most).to_le_bytes()),
                     _ => piece.extend((next() * most).to_le_bytes()),
                 }

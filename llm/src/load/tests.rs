@@ -1,4 +1,5 @@
 use super::*;
+use crate::arch::CacheType;
 use crate::arch::{self, Functions, Logits, Options, Pools, StepKind};
 use crate::gguf::ByteSource;
 use gristmill_backend::Opened;
@@ -175,7 +176,7 @@ fn load_from(
         pools: Pools::from_pages(4),
         contiguous: true,
         depth: 256,
-        cache: Scalar::F16,
+        cache: CacheType::F16,
         logits: Logits::Last,
         tile: Options::TILE,
     };

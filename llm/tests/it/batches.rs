@@ -4,6 +4,7 @@
 use crate::common::forward;
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{
     Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenRun, TokenSource,
@@ -29,7 +30,13 @@ fn exact() -> Options {
 
 /// Returns an engine with batches of up to `parallel`. With eight sequences the windows need as
 /// many pages as the pool, so there is no window pool.
-fn engine(device: &str, file: &Gguf, options: Options, cache: Scalar, parallel: usize) -> Engine {
+fn engine(
+    device: &str,
+    file: &Gguf,
+    options: Options,
+    cache: CacheType,
+    parallel: usize,
+) -> Engine {
     let opened = open(device, &options).expect("a device");
     let settings = Settings {
         context: Some(CONTEXT),
@@ -214,7 +221,7 @@ fn caches_of_halves_and_of_bytes_have_pages() {
         let file =
             Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
         let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
-        for cache in [Scalar::F16, Scalar::I8] {
+        for cache in [CacheType::F16, CacheType::Q8_0, CacheType::Q4_0] {
             let settings = Settings {
                 context: Some(CONTEXT),
                 cache,
@@ -229,11 +236,11 @@ fn caches_of_halves_and_of_bytes_have_pages() {
             let piece = paged(&mut e, &pages[0], &tokens, 0);
             let found = staggered(&mut e, &tokens, 2, 5);
             let errors: Vec<f64> = found.iter().map(|found| rms(found, &expected)).collect();
-            println!("{family}, {}: {errors:?}", cache.name());
-            let most = if cache == Scalar::I8 {
-                2.0 / 127.0
-            } else {
-                EXACT
+            println!("{family}, {cache:?}: {errors:?}");
+            let most = match cache {
+                CacheType::Q8_0 => 2.0 / 127.0,
+                CacheType::Q4_0 => 2.0 / 7.0,
+                _ => EXACT,
             };
             // Latent attention has another form with block tables than for contiguous pages.
             let apart = rms(&piece, &expected);

@@ -6,6 +6,7 @@ use crate::parity_support;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
 use gristmill_backend::{Opened, Options as Device, open};
 use gristmill_encodings::F32;
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{Functions, Logits, Options, Plan, Pools, StepKind, load};
 use gristmill_llm::engine::{Engine, Progress, Settings};
 use gristmill_llm::gguf::Gguf;
@@ -23,7 +24,7 @@ fn plan(file: &Gguf, tokens: StepKind) -> Plan {
         pools: Pools::from_pages(1024 / Options::PAGE),
         contiguous: true,
         depth: 1024,
-        cache: Scalar::F16,
+        cache: CacheType::F16,
         logits: Logits::Last,
         tile: Options::TILE,
     };
@@ -91,7 +92,7 @@ fn a_second_start_compiles_nothing() {
         let opened = Opened::new(device.clone(), Some(&dialect::C));
         let settings = Settings {
             context: Some(64),
-            cache: Scalar::F32,
+            cache: CacheType::F32,
             chunk: 8,
             ..Settings::default()
         };

@@ -3,6 +3,7 @@
 
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
 use gristmill_llm::gguf::Gguf;
@@ -42,7 +43,7 @@ fn engine(device: &str, file: &Gguf) -> Engine {
     .expect("a device");
     let settings = Settings {
         context: Some(CONTEXT),
-        cache: Scalar::F32,
+        cache: CacheType::F32,
         chunk: CHUNK,
         contexts: 2,
         ..Settings::default()

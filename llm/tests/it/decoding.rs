@@ -7,6 +7,7 @@ use crate::late_support::late;
 use crate::parity_support;
 use crate::parity_support::tables::argmax;
 use gristmill_backend::{Opened, Options, open};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::{DecodeRow, Engine, Error, Settings, Step, TokenSource, WholePool};
 use gristmill_llm::generation::{Finish, Generation};
 use gristmill_llm::gguf::Gguf;
@@ -38,7 +39,7 @@ fn engine_of(opened: Opened, depths: Option<Vec<usize>>) -> Engine {
     let file = Gguf::open(parity_support::asset("demo-glm-Q4_0.gguf")).expect("the demo model");
     let settings = Settings {
         context: Some(96),
-        cache: Scalar::F16,
+        cache: CacheType::F16,
         chunk: 8,
         depths,
         ..Settings::default()

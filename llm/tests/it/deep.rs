@@ -2,6 +2,7 @@
 
 use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::{Cheapest, Compiled, compile};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{Functions, Logits, Options, Pools, StepKind, load};
 use gristmill_llm::gguf::Gguf;
 use gristmill_uop::dtype::Scalar;
@@ -17,7 +18,7 @@ fn layer(depth: usize) -> Compiled {
         pools: Pools::from_pages(18432 / Options::PAGE),
         contiguous: true,
         depth,
-        cache: Scalar::F16,
+        cache: CacheType::F16,
         logits: Logits::Last,
         tile: Options::TILE,
     };

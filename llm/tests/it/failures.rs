@@ -6,6 +6,7 @@ use crate::failing_support::{Calls, failing};
 use crate::golden_support::{Fixture, Tiny};
 use crate::parity_support::{asset, file_of};
 use gristmill_encodings::F32;
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{
     self, CompiledModel, DecodeRow, Engine, Settings, Step, TokenRun, TokenSource, Weights,
@@ -34,7 +35,7 @@ fn tiny(poisoned: Option<(u32, f64)>) -> Gguf {
 fn settings() -> Settings {
     Settings {
         context: Some(1024),
-        cache: Scalar::F16,
+        cache: CacheType::F16,
         chunk: 64,
         ..Settings::default()
     }

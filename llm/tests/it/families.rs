@@ -7,6 +7,7 @@
 use crate::common::forward;
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, open};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
 use gristmill_uop::Scalar;
@@ -18,7 +19,7 @@ const EXACT: f64 = 1e-3;
 /// Context in tokens; it determines the frequency factors of `phi3`.
 const CONTEXT: usize = 256;
 
-fn engine(device: &str, file: &Gguf, options: Options, cache: Scalar, chunk: usize) -> Engine {
+fn engine(device: &str, file: &Gguf, options: Options, cache: CacheType, chunk: usize) -> Engine {
     let opened = open(device, &options).expect("a device");
     let settings = Settings {
         context: Some(CONTEXT),
@@ -174,7 +175,7 @@ fn logits(
     family: &str,
     quant: &str,
     options: &Options,
-    cache: Scalar,
+    cache: CacheType,
 ) -> [Vec<f32>; 2] {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
     let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
@@ -196,15 +197,16 @@ fn caches_and_integer_products_are_near() {
     ] {
         let expected = npy(&data(&format!("families/{family}-{quant}-logits.npy")));
         for (what, options, cache, most) in [
-            ("a cache of halves", exact(), Scalar::F16, 5e-3),
-            ("a cache of bytes", exact(), Scalar::I8, 0.05),
+            ("a cache of halves", exact(), CacheType::F16, 5e-3),
+            ("a cache of bytes", exact(), CacheType::Q8_0, 0.05),
+            ("a cache of 4 bits", exact(), CacheType::Q4_0, 0.5),
             (
                 "integer products",
                 Options {
                     quick: true,
                     ..Options::default()
                 },
-                Scalar::F16,
+                CacheType::F16,
                 0.1,
             ),
         ] {

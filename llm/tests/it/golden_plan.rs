@@ -3,6 +3,7 @@
 use crate::golden_support;
 use crate::golden_support::{Names, Tiny};
 use gristmill_encodings::{F32, Q4_0, Q6_K};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::deepseek2::{Deepseek2, DeepseekHparams};
 use gristmill_llm::arch::moe::Gating;
 use gristmill_llm::arch::rope;
@@ -105,7 +106,7 @@ fn options(tokens: StepKind) -> Options {
         pools: Pools::from_pages(rows / Options::PAGE),
         contiguous: true,
         depth: rows,
-        cache: Scalar::F16,
+        cache: CacheType::F16,
         logits: Logits::Last,
         tile: Options::TILE,
     }
@@ -158,6 +159,8 @@ fn slots_are_bound_to_what_they_are() {
         for (bind, slot) in call.binds.iter().zip(&call.function.slots) {
             let fits = match bind {
                 Bind::Tokens | Bind::Rope(_) | Bind::LayerInput(_) => slot.kind == SlotKind::Input,
+                // For quantised caches.
+                Bind::RopeMean(_) | Bind::Hadamard => false,
                 Bind::Positions | Bind::Slots | Bind::Pages | Bind::Table => false,
                 Bind::WindowPages | Bind::WindowTable | Bind::StateRow | Bind::StateRows => false,
                 Bind::Hidden(_) => matches!(slot.kind, SlotKind::Input | SlotKind::Output),
@@ -188,7 +191,7 @@ fn slots_are_bound_to_what_they_are() {
 fn a_cache_of_bytes_is_two_planes() {
     let model = load(&glm(), &Glm(|_, _| &Q4_0)).expect("a model");
     let bytes = Options {
-        cache: Scalar::I8,
+        cache: CacheType::Q8_0,
         ..options(ONE)
     };
     let row = |cache| model.caches()[0].row_bytes(cache);

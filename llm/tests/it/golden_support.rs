@@ -3,6 +3,7 @@
 
 use gristmill_compiler::testing::{every_form, rules_of_tensors};
 use gristmill_encodings::F32;
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::deepseek2::{Deepseek2, DeepseekHparams};
 use gristmill_llm::arch::{
     self, Bind, BoundCall, CacheKinds, Functions, Logits, Model, Options, Plan, Pools, StepKind,
@@ -315,13 +316,18 @@ pub struct Way {
     pub form: Form,
     /// Tokens of each step; `None` for one at a time.
     pub chunk: Option<usize>,
-    pub cache: Scalar,
+    pub cache: CacheType,
 }
 
 /// Returns options for steps of one sequence with at least `rows` positions and all logits. Its
 /// pages are consecutive, and the pools have one page more than it needs, so that with
 /// [`VARIABLES`] it begins after the first.
-pub fn of_one_sequence(model: &dyn Model, tokens: StepKind, rows: usize, cache: Scalar) -> Options {
+pub fn of_one_sequence(
+    model: &dyn Model,
+    tokens: StepKind,
+    rows: usize,
+    cache: CacheType,
+) -> Options {
     let (rows, logits, tile) = (
         rows.next_multiple_of(Options::PAGE),
         Logits::All,

@@ -3,6 +3,7 @@
 use crate::golden_support::Form::{self, Number, Written};
 use crate::golden_support::{Fixture, TOKENS, Tiny, Way, generate, logits, run};
 use gristmill_llm::arch::Bind;
+use gristmill_llm::arch::CacheType;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use gristmill_uop::{Arg, Id, Op};
@@ -10,14 +11,14 @@ use gristmill_uop::{Arg, Id, Op};
 const STEPS: Way = Way {
     form: Written,
     chunk: None,
-    cache: Scalar::F32,
+    cache: CacheType::F32,
 };
 
 fn chunk(form: Form, n: usize) -> Way {
     Way {
         form,
         chunk: Some(n),
-        cache: Scalar::F32,
+        cache: CacheType::F32,
     }
 }
 
@@ -185,7 +186,7 @@ fn fused_gate_and_up_are_the_same() {
 fn a_half_precision_cache_is_near() {
     let f = Fixture::new(Tiny::A, true);
     let half = Way {
-        cache: Scalar::F16,
+        cache: CacheType::F16,
         ..STEPS
     };
     let d = distance(&logits(&f, &TOKENS, STEPS), &logits(&f, &TOKENS, half));
@@ -196,14 +197,14 @@ fn a_half_precision_cache_is_near() {
 fn a_cache_of_bytes_is_near() {
     let f = Fixture::new(Tiny::A, true);
     let bytes = Way {
-        cache: Scalar::I8,
+        cache: CacheType::Q8_0,
         ..STEPS
     };
     let d = distance(&logits(&f, &TOKENS, STEPS), &logits(&f, &TOKENS, bytes));
     assert!(d > 1e-9 && d < 1e-1, "{d}");
     for form in [Written, Number(0), Number(1)] {
         let chunked = Way {
-            cache: Scalar::I8,
+            cache: CacheType::Q8_0,
             ..chunk(form, 8)
         };
         let d = distance(&logits(&f, &TOKENS, bytes), &logits(&f, &TOKENS, chunked));

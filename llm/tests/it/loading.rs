@@ -4,6 +4,7 @@ use crate::common::forward;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
 use gristmill_backend::null::NullDevice;
 use gristmill_backend::{Opened, Options as Device, open};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::{CompiledModel, Engine, Progress, Settings, Weights};
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::Buffer;
@@ -25,7 +26,7 @@ fn demo() -> Gguf {
 fn settings() -> Settings {
     Settings {
         context: Some(64),
-        cache: Scalar::F32,
+        cache: CacheType::F32,
         chunk: 8,
         ..Settings::default()
     }

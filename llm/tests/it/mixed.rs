@@ -3,6 +3,7 @@
 
 use crate::parity_support::tables::{data, ids, npy, rms};
 use gristmill_backend::{Options, open};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
 use gristmill_llm::gguf::Gguf;
@@ -21,7 +22,7 @@ const OTHERS: usize = 3;
 /// pool, which would disable mixed batches.
 const PARALLEL: usize = 8;
 
-fn engine(file: &Gguf, options: &Options, cache: Scalar) -> Engine {
+fn engine(file: &Gguf, options: &Options, cache: CacheType) -> Engine {
     let opened = open("cpu", options).expect("a device");
     let settings = Settings {
         context: Some(CONTEXT),

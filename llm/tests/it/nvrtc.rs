@@ -14,6 +14,7 @@ use crate::steps_support::{CHUNK, CONTEXT, functions_of_steps};
 use gristmill_backend::cuda::{Nvrtc, dialect};
 use gristmill_backend::{KernelText, Options, open};
 use gristmill_encodings::by_name;
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Functions, Pools};
 use gristmill_llm::engine::{
     CacheShape, GraphKey, StepLimits, batch_graph, cache_rows, mixed_graphs, plan_options,
@@ -146,7 +147,7 @@ fn together(machine: &str, preset: &str, quant: &str) -> Vec<Case> {
     let cache = CacheShape {
         rows,
         pools,
-        scalar: Scalar::F16,
+        cache_type: CacheType::F16,
     };
     let batches = [1, 8, 64].map(|sequences| batch_graph(sequences, 64, rows));
     // Models with a window pool or recurrent states have no mixed batches.

@@ -6,6 +6,7 @@
 
 use crate::common::forward;
 use crate::golden_support;
+use gristmill_llm::arch::CacheType;
 
 use crate::golden_support::{Fixture, Form, TOKENS, Tiny, Way};
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
@@ -47,7 +48,7 @@ fn engine_of(file: &Gguf, device: &str, options: Options, chunk: usize) -> Engin
     let opened = open(device, &options).expect("a device");
     let settings = Settings {
         context: Some(256),
-        cache: Scalar::F32,
+        cache: CacheType::F32,
         chunk,
         ..Settings::default()
     };
@@ -425,7 +426,7 @@ fn files_say_what_fixtures_say() {
     let steps = Way {
         form: Form::Written,
         chunk: None,
-        cache: Scalar::F32,
+        cache: CacheType::F32,
     };
     let want = golden_support::logits(&fixture, &TOKENS, steps);
     let found = truth(&file_of(&fixture, &F32), &TOKENS, None);
@@ -465,7 +466,7 @@ fn forms(device: &str) {
             let way = Way {
                 form,
                 chunk,
-                cache: Scalar::F32,
+                cache: CacheType::F32,
             };
             let policy: &mut dyn Policy = if kept { &mut AsGiven } else { &mut Cheapest };
             let found = on_device(device, &file, &TOKENS, way, latent_eps, policy);
@@ -497,7 +498,7 @@ fn schedules(device: &str, seeds: std::ops::RangeInclusive<u64>) {
                 let way = Way {
                     form,
                     chunk,
-                    cache: Scalar::F32,
+                    cache: CacheType::F32,
                 };
                 let found = on_device(device, &file, &TOKENS, way, None, &mut Perturb::new(seed));
                 if let Some(error) = far(&found, &want, 1e-4) {
@@ -560,7 +561,7 @@ fn a_half_precision_cache_is_near() {
     let opened = open("cpu", &quick(true)).expect("a device");
     let settings = Settings {
         context: Some(256),
-        cache: Scalar::F16,
+        cache: CacheType::F16,
         chunk: 32,
         ..Settings::default()
     };
@@ -578,7 +579,7 @@ fn a_cache_of_bytes_is_near() {
     let opened = open("cpu", &quick(true)).expect("a device");
     let settings = Settings {
         context: Some(256),
-        cache: Scalar::I8,
+        cache: CacheType::Q8_0,
         chunk: 32,
         ..Settings::default()
     };
@@ -613,7 +614,7 @@ fn integer_scores_are_near_exact() {
     let opened = open("cpu", &quick(false)).expect("a device");
     let settings = Settings {
         context: Some(256),
-        cache: Scalar::I8,
+        cache: CacheType::Q8_0,
         chunk: 32,
         ..Settings::default()
     };

@@ -6,6 +6,7 @@ use crate::common::forward;
 use crate::conversation_support::{ask, exact_prefix, fresh};
 use crate::parity_support::tables::{data, rms};
 use gristmill_backend::{Options, open};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{
     CompiledModel, Engine, MemoryEstimate, Pages, Settings, TokenRun, Weights, cache_rows,
@@ -40,7 +41,7 @@ fn exact() -> Options {
     }
 }
 
-fn settings(context: usize, chunk: usize, cache: Scalar) -> Settings {
+fn settings(context: usize, chunk: usize, cache: CacheType) -> Settings {
     Settings {
         context: Some(context),
         cache,
@@ -138,7 +139,7 @@ fn many_windows(device: &str) {
             let mut ring = engine_on(device, name, settings(tokens.len(), CHUNK, cache));
             assert_eq!(ring.cache().window_pages(), Some(RING));
             // With an int8 cache a value near a rounding boundary goes either way.
-            let most = if cache == Scalar::F32 { NEAR } else { 0.05 };
+            let most = if cache == CacheType::F32 { NEAR } else { 0.05 };
             let all: Vec<Vec<f32>> = [
                 (CHUNK, 0, true),
                 (1, 0, true),
@@ -165,8 +166,8 @@ fn a_cache_has_the_bytes_of_its_windows() {
         let file = Gguf::open(data(&format!("families/{name}.gguf"))).expect("a GGUF file");
         let model = arch::load(file.metadata(), &file).expect("a model");
         let (all, within) = (
-            model.cache_row_bytes(Scalar::F16),
-            model.window_row_bytes(Scalar::F16),
+            model.cache_row_bytes(CacheType::F16),
+            model.window_row_bytes(CacheType::F16),
         );
         assert!(within > 0 && within < all && model.window() == Some(WINDOW));
         let long = engine(name, settings(4000, CHUNK, Scalar::F16));

@@ -5,6 +5,7 @@ use crate::common::forward;
 use crate::conversation_support::{apart, ask, exact_prefix, fresh};
 use crate::parity_support::tables::{data, rms};
 use gristmill_backend::{Opened, Options, open};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{CompiledModel, Engine, MemoryEstimate, Settings, Weights};
 use gristmill_llm::gguf::Gguf;
@@ -34,7 +35,7 @@ fn opened() -> Opened {
 fn settings(parallel: usize) -> Settings {
     Settings {
         context: Some(256),
-        cache: Scalar::F32,
+        cache: CacheType::F32,
         chunk: 64,
         parallel,
         ..Settings::default()
@@ -288,7 +289,7 @@ fn a_pool_has_the_bytes_of_its_states() {
     };
     // A cache of 2,048 rows has room for more than three contexts.
     let (row, state) = (
-        engine.model().cache_row_bytes(Scalar::F32) as u64,
+        engine.model().cache_row_bytes(CacheType::F32) as u64,
         engine.model().state_bytes() as u64,
     );
     assert_eq!(estimate(3, 1) - estimate(1, 1), 6 * state);

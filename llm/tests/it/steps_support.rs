@@ -1,5 +1,6 @@
 //! Steps of presets, for tests of their plans.
 
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{Functions, Logits, Model, Options, Plan, Pools, StepKind, load};
 use gristmill_llm::engine::{
     CacheShape, Settings, StepLimits, cache_rows, depths, plan_options, sequence_graphs,
@@ -35,7 +36,7 @@ pub fn step(preset: &str, quant: &str, tokens: StepKind) -> Plan {
         ),
         contiguous,
         depth: 4096,
-        cache: Scalar::F16,
+        cache: CacheType::F16,
         logits: if contiguous {
             Logits::Last
         } else {
@@ -58,7 +59,7 @@ pub fn functions_of_steps(
     let cache = CacheShape {
         rows,
         pools,
-        scalar: Scalar::F16,
+        cache_type: CacheType::F16,
     };
     let limits = StepLimits {
         chunk: CHUNK,

@@ -5,6 +5,7 @@ use gristmill_backend::{Options as Device, open};
 use gristmill_compiler::testing::{every_form, rules_of_tensors};
 use gristmill_compiler::{Cheapest, Perturb, Policy, compile};
 use gristmill_encodings::by_name;
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{Functions, Logits, Model, Options, Pools, StepKind};
 use gristmill_llm::gguf::Gguf;
 use gristmill_tensor::function::ContentKey;
@@ -42,7 +43,7 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
                 if !out.iter().any(|o| Arc::ptr_eq(o, f)) {
                     out.push(f.clone());
                     written.extend(
-                        (cache == Scalar::F16 && f.name.contains(".chunk")).then(|| f.clone()),
+                        (cache == CacheType::F16 && f.name.contains(".chunk")).then(|| f.clone()),
                     );
                 }
             }

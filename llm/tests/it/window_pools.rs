@@ -7,6 +7,7 @@ use crate::conversation_support::apart;
 use crate::parity_support::tables::{data, rms};
 use crate::recording::{self, Recording};
 use gristmill_backend::{Opened, Options, open};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{
     CompiledModel, DecodeRow, Engine, MemoryEstimate, Pages, Settings, Step, TokenRun, TokenSource,
@@ -50,7 +51,7 @@ fn file(name: &str) -> Gguf {
     Gguf::open(data(&format!("families/{name}.gguf"))).expect("a GGUF file")
 }
 
-fn settings(cache: Scalar, parallel: usize) -> Settings {
+fn settings(cache: CacheType, parallel: usize) -> Settings {
     Settings {
         context: Some(CONTEXT),
         cache,
@@ -60,7 +61,7 @@ fn settings(cache: Scalar, parallel: usize) -> Settings {
     }
 }
 
-fn engine(name: &str, opened: Opened, cache: Scalar, parallel: usize) -> Engine {
+fn engine(name: &str, opened: Opened, cache: CacheType, parallel: usize) -> Engine {
     Engine::load(&file(name), opened, settings(cache, parallel), &|_| ()).expect("a model")
 }
 
@@ -80,7 +81,7 @@ struct Poisoned {
 }
 
 impl Poisoned {
-    fn new(name: &str, cache: Scalar) -> Poisoned {
+    fn new(name: &str, cache: CacheType) -> Poisoned {
         let (opened, device) = recording::around(open("cpu", &exact()).expect("a device"));
         let engine = engine(name, opened, cache, SEQUENCES);
         let windows = engine.cache().window_pages().expect("a pool of windows");
@@ -230,7 +231,7 @@ fn nothing_is_read_but_windows() {
                 .into();
             all.extend(staggered(&mut of, &tokens[..150], 19));
             // With an int8 cache a value near a rounding boundary goes either way.
-            let most = if cache == Scalar::F32 { NEAR } else { 0.05 };
+            let most = if cache == CacheType::F32 { NEAR } else { 0.05 };
             let errors: Vec<f64> = all
                 .iter()
                 .map(|found| rms(found, &expected[..found.len()]))
@@ -250,8 +251,8 @@ fn a_pool_has_the_bytes_of_its_windows() {
         let (file, settings) = (file(name), settings(Scalar::F16, SEQUENCES));
         let model = arch::load(file.metadata(), &file).expect("a model");
         let (all, within) = (
-            model.cache_row_bytes(Scalar::F16),
-            model.window_row_bytes(Scalar::F16),
+            model.cache_row_bytes(CacheType::F16),
+            model.window_row_bytes(CacheType::F16),
         );
         let none = Weights::default();
         let opened = || open("cpu", &exact()).expect("a device");

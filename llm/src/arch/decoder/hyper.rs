@@ -471,7 +471,7 @@ mod tests {
             pools: Pools::from_pages(1),
             contiguous: true,
             depth: 64,
-            cache: Scalar::F16,
+            cache: CacheType::F16,
             logits,
             tile,
         };

@@ -1,6 +1,7 @@
 //! Tests of every part of experts against plain Rust, with random weights, for one row and several.
 
 use super::*;
+use crate::arch::CacheType;
 use crate::arch::tensors::{Checked, TensorTable};
 use crate::arch::{Bind, Functions, Logits, Options, Plan, Pools, StepBuilder, StepKind, Tensors};
 use gristmill_encodings::F32;
@@ -115,7 +116,7 @@ fn computed(made: &Made, tokens: StepKind, router: &[f64], x: &[f64]) -> Vec<f64
         pools: Pools::from_pages(1),
         contiguous: true,
         depth: 64,
-        cache: Scalar::F32,
+        cache: CacheType::F32,
         logits: Logits::None,
         tile: Options::TILE,
     };

@@ -13,7 +13,7 @@
 //! A contiguous step reads that pool as one ring buffer whose blocks are shifted by `window_shift`.
 //! In other steps positions before a window are mapped to its first row.
 
-use super::super::cache::Component;
+use super::super::cache::{CacheType, Component};
 use super::super::plan::{Bind, Options, StepKind};
 use super::StepFunction;
 use super::attention_mask::AttentionMask;
@@ -59,6 +59,11 @@ impl StepFunction<'_> {
             }
             _ => all.slice(0, self.position(), self.tokens()),
         }
+    }
+    /// Returns the mean row `[1, dims/2, 2]` of RoPE table `table`. Call at most once per function.
+    pub fn mean_rope(&self, table: usize, dims: usize) -> Tensor<'_> {
+        let dims = dims![1, dims / 2, 2];
+        self.input("mean_rope", Bind::RopeMean(table), dims, Scalar::F32)
     }
     /// Returns the cached rows visible to the tokens of a full-attention layer, as
     /// [`StepFunction::cached`] returned them. `[positions, ..]` for one sequence,
@@ -140,11 +145,16 @@ impl StepFunction<'_> {
         row: Tensor<'g>,
     ) -> (Views<Tensor<'g>>, usize) {
         let cache = self.options.cache;
-        let values = match cache.is_float() {
-            true => vec![row.cast(cache)],
-            false => {
-                let (bytes, scales) = row.encode_rows(group_of(c.width));
-                vec![bytes.cast(cache), scales.cast(Scalar::F16)]
+        let cache = cache.stored_for(&c);
+        let (stored, _) = cache.stored();
+        let values = match cache {
+            CacheType::F32 | CacheType::F16 => vec![row.cast(stored)],
+            CacheType::Q8_0 | CacheType::Q4_0 => {
+                let (codes, scales) = match cache {
+                    CacheType::Q4_0 => row.encode_rows4(group_of(c.width)),
+                    _ => row.encode_rows(group_of(c.width)),
+                };
+                vec![codes.cast(stored), scales.cast(Scalar::F16)]
             }
         };
         self.component(layer, plane, c, &values)
@@ -157,7 +167,7 @@ impl StepFunction<'_> {
     /// Rounds `x` to f16 and back to f32 if the cache is f16. The relative error, at most 2⁻¹¹, is
     /// that of cached rows.
     fn round_to_cache<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
-        if self.options.cache == Scalar::F16 {
+        if self.options.cache == CacheType::F16 {
             x.cast(Scalar::F16).cast(Scalar::F32)
         } else {
             x
@@ -172,17 +182,18 @@ impl StepFunction<'_> {
         c: Component,
         values: &[Tensor<'g>],
     ) -> (Views<Tensor<'g>>, usize) {
-        let (cache, group) = (self.options.cache, group_of(c.width));
+        let (cache, group) = (self.options.cache.stored_for(&c), group_of(c.width));
+        let (scalar, packed) = cache.stored();
         let window = c.window;
         let numbers = CacheRows {
             bind: Bind::State(layer, plane),
             name: c.name,
-            width: c.width,
-            scalar: cache,
+            width: c.width / packed,
+            scalar,
             window,
         };
         let numbers = self.write_rows(numbers, values.first().copied());
-        if cache.is_float() {
+        if !cache.is_quantised() {
             return (numbers.map(|rows| rows.cast(Scalar::F32)), plane + 1);
         }
         let (bind, width) = (Bind::State(layer, plane + 1), c.width / group);
@@ -195,9 +206,10 @@ impl StepFunction<'_> {
         };
         let scales = self.write_rows(scales, values.get(1).copied());
         (
-            numbers
-                .zip(scales)
-                .map(|(rows, scales)| rows.decode_rows(scales, group)),
+            numbers.zip(scales).map(|(rows, scales)| match cache {
+                CacheType::Q4_0 => rows.decode_rows4(scales, group),
+                _ => rows.decode_rows(scales, group),
+            }),
             plane + 2,
         )
     }

@@ -9,6 +9,7 @@ use gristmill_compiler::ir::layout::Layout;
 use gristmill_compiler::{Cheapest, Decision, Policy};
 use gristmill_encodings::F32;
 use gristmill_llm::arch::deepseek2::{Deepseek2, DeepseekHparams};
+use gristmill_llm::arch::hadamard;
 use gristmill_llm::arch::{Bind, Functions, Model, Options, Plan, StepKind};
 use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
 use gristmill_runtime::{Buffer, Memory};
@@ -362,6 +363,16 @@ impl Run<'_> {
                         .collect::<Vec<u8>>(),
                 )
             }
+            (Bind::RopeMean(table), _) => {
+                let mean = self.model.rope_tables(self.context)[*table].mean();
+                filled(
+                    &mean
+                        .iter()
+                        .flat_map(|v| v.to_le_bytes())
+                        .collect::<Vec<u8>>(),
+                )
+            }
+            (Bind::Hadamard, _) => filled(&hadamard::signs()),
             // Zeros, as a device allocates it.
             (Bind::State(..), _) => filled(&vec![0; size]),
             // Slices for the last layers extend past the end by the inputs of all earlier layers.

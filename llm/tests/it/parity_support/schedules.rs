@@ -7,6 +7,7 @@ use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
 use gristmill_backend::{Opened, Options, open};
 use gristmill_compiler::Perturb;
 use gristmill_llm::arch;
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::store::Store;
 use gristmill_uop::Scalar;
@@ -82,7 +83,7 @@ pub fn check(file: &Path, logits: &Path, tokens: &Path) {
             let way = Way {
                 form: Form::Written,
                 chunk: chunk.map(|n| n.min(few)),
-                cache: Scalar::F32,
+                cache: CacheType::F32,
             };
             let run = Run {
                 model: model.as_ref(),

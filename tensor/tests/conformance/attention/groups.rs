@@ -38,8 +38,13 @@ pub(super) fn group_seeing(
         .iter()
         .map(|v| if tokens == 1 { &v[..1] } else { &v[..] })
         .collect();
-    // Int8 rows quantise exactly, without ties in rounding.
-    let row = |i: i64| if i % 16 == 5 { 127 } else { i * 37 % 253 - 126 };
+    // Rows of 8 bits (I8) and of 4 bits (U8) quantise exactly, without ties in rounding.
+    let row = |i: i64| match cache {
+        Scalar::U8 if i % 16 == 5 => -8,
+        Scalar::U8 => i * 37 % 15 - 7,
+        _ if i % 16 == 5 => 127,
+        _ => i * 37 % 253 - 126,
+    };
     let exact = |width: usize| {
         Fill::Values(
             (0..29 * width as i64)
@@ -65,16 +70,24 @@ pub(super) fn group_seeing(
                 c.output_state(state);
                 return state.cast(Scalar::F32);
             }
-            let (codes, scales) = row.encode_rows(32);
+            let packed = cache == Scalar::U8;
+            let (codes, scales) = match packed {
+                true => row.encode_rows4(32),
+                false => row.encode_rows(32),
+            };
+            let columns = if packed { width / 2 } else { width };
             let codes = c
-                .state(what, dims![rows, width], Scalar::I8)
+                .state(what, dims![rows, columns], cache)
                 .assign(codes, pos);
             c.output_state(codes);
             let scales = c
                 .state("scales", dims![rows, width / 32], Scalar::F16)
                 .assign(scales.cast(Scalar::F16), pos);
             c.output_state(scales);
-            codes.decode_rows(scales, 32)
+            match packed {
+                true => codes.decode_rows4(scales, 32),
+                false => codes.decode_rows(scales, 32),
+            }
         };
         let k = cached("keys", keys).reshape(dims![rows, kv_heads, depth]);
         let v = cached("values", values).reshape(dims![rows, kv_heads, out]);
@@ -85,16 +98,20 @@ pub(super) fn group_seeing(
         };
         c.output("y", sight.attend(c, q, [k, v], [pos, n], 0.2));
     });
+    let codes = match cache {
+        Scalar::U8 => Fill::Whole(0, 256),
+        _ => Fill::Whole(-127, 128),
+    };
     let case = match cache {
-        Scalar::I8 => [
+        Scalar::I8 | Scalar::U8 => [
             (1, exact(keys)),
-            (2, Fill::Whole(-127, 128)),
+            (2, codes.clone()),
             (3, Fill::Uniform(0.0, 0.02)),
         ]
         .into_iter()
         .chain([
             (4, exact(values)),
-            (5, Fill::Whole(-127, 128)),
+            (5, codes),
             (6, Fill::Uniform(0.0, 0.02)),
         ])
         .fold(case, |case, (slot, fill)| case.fill(slot, fill)),
@@ -109,7 +126,7 @@ pub(super) fn group_seeing(
 /// keys.
 pub fn grouped() -> Vec<Case> {
     let mut out = grouped_halves();
-    for cache in [Scalar::F32, Scalar::I8] {
+    for cache in [Scalar::F32, Scalar::I8, Scalar::U8] {
         out.push(group_of(4, 2, [32, 64], cache, ONE));
         out.push(group_of(4, 2, [64, 32], cache, FEW));
     }
