@@ -8,7 +8,6 @@ use gristmill_backend::{DEVICES, Opened, cpu};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::Settings;
 use gristmill_runtime::Device;
-use gristmill_uop::dtype::Scalar;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::FLAGS;
 

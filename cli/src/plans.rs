@@ -5,7 +5,6 @@ use gristmill_backend::tuning::Plans;
 use gristmill_compiler::decision::{DEFER_NORM_SCALE, LAYOUT, Pair};
 use gristmill_compiler::decompose::matmul_variant::MatmulVariant;
 use gristmill_compiler::{Compiled, Decision, Listed, compile};
-use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::Plan;
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -277,10 +276,9 @@ fn keeps_bits(plan: &str, chosen: &str) -> bool {
 mod tests {
     use super::*;
     use crate::model::Model;
-    use gristmill_llm::arch::Pools;
+    use gristmill_llm::arch::{CacheType, Pools};
     use gristmill_llm::arch::{Functions, Logits};
     use gristmill_llm::engine::{CacheShape, GraphKey, plan_options};
-    use gristmill_uop::Scalar;
 
     /// Plans of a decode step and of a prefill chunk of `prompt` tokens, for a model of real shape.
     fn steps(target: &Target, prompt: usize) -> Vec<Plan> {

@@ -82,7 +82,9 @@ impl Bars {
             self.compiling.set(Some(since));
             if since.elapsed() > STORED {
                 let left = total - done;
-                say!("compiling {left} of {total} kernels with the C compiler; they are kept for the next start");
+                say!(
+                    "compiling {left} of {total} kernels with the C compiler; they are kept for the next start"
+                );
                 self.lines.set(false);
             }
         }

@@ -65,7 +65,9 @@ pub fn file_stem(file: &str) -> &str {
 /// Returns whether a file's name is that of a blob in Ollama's store: `sha256-` and 64 hexadecimal
 /// digits.
 pub fn is_ollama_blob(file: &str) -> bool {
-    let sum = file.strip_prefix("sha256-").or(file.strip_prefix("sha256:"));
+    let sum = file
+        .strip_prefix("sha256-")
+        .or(file.strip_prefix("sha256:"));
     sum.is_some_and(|sum| sum.len() == 64 && sum.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 

@@ -129,7 +129,6 @@ mod tests {
     use crate::arch::CacheType;
     use crate::arch::{self, Functions, Logits, Options, Pools, StepKind};
     use crate::gguf::Gguf;
-    use gristmill_uop::dtype::Scalar;
 
     /// Returns the plan of a decode step with a KV cache of type `cache`.
     fn plan(file: &Gguf, cache: CacheType) -> Plan {
@@ -151,7 +150,7 @@ mod tests {
     /// Returns the MB of weights that a step of `tokens` tokens reads.
     fn megabytes(preset: &str, quant: &str, tokens: usize) -> f64 {
         let file = Gguf::synth(preset, quant).unwrap();
-        let plan = plan(&file, Scalar::F16);
+        let plan = plan(&file, CacheType::F16);
         weights(&plan, tokens, &|name| {
             file.tensor(name).map_or(0, |t| t.bytes)
         }) / 1e6
@@ -163,24 +162,24 @@ mod tests {
         let preset = |name: &str| Gguf::synth(name, "q4_0").unwrap();
         // 47 layers of 576 numbers; 32 layers with keys and values of 8 heads of 128.
         assert_eq!(
-            read(&preset("glm-4.7-flash"), Scalar::F16, 4096),
+            read(&preset("glm-4.7-flash"), CacheType::F16, 4096),
             4096.0 * 47.0 * 1152.0
         );
         assert_eq!(
-            read(&preset("glm-4.7-flash"), Scalar::I8, 10),
+            read(&preset("glm-4.7-flash"), CacheType::Q8_0, 10),
             10.0 * 47.0 * (576.0 + 36.0)
         );
         assert_eq!(
-            read(&preset("llama-3.1-8b"), Scalar::F16, 100),
+            read(&preset("llama-3.1-8b"), CacheType::F16, 100),
             100.0 * 32.0 * 4096.0
         );
         // 40 of 48 layers have a window of 1,024 positions; keys and values of 8 heads of 256.
         let gemma = preset("gemma-3-12b");
         assert_eq!(
-            read(&gemma, Scalar::F16, 4096),
+            read(&gemma, CacheType::F16, 4096),
             (40.0 * 1024.0 + 8.0 * 4096.0) * 8192.0
         );
-        assert_eq!(read(&gemma, Scalar::F16, 1000), 48.0 * 1000.0 * 8192.0);
+        assert_eq!(read(&gemma, CacheType::F16, 1000), 48.0 * 1000.0 * 8192.0);
         // Two layers with a window of 16 and one full layer; two further layers share the windowed
         // caches and one the full one. One head of 32 or 64.
         let shared = Gguf::open(format!(
@@ -189,7 +188,7 @@ mod tests {
         ))
         .unwrap();
         assert_eq!(
-            read(&shared, Scalar::F16, 100),
+            read(&shared, CacheType::F16, 100),
             4.0 * 16.0 * 128.0 + 2.0 * 100.0 * 256.0
         );
     }

@@ -14,14 +14,6 @@ use std::sync::Arc;
 /// `staged`, as `Program` specifies.
 pub type Function = unsafe extern "C" fn(*const *mut u8, *const i64, i64, i64, *mut u8, bool);
 
-<<<<<<< HEAD
-/// Maximum kernels of a unit. gcc takes 60 ms for the prelude and 20 to 600 ms for a kernel, so a
-/// unit takes about half a second: the granularity of progress and of the balance between cores.
-const UNIT_KERNELS: usize = 8;
-/// Maximum bytes of a unit's kernels, unless a single kernel is longer; bounds
-/// the compiler's time and memory.
-const UNIT_BYTES: usize = 48 << 10;
-=======
 /// A function of a loaded unit.
 pub struct CpuCode {
     pub(super) function: Function,
@@ -29,12 +21,12 @@ pub struct CpuCode {
     pub(super) _library: Arc<LoadedUnit>,
 }
 
-/// Maximum kernels of a unit. gcc takes 35 ms for one, so progress is reported about once a second.
-const UNIT_KERNELS: usize = 24;
-/// Maximum bytes of a unit's source, unless a single kernel is longer; bounds
-/// the compiler's memory.
-const UNIT_BYTES: usize = 400 << 10;
->>>>>>> names
+/// Maximum kernels of a unit. gcc takes 60 ms for the prelude and 20 to 600 ms for a kernel, so a
+/// unit takes about half a second: the granularity of progress and of the balance between cores.
+const UNIT_KERNELS: usize = 8;
+/// Maximum bytes of a unit's kernels, unless a single kernel is longer; bounds
+/// the compiler's time and memory.
+const UNIT_BYTES: usize = 48 << 10;
 
 /// Divides kernels of these lengths among at least `least` units of about equal length.
 ///

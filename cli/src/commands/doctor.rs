@@ -10,7 +10,6 @@ use clap::{Args, ValueHint};
 use gristmill_backend::Opened;
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{Engine, TokenRun, Settings, WholePool};
-use gristmill_uop::Scalar;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::time::Instant;

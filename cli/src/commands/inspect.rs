@@ -10,7 +10,6 @@ use gristmill_llm::arch::Pools;
 use gristmill_llm::engine::Settings;
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
-use gristmill_uop::dtype::Scalar;
 use std::io::{self, Write};
 
 const NOTES: &str = "\

@@ -3,8 +3,8 @@
 mod bad;
 mod deploy;
 mod grammars;
-mod names;
 mod minutes;
+mod names;
 mod numbers;
 mod profile;
 mod routers;

@@ -3,10 +3,9 @@
 use crate::Target;
 use crate::targets::toy;
 use gristmill_encodings::TABLE;
-use gristmill_llm::arch::{self, Functions, Logits, Model, Options, Pools, StepKind};
+use gristmill_llm::arch::{self, CacheType, Functions, Logits, Model, Options, Pools, StepKind};
 use gristmill_llm::gguf::{ByteSource, Gguf, Metadata, TensorDecl, Value, Writer};
 use gristmill_llm::language;
-use gristmill_uop::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use std::fs;
 use std::io;
@@ -157,9 +156,9 @@ fn plan(metadata: &Metadata, model: &dyn Model) {
     for tokens in [StepKind::Decode, StepKind::Prefill { max: PLANNED }] {
         let rows = Options::rows_for(PLANNED, tokens.max());
         let cache = if tokens == StepKind::Decode {
-            Scalar::F16
+            CacheType::F16
         } else {
-            Scalar::F32
+            CacheType::Q4_0
         };
         let options = Options {
             tokens,

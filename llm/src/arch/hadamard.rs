@@ -17,7 +17,7 @@ pub fn block_of(width: usize) -> usize {
 /// symmetric, and its square is `b` times the identity.
 pub fn signs() -> Vec<u8> {
     let sign = |i: usize, j: usize| {
-        if (i & j).count_ones() % 2 == 0 {
+        if (i & j).count_ones().is_multiple_of(2) {
             1.0
         } else {
             -1.0

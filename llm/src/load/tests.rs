@@ -11,7 +11,6 @@ use gristmill_runtime::store::Store;
 use gristmill_runtime::{
     Device, DeviceId, Error as DeviceError, Kernel, Launch, RawBuffer, Replay,
 };
-use gristmill_uop::dtype::Scalar;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::ops::Range;

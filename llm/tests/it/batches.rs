@@ -11,7 +11,6 @@ use gristmill_llm::engine::{
 };
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::RowSampling;
-use gristmill_uop::Scalar;
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
@@ -135,7 +134,7 @@ fn check_on(device: &str, family: &str, quant: &str) {
         println!("{family} on {device}, {what}: rms {error:.2e}");
         assert!(error <= EXACT, "{family} on {device}, {what}: rms {error}");
     };
-    let mut e = engine(device, &file, exact(), Scalar::F32, 8);
+    let mut e = engine(device, &file, exact(), CacheType::F32, 8);
     assert_eq!(e.cache().window_pages(), None);
     // One sequence, in prefill chunks.
     let pages = pages(&e, 1, tokens.len());
@@ -250,13 +249,13 @@ fn caches_of_halves_and_of_bytes_have_pages() {
                 } else {
                     piece == expected
                 },
-                "{family}, {}: {apart}",
-                cache.name()
+                "{family}, {:?}: {apart}",
+                cache
             );
             assert!(
                 errors.iter().all(|&e| e < most),
-                "{family}, {}: {errors:?}",
-                cache.name()
+                "{family}, {:?}: {errors:?}",
+                cache
             );
         }
     }
@@ -265,7 +264,7 @@ fn caches_of_halves_and_of_bytes_have_pages() {
 #[test]
 fn invalid_steps_are_refused() {
     let file = Gguf::open(data("families/llama-q4_k_m.gguf")).expect("a GGUF file");
-    let mut e = engine("cpu", &file, exact(), Scalar::F32, 2);
+    let mut e = engine("cpu", &file, exact(), CacheType::F32, 2);
     let page = e.cache().pages() as u32;
     fn row(position: usize, pages: &[u32]) -> DecodeRow<'_> {
         DecodeRow {

@@ -12,7 +12,6 @@ use gristmill_llm::engine::{Engine, Progress, Settings};
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::store::Store;
 use gristmill_tensor::jit::Jit;
-use gristmill_uop::Scalar;
 use gristmill_uop::function::Function;
 use std::sync::Arc;
 
@@ -129,7 +128,7 @@ fn kernels_that_a_first_prompt_does_not_need_come_later() {
         let opened = Opened::new(Arc::new(device), Some(&dialect::C));
         let settings = Settings {
             context: Some(256),
-            cache: Scalar::F32,
+            cache: CacheType::F32,
             chunk: 128,
             first_prompt,
             ..Settings::default()

@@ -13,7 +13,6 @@ use gristmill_llm::generation::{Finish, Generation};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{RowSampling, Sampler, SamplingParams};
 use gristmill_llm::sched::{Batcher, PrefillStats, Reuse, SequenceOptions, generate};
-use gristmill_uop::Scalar;
 use std::ops::ControlFlow;
 
 const PROMPT: &[u32] = &[3, 50, 7, 120];

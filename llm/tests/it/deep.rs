@@ -5,7 +5,6 @@ use gristmill_compiler::{Cheapest, Compiled, compile};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{Functions, Logits, Options, Pools, StepKind, load};
 use gristmill_llm::gguf::Gguf;
-use gristmill_uop::dtype::Scalar;
 
 /// Returns the function of GLM's MoE layers in decode steps with that context depth.
 fn layer(depth: usize) -> Compiled {

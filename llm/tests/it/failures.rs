@@ -17,7 +17,6 @@ use gristmill_llm::gguf::Gguf;
 use gristmill_llm::perplexity::perplexity;
 use gristmill_llm::sampling::{Sampler, SamplingError, SamplingParams};
 use gristmill_llm::sched::{Batcher, Error, Generated, Reuse, SequenceOptions, generate};
-use gristmill_uop::Scalar;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

@@ -10,7 +10,6 @@ use gristmill_backend::{Options, open};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
-use gristmill_uop::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use std::path::Path;
 
@@ -66,16 +65,16 @@ fn check_files(device: &str, file: &Path, logits: &Path, tokens: &Path) {
         assert!(error <= EXACT, "{name}: rms {error}");
         assert_eq!(same, tokens.len(), "{name}: rows with the same argmax");
     };
-    let mut whole = engine(device, &file, exact(), Scalar::F32, 128);
+    let mut whole = engine(device, &file, exact(), CacheType::F32, 128);
     compare("one step", &forward(&mut whole, &tokens, 0, true));
-    let mut chunked = engine(device, &file, exact(), Scalar::F32, 7);
+    let mut chunked = engine(device, &file, exact(), CacheType::F32, 7);
     compare("chunks of 7", &forward(&mut chunked, &tokens, 0, true));
     compare("a token at a time", &by_steps(&mut chunked, &tokens));
     let without = Options {
         without: vec!["alternatives".into()],
         ..exact()
     };
-    let mut written = engine(device, &file, without, Scalar::F32, 128);
+    let mut written = engine(device, &file, without, CacheType::F32, 128);
     compare(
         "in the forms that are written",
         &forward(&mut written, &tokens, 0, true),
@@ -294,7 +293,7 @@ fn scales_of_whole_tensors_multiply_them() {
         let file = with_scales(family);
         let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
         let expected = npy(&data(&format!("families/{family}-q8_0-logits.npy")));
-        let mut e = engine("cpu", &file, exact(), Scalar::F32, 128);
+        let mut e = engine("cpu", &file, exact(), CacheType::F32, 128);
         let error = rms(&forward(&mut e, &tokens, 0, true), &expected);
         println!("{family}: rms {error:.2e}");
         assert!(error <= EXACT, "{family}: rms {error}");
@@ -332,7 +331,7 @@ fn a_cache_of_bytes_changes_choices_of_experts_alone() {
                 true,
             )
         };
-        let (found, exact) = (of(Scalar::I8), of(Scalar::F32));
+        let (found, exact) = (of(CacheType::Q8_0), of(CacheType::F32));
         let mut rows: Vec<f64> = found
             .chunks(512)
             .zip(exact.chunks(512))
@@ -356,7 +355,7 @@ fn the_interpreter_agrees() {
     let tokens = &ids(&data("families/qwen3moe-tokens.txt"))[..3];
     let of = |device| {
         forward(
-            &mut engine(device, &file, exact(), Scalar::F32, 8),
+            &mut engine(device, &file, exact(), CacheType::F32, 8),
             tokens,
             0,
             true,

@@ -11,10 +11,10 @@ use gristmill_compiler::alternatives::considered;
 use gristmill_compiler::alternatives::{rules, saturate::Budget};
 use gristmill_compiler::decision::Decider;
 use gristmill_compiler::{Cheapest, Compiled, Dialect, compile};
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{Functions, Logits, Model, Options, Pools, StepKind};
 use gristmill_llm::engine::cache_rows;
 use gristmill_llm::gguf::Gguf;
-use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 use std::collections::BTreeMap;
@@ -38,7 +38,11 @@ fn functions() -> Vec<Arc<Function>> {
     let file = Gguf::open(path).expect("a GGUF file");
     let model: Box<dyn Model> = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
     let (one, chunk) = (StepKind::Decode, StepKind::Prefill { max: 32 });
-    let steps = [(one, Scalar::F16), (one, Scalar::I8), (chunk, Scalar::F16)];
+    let steps = [
+        (one, CacheType::F16),
+        (one, CacheType::Q8_0),
+        (chunk, CacheType::F16),
+    ];
     let mut shared = Functions::new();
     let mut out: Vec<Arc<Function>> = Vec::new();
     for (tokens, cache) in steps {
@@ -155,7 +159,7 @@ fn forms(
     );
     let (mut shared, mut out) = (Functions::new(), String::new());
     for &tokens in classes {
-        let (cache, logits) = (Scalar::F16, Logits::Last);
+        let (cache, logits) = (CacheType::F16, Logits::Last);
         let logits = if matches!(tokens, StepKind::BatchedDecode { .. }) {
             Logits::All
         } else {

@@ -11,7 +11,6 @@ use gristmill_llm::arch::{
     Bind, Error, Functions, Logits, Options, Pools, StepKind, Tensors, load,
 };
 use gristmill_llm::gguf::Metadata;
-use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::SlotKind;
 use std::collections::HashMap;
@@ -196,7 +195,7 @@ fn a_cache_of_bytes_is_two_planes() {
     };
     let row = |cache| model.caches()[0].row_bytes(cache);
     assert_eq!(
-        (row(Scalar::F16), row(Scalar::I8)),
+        (row(CacheType::F16), row(CacheType::Q8_0)),
         (576 * 2, 576 + 576 / 32 * 2)
     );
     let plan = model.plan(&bytes, &mut Functions::new());

@@ -12,7 +12,6 @@ use gristmill_llm::arch::{
 use gristmill_llm::gguf::Metadata;
 use gristmill_tensor::evaluate::{Env, HostArray, evaluate_all};
 use gristmill_uop::Id;
-use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::target::Target;

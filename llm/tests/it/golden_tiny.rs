@@ -4,7 +4,6 @@ use crate::golden_support::Form::{self, Number, Written};
 use crate::golden_support::{Fixture, TOKENS, Tiny, Way, generate, logits, run};
 use gristmill_llm::arch::Bind;
 use gristmill_llm::arch::CacheType;
-use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use gristmill_uop::{Arg, Id, Op};
 

@@ -9,7 +9,6 @@ use gristmill_llm::engine::{CompiledModel, Engine, Progress, Settings, Weights};
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::Buffer;
 use gristmill_runtime::store::Store;
-use gristmill_uop::Scalar;
 use gristmill_uop::target::{FLAGS, Target};
 use std::cell::Cell;
 use std::collections::HashSet;

@@ -8,7 +8,6 @@ use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::RowSampling;
-use gristmill_uop::Scalar;
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
@@ -123,7 +122,7 @@ fn check(family: &str, quant: &str) {
             quick: true,
             ..Options::default()
         },
-        Scalar::F32,
+        CacheType::F32,
     );
     let ends = [1, 40, 70, 71, tokens.len()];
     for others in [0, 1, OTHERS - 1] {
@@ -187,9 +186,9 @@ fn a_piece_leaves_the_same_bits_whatever_is_beside_it() {
         let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
         // Int8 caches have separate kernels; one family is enough.
         for &cache in if family == "llama" {
-            &[Scalar::F16, Scalar::I8][..]
+            &[CacheType::F16, CacheType::Q8_0][..]
         } else {
-            &[Scalar::F16]
+            &[CacheType::F16]
         } {
             let mut e = engine(
                 &file,

@@ -16,7 +16,7 @@ use gristmill_compiler::{Cheapest, Perturb, Policy};
 use gristmill_encodings::{BF16, F16, F32};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::Gguf;
-use gristmill_uop::{EncodingRef, Scalar};
+use gristmill_uop::EncodingRef;
 use std::path::{Path, PathBuf};
 
 const VOCABULARY: usize = 2048;

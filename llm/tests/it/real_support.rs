@@ -5,12 +5,12 @@
 
 use gristmill_backend::{Options, open};
 use gristmill_llm::arch;
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::{
     DecodeRow, Engine, Pages, Settings, Step, TokenRun, TokenSource, WholePool,
 };
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::RowSampling;
-use gristmill_uop::Scalar;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -145,7 +145,11 @@ pub fn engine(device: &str, file: &Gguf, exact: bool, parallel: usize, context: 
     };
     let settings = Settings {
         context: Some(context),
-        cache: if exact { Scalar::F32 } else { Scalar::F16 },
+        cache: if exact {
+            CacheType::F32
+        } else {
+            CacheType::F16
+        },
         chunk: 128,
         parallel,
         ..Settings::default()

@@ -13,7 +13,6 @@ use gristmill_llm::engine::{
 };
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sched::{BLOCK, Batcher, Reuse};
-use gristmill_uop::Scalar;
 
 /// Maximum difference of logits between runs with different chunk boundaries, in standard
 /// deviations: arithmetic is exact except for the order of sums.
@@ -121,10 +120,10 @@ fn many_windows(device: &str) {
     // The ring buffer is filled twice.
     let tokens = text(3, 800);
     for name in FILES {
-        let caches: &[Scalar] = if name == FILES[0] {
-            &[Scalar::F32, Scalar::I8]
+        let caches: &[CacheType] = if name == FILES[0] {
+            &[CacheType::F32, CacheType::Q8_0]
         } else {
-            &[Scalar::F32]
+            &[CacheType::F32]
         };
         for &cache in caches {
             // With long steps and four sequences the windows need as many pages as the pool, so
@@ -170,7 +169,7 @@ fn a_cache_has_the_bytes_of_its_windows() {
             model.window_row_bytes(CacheType::F16),
         );
         assert!(within > 0 && within < all && model.window() == Some(WINDOW));
-        let long = engine(name, settings(4000, CHUNK, Scalar::F16));
+        let long = engine(name, settings(4000, CHUNK, CacheType::F16));
         assert_eq!(
             long.cache().sequence_bytes(4000),
             4000 * (all - within) + RING * PAGE * within,
@@ -180,8 +179,12 @@ fn a_cache_has_the_bytes_of_its_windows() {
         // The estimate before loading: a longer context adds rows of the full-attention layers
         // and of RoPE tables.
         let estimate = |context| {
-            MemoryEstimate::new(&file, &settings(context, CHUNK, Scalar::F16), u64::MAX / 2)
-                .expect("one")
+            MemoryEstimate::new(
+                &file,
+                &settings(context, CHUNK, CacheType::F16),
+                u64::MAX / 2,
+            )
+            .expect("one")
         };
         let turns: usize = model.rope_tables(4000).iter().map(|t| t.row_bytes()).sum();
         let more = (cache_rows(4000, CHUNK) - cache_rows(400, CHUNK)) * (all - within + turns);
@@ -196,7 +199,7 @@ fn a_cache_has_the_bytes_of_its_windows() {
         let compiled = CompiledModel::new(
             &file,
             opened,
-            settings(4000, CHUNK, Scalar::F16),
+            settings(4000, CHUNK, CacheType::F16),
             &none,
             &|_| (),
         )
@@ -214,7 +217,7 @@ fn a_cache_has_the_bytes_of_its_windows() {
 
 /// Returns a batcher of one sequence in exact arithmetic.
 fn batcher(name: &str) -> Batcher {
-    let batcher = Batcher::new(engine(name, settings(600, CHUNK, Scalar::F32)));
+    let batcher = Batcher::new(engine(name, settings(600, CHUNK, CacheType::F32)));
     assert_eq!(batcher.engine().cache().window_pages(), Some(RING));
     batcher
 }

@@ -10,7 +10,6 @@ use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{CompiledModel, Engine, MemoryEstimate, Settings, Weights};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sched::{BLOCK, Batcher, Reuse, SequenceOptions};
-use gristmill_uop::Scalar;
 
 /// Maximum difference of logits between runs with different chunk boundaries, in standard
 /// deviations: arithmetic is exact except for the order of sums.

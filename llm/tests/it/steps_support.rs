@@ -6,7 +6,6 @@ use gristmill_llm::engine::{
     CacheShape, Settings, StepLimits, cache_rows, depths, plan_options, sequence_graphs,
 };
 use gristmill_llm::gguf::Gguf;
-use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 use std::sync::Arc;

@@ -9,7 +9,6 @@ use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{Functions, Logits, Model, Options, Pools, StepKind};
 use gristmill_llm::gguf::Gguf;
 use gristmill_tensor::function::ContentKey;
-use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use gristmill_uop::spec::{self, Level};
 use gristmill_uop::target::Target;
@@ -24,9 +23,9 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
     let (mut out, mut written): (Vec<Arc<Function>>, Vec<Arc<Function>>) = Default::default();
     for tokens in [StepKind::Decode, StepKind::Prefill { max: 8 }] {
         for (logits, cache) in [
-            (Logits::Last, Scalar::F16),
-            (Logits::All, Scalar::F32),
-            (Logits::Last, Scalar::I8),
+            (Logits::Last, CacheType::F16),
+            (Logits::All, CacheType::F32),
+            (Logits::Last, CacheType::Q8_0),
         ] {
             let pools = Pools::from_pages(192 / Options::PAGE);
             let options = Options {

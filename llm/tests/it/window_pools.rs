@@ -16,7 +16,6 @@ use gristmill_llm::engine::{
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sampling::{RowSampling, Sampler, SamplingParams};
 use gristmill_llm::sched::{Batcher, Reuse, SequenceId, SequenceOptions};
-use gristmill_uop::Scalar;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -217,10 +216,10 @@ fn staggered(of: &mut Poisoned, tokens: &[u32], late: usize) -> Vec<Vec<f32>> {
 fn nothing_is_read_but_windows() {
     let tokens = text(3, 200);
     for name in FILES {
-        let caches: &[Scalar] = if name == FILES[0] {
-            &[Scalar::F32, Scalar::I8]
+        let caches: &[CacheType] = if name == FILES[0] {
+            &[CacheType::F32, CacheType::Q8_0]
         } else {
-            &[Scalar::F32]
+            &[CacheType::F32]
         };
         for &cache in caches {
             let mut alone = engine(name, open("cpu", &exact()).expect("a device"), cache, 1);
@@ -248,7 +247,7 @@ fn nothing_is_read_but_windows() {
 #[test]
 fn a_pool_has_the_bytes_of_its_windows() {
     for name in FILES {
-        let (file, settings) = (file(name), settings(Scalar::F16, SEQUENCES));
+        let (file, settings) = (file(name), settings(CacheType::F16, SEQUENCES));
         let model = arch::load(file.metadata(), &file).expect("a model");
         let (all, within) = (
             model.cache_row_bytes(CacheType::F16),
@@ -386,7 +385,7 @@ fn answers_are_those_of_each_alone() {
             },
         )
         .expect("a device");
-        let engine = engine(name, opened, Scalar::F16, SEQUENCES);
+        let engine = engine(name, opened, CacheType::F16, SEQUENCES);
         assert!(engine.cache().window_pages().is_some());
         let mut batcher = Batcher::new(engine);
         let alone: Vec<Vec<u32>> = prompts
@@ -418,14 +417,14 @@ fn a_prompt_that_is_run_apart_has_windows_in_turn() {
         let mut alone = engine(
             name,
             open("cpu", &exact()).expect("a device"),
-            Scalar::F32,
+            CacheType::F32,
             1,
         );
         let expected = forward(&mut alone, &tokens, 0, true);
         let engine = engine(
             name,
             open("cpu", &exact()).expect("a device"),
-            Scalar::F32,
+            CacheType::F32,
             SEQUENCES,
         );
         let mut batcher = Batcher::new(engine);

@@ -141,7 +141,7 @@ pub fn schema_value(schema: Value) -> Value {
 }
 
 impl Function {
-    fn to_tool(self) -> Tool {
+    fn into_tool(self) -> Tool {
         Tool {
             name: self.name,
             description: self.description,
@@ -156,7 +156,7 @@ impl Function {
 /// The first function that is invalid.
 pub fn functions(functions: Vec<Function>) -> Result<Vec<Tool>, RequestError> {
     let convert = |(i, function): (usize, Function)| {
-        let tool = function.to_tool();
+        let tool = function.into_tool();
         tool.check().map_err(|(field, why)| {
             RequestError::parameter(format!("functions[{i}].{}", field_name(field)), why)
         })?;
@@ -176,7 +176,7 @@ impl RequestTool {
     /// Returns the function, which is tool `i` of the request.
     fn function(self, i: usize) -> Result<Tool, RequestError> {
         let (tool, at) = match (self.function, self.name) {
-            (Some(function), _) => (function.to_tool(), ".function"),
+            (Some(function), _) => (function.into_tool(), ".function"),
             (None, Some(name)) => (
                 Tool {
                     name,

@@ -281,7 +281,8 @@ impl Preprocessor {
             if least > most {
                 // The rest has more tokens than the context anyway.
                 let end = long.len() / least * (most + 1);
-                long.truncate(long.floor_char_boundary(end));
+                let whole = (0..=end).rev().find(|&at| long.is_char_boundary(at));
+                long.truncate(whole.unwrap_or(0));
             }
             let tokens = served.tokenizer.encode(long, false, true);
             if tokens.len() <= most {

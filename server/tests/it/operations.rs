@@ -141,8 +141,12 @@ fn routers_see_how_busy_it_is() {
     let read = || {
         let asked = all_busy(client, 1900);
         let busy = load(client);
-        let vllm = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"]
-            .map(|name| vllm(client, name));
+        let vllm = [
+            "num_requests_running",
+            "num_requests_waiting",
+            "kv_cache_usage_perc",
+        ]
+        .map(|name| vllm(client, name));
         let tokens = client.metric("gristmill_cache_tokens");
         let named = client.get("/v1/loads?model=demo").ok();
         let all_run = |load: &Value| {

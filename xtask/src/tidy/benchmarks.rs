@@ -12,8 +12,7 @@ const PAGES: &[GeneratedPage] = &[
     quality::PAGE,
 ];
 
-const STALE: &str =
-    "`cargo xtask benchmarks`, `ablation`, `quality` or `experiments` writes the page; change its files";
+const STALE: &str = "`cargo xtask benchmarks`, `ablation`, `quality` or `experiments` writes the page; change its files";
 
 pub fn benchmarks(tree: &Tree) -> Vec<Finding> {
     PAGES.iter().flat_map(|page| found(tree, page)).collect()

@@ -448,9 +448,10 @@ impl Rope {
 
 #[cfg(test)]
 mod tests {
-    use crate::arch::{self, Bind, Functions, Logits, Model, Options, Pools, RopeTable, StepKind};
+    use crate::arch::{
+        self, Bind, CacheType, Functions, Logits, Model, Options, Pools, RopeTable, StepKind,
+    };
     use crate::gguf::Gguf;
-    use gristmill_uop::dtype::Scalar;
 
     /// Loads gpt-oss-20b with additional metadata keys.
     fn model(keys: &[(&str, f32)]) -> Box<dyn Model> {

@@ -92,7 +92,7 @@ fn a_whole_json_object_without_delimiters_may_be_a_call() {
         check(&text, false, true, &called(r#"{"city": "Rome"}"#));
     }
     let two = format!("{object}\n{object}");
-    let twice = called(r#"{"city": "Rome"}"#).repeat(2);
+    let twice = [called(r#"{"city": "Rome"}"#), called(r#"{"city": "Rome"}"#)].concat();
     check(&two, false, true, &twice);
     let thought = format!("Hm.</think>\n\n{object}");
     let parts = [vec![reasoning("Hm.")], called(r#"{"city": "Rome"}"#)].concat();

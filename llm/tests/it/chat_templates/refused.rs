@@ -62,7 +62,7 @@ fn conversations_are_fitted_to_every_published_template() {
         ],
         &[
             user.clone(),
-            calling(&[no.clone()]),
+            calling(std::slice::from_ref(&no)),
             result(0, "r1"),
             user.clone(),
         ],

@@ -8,6 +8,7 @@ use gristmill_backend::{Opened, Options as DeviceOptions, open};
 use gristmill_compiler::ir::layout::Layout;
 use gristmill_compiler::{Cheapest, Decision, Policy};
 use gristmill_encodings::F32;
+use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::deepseek2::{Deepseek2, DeepseekHparams};
 use gristmill_llm::arch::hadamard;
 use gristmill_llm::arch::{Bind, Functions, Model, Options, Plan, StepKind};
@@ -16,7 +17,7 @@ use gristmill_runtime::{Buffer, Memory};
 use gristmill_tensor::evaluate::{Env, evaluate_all};
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::function::{Slot, Storage};
-use gristmill_uop::{EncodingRef, Id, Scalar};
+use gristmill_uop::{EncodingRef, Id};
 use half::{bf16, f16};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -136,7 +137,7 @@ fn bytes_of(file: &Gguf, name: &str) -> Vec<u8> {
 pub fn truth(file: &Gguf, tokens: &[i64], latent_eps: Option<f64>) -> Vec<Vec<f64>> {
     let model = model_of(file, latent_eps);
     let rows = tokens.len() + 1;
-    let options = of_one_sequence(&model, StepKind::Decode, rows, Scalar::F32);
+    let options = of_one_sequence(&model, StepKind::Decode, rows, CacheType::F32);
     let rows = options.rows;
     let plan = model.plan(&options, &mut Functions::new());
     let table = model.rope_tables(rows)[0]

@@ -10,7 +10,6 @@ use gristmill_llm::arch;
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::gguf::Gguf;
 use gristmill_runtime::store::Store;
-use gristmill_uop::Scalar;
 use std::path::Path;
 use std::sync::Arc;
 
