@@ -118,7 +118,8 @@ pub struct Common {
         help_heading = "Context and precision"
     )]
     ctx: Option<u32>,
-    /// KV cache type; q8_0 takes about half the memory of f16 [default: f16]
+    /// KV cache type; q8_0 takes about half the memory of f16, q4_0 (4-bit values, 8-bit keys)
+    /// two fifths [default: f16]
     #[arg(long, value_name = "TYPE", help_heading = "Context and precision")]
     kv: Option<KvType>,
     /// -ctk TYPE: llama.cpp's name of --kv, for keys
