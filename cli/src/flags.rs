@@ -303,8 +303,8 @@ impl Common {
             None if self.exact => CacheType::F32,
             None | Some(KvType::F16) => CacheType::F16,
             Some(KvType::F32) => CacheType::F32,
-            Some(KvType::Q8_0) => CacheType::Q8_0,
-            Some(KvType::Q4_0) => CacheType::Q4_0,
+            Some(KvType::Q8_0) => CacheType::Int8,
+            Some(KvType::Q4_0) => CacheType::Int4,
         };
         let usual = Settings::default();
         let (chunk, long) = match self.chunk.map(usize::from) {
@@ -346,7 +346,7 @@ mod tests {
             ("--exact", CacheType::F32),
             (
                 "--cache-type-k q8_0 --cache-type-v q8_0 --kv q8_0",
-                CacheType::Q8_0,
+                CacheType::Int8,
             ),
             ("--cache-type-v f32", CacheType::F32),
         ] {

@@ -159,7 +159,7 @@ impl Model {
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let metadata = self.file.metadata();
         // A vocabulary without weights can tokenise.
-        if let Ok(Some(kind)) = OtherKind::from_metadata(metadata)
+        if let Ok(Some(kind)) = metadata.other_kind()
             && kind != OtherKind::Vocabulary
         {
             return Err(self.named(FileError::NotAModel(kind)));

@@ -14,8 +14,8 @@ pub(crate) fn is_projector(path: &str) -> bool {
 /// precise enough to be completed.
 const MAX_DISTINCT: usize = 1_000;
 
-/// Returns for each file the shortest suffix of its name that is unique, normally the quantisation. Of
-/// too many files, returns the paths.
+/// Returns for each file the shortest suffix of its name that is unique, normally the
+/// quantisation. Returns the paths if there are too many files.
 pub(crate) fn distinct(files: &[String]) -> Vec<String> {
     if files.len() > MAX_DISTINCT {
         return files.to_vec();

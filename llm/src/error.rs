@@ -94,10 +94,10 @@ impl Error {
             Error::Model(e) => e.hint(),
             Error::Device(e) => e.hint(),
             Error::Context { fits, .. } if *fits > 0 => Some(format!(
-                "--ctx {fits} would fit; --kv q8_0 takes half of what the default f16 does"
+                "--ctx {fits} would fit; a quantised KV cache (--kv) takes half of what the default f16 does"
             )),
             Error::Context { .. } => {
-                Some("the model itself fills the memory: try a smaller one, --kv q8_0, or end other programs".into())
+                Some("the model itself fills the memory: try a smaller one, a quantised KV cache (--kv), or end other programs".into())
             }
             Error::Weights { fitting, need, .. } => {
                 let models = match fitting.is_empty() {

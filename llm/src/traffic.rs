@@ -166,7 +166,7 @@ mod tests {
             4096.0 * 47.0 * 1152.0
         );
         assert_eq!(
-            read(&preset("glm-4.7-flash"), CacheType::Q8_0, 10),
+            read(&preset("glm-4.7-flash"), CacheType::Int8, 10),
             10.0 * 47.0 * (576.0 + 36.0)
         );
         assert_eq!(

@@ -52,7 +52,7 @@ enum Command {
     Experiments(experiments::Options),
     /// Generate docs/ablation.md from the reports in docs/ablation, or measure a report
     Ablation(ablation::Options),
-    /// Generate docs/quality.md from the reports in docs/quality, or measure a report on published files
+    /// Generate docs/quality.md from the reports in docs/quality, or measure published files
     Quality(quality::Options),
 }
 

@@ -153,6 +153,14 @@ fn team_size(asked: Option<usize>) -> Result<usize, Error> {
             hint: format!("this process may use {there} cores; without the flag it uses them all"),
         }),
     }
+    /// Divides texts among translation units; also returns the indices of each unit's texts.
+    fn units<'t>(&self, texts: &[&'t KernelText]) -> (Vec<Vec<usize>>, Vec<Unit<'t>>) {
+        let lengths: Vec<usize> = texts.iter().map(|t| t.source.len()).collect();
+        let parts = partition(&lengths, cores());
+        let unit = |p: &Vec<usize>| Unit::new(&self.prelude, p.iter().map(|&i| texts[i]).collect());
+        let units = parts.iter().map(unit).collect();
+        (parts, units)
+    }
 }
 
 impl Device for CpuDevice {
@@ -242,12 +250,7 @@ impl Device for CpuDevice {
             .into_iter()
             .filter(|t| !libraries.contains_key(&t.key))
             .collect();
-        let lengths: Vec<usize> = missing.iter().map(|t| t.source.len()).collect();
-        let parts = partition(&lengths, cores());
-        let units: Vec<Unit> = parts
-            .iter()
-            .map(|p| Unit::new(&self.prelude, p.iter().map(|&i| missing[i]).collect()))
-            .collect();
+        let (parts, units) = self.units(&missing);
         let load = |number: usize| units[number].load(&self.cc, self.isa, &self.store);
         parallel_for(
             units.len(),
@@ -270,10 +273,9 @@ impl Device for CpuDevice {
                 Ok(())
             },
         )?;
-        {
-            let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
-            places.save(&self.store);
-        }
+        let saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+        places.save(&self.store);
+        drop(saving);
         if self.compiled() > before {
             self.cc.remember(&self.store);
         }

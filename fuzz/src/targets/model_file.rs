@@ -158,7 +158,7 @@ fn plan(metadata: &Metadata, model: &dyn Model) {
         let cache = if tokens == StepKind::Decode {
             CacheType::F16
         } else {
-            CacheType::Q4_0
+            CacheType::Int4
         };
         let options = Options {
             tokens,

@@ -3,7 +3,7 @@
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::rows::group_of;
 
-/// Element type of the KV cache, by llama.cpp's names.
+/// Element type of the KV cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CacheType {
     /// 32 bits per element.
@@ -11,22 +11,22 @@ pub enum CacheType {
     /// 16 bits per element.
     F16,
     /// 8 bits per element, and an f16 scale per group of at most 32 elements.
-    Q8_0,
+    Int8,
     /// 4 bits per element of values, and an f16 scale per group of at most 32 elements. Keys are
-    /// q8_0: with 4 bits they cost 5 to 80 % of perplexity on small published models.
-    Q4_0,
+    /// `Int8`: with 4 bits they cost 5 to 80 % of perplexity on small published models.
+    Int4,
 }
 
 impl CacheType {
     /// Returns true if elements are integers with a scale per group.
     pub fn is_quantised(self) -> bool {
-        matches!(self, CacheType::Q8_0 | CacheType::Q4_0)
+        matches!(self, CacheType::Int8 | CacheType::Int4)
     }
     /// Returns the type that a component is stored in. Keys have at least 8 bits, and so have rows
     /// of an odd width, as 4-bit elements are packed in pairs.
     pub(super) fn stored_for(self, c: &Component) -> CacheType {
         match self {
-            CacheType::Q4_0 if c.is_key || c.width % 2 == 1 => CacheType::Q8_0,
+            CacheType::Int4 if c.is_key || c.width % 2 == 1 => CacheType::Int8,
             other => other,
         }
     }
@@ -35,8 +35,8 @@ impl CacheType {
         match self {
             CacheType::F32 => (Scalar::F32, 1),
             CacheType::F16 => (Scalar::F16, 1),
-            CacheType::Q8_0 => (Scalar::I8, 1),
-            CacheType::Q4_0 => (Scalar::U8, 2),
+            CacheType::Int8 => (Scalar::I8, 1),
+            CacheType::Int4 => (Scalar::U8, 2),
         }
     }
 }

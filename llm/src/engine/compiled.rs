@@ -187,6 +187,13 @@ impl Sizes {
             .chain(mixed.into_iter().flatten())
             .collect()
     }
+    /// Returns the graphs to plan: those to compile, and the smallest batched decode step, so that
+    /// the weight layouts suit it too.
+    fn planned_graphs(&self) -> impl Iterator<Item = GraphKey> {
+        let (parallel, rows) = (self.settings.parallel, self.cache.rows);
+        let batches = (parallel > 1).then(|| batch_graph(2, parallel, rows));
+        self.graphs().into_iter().chain(batches)
+    }
     /// Returns the length of the first prompt if the kernels that it does not need may be compiled
     /// in the background: the C compiler runs beside steps, a GPU's might not.
     fn first_prompt(&self, device: &dyn Device) -> Option<usize> {
@@ -279,18 +286,13 @@ impl<'a> CompiledModel<'a> {
         let asked = settings.long;
         let again = |settings| CompiledModel::new(file, opened.clone(), settings, loaded, progress);
         let sizes = Sizes::choose(file, model.as_ref(), settings, loaded, &*device)?;
-        let Sizes {
-            settings, cache, ..
-        } = &sizes;
+        let (settings, cache) = (&sizes.settings, &sizes.cache);
         let mut functions = Functions::new();
         let plan = |graph: GraphKey| {
             model.plan(&plan_options(graph, *cache, &opened.target), &mut functions)
         };
         let graphs = sizes.graphs();
-        // The smallest batched decode step, so that the weight layouts suit it too.
-        let batches =
-            (settings.parallel > 1).then(|| batch_graph(2, settings.parallel, cache.rows));
-        let plans: Vec<Plan> = graphs.iter().copied().chain(batches).map(plan).collect();
+        let plans: Vec<Plan> = sizes.planned_graphs().map(plan).collect();
         let choices = candidate_sets(&*device);
         let choice = |among: &CandidateSet| functions.share(among.function(model.vocabulary(), 1));
         let chosen: Vec<_> = choices.iter().map(choice).collect();
@@ -303,26 +305,20 @@ impl<'a> CompiledModel<'a> {
         });
         let arena = planned.iter().map(|f| f.compiled.arena).max();
         let arena = arena.unwrap_or(0).max(MIN_ARENA_SHARE);
-        let layouts = match load::common_layouts(&mut jit, &plans) {
-            Ok(layouts) => layouts,
+        let layouts = match (
+            load::common_layouts(&mut jit, &plans),
+            settings.decode_rows(),
+        ) {
+            (Ok(layouts), _) => layouts,
             // Alternatives of two attentions that share a weight are decided one after the other,
             // so neither may have the common layout yet. Compile again without mixed steps.
-            Err(_) if settings.decode_rows().is_some() => {
-                return again(Settings {
-                    long: asked,
-                    mixed: false,
-                    ..settings.clone()
-                });
-            }
-            Err(_) => load::layouts(&mut jit, &plans)?,
+            (Err(_), Some(_)) => return again(settings.without_mixed(asked)),
+            (Err(_), None) => load::layouts(&mut jit, &plans)?,
         };
         // Check again, now that all allocations are known.
         let footprint = Footprint::new(model.as_ref(), &probe(settings), settings, arena);
-        let left = memory_beside_weights(
-            file,
-            load::missing(file, &layouts, loaded),
-            available(&*device),
-        )?;
+        let missing = load::missing(file, &layouts, loaded);
+        let left = memory_beside_weights(file, missing, available(&*device))?;
         let is_usual = asked.is_none_or(StepLimits::is_usual);
         if let Some(smaller) = sizes.smaller(&footprint, model.context(), left, is_usual)? {
             return again(smaller);

@@ -179,6 +179,14 @@ impl Settings {
     pub fn decode_rows(&self) -> Option<usize> {
         (self.mixed && self.parallel > 1).then(|| self.parallel - 1)
     }
+    /// Returns the settings without mixed steps, and with these tokens of a step of a long prompt.
+    pub fn without_mixed(&self, long: Option<usize>) -> Settings {
+        Settings {
+            long,
+            mixed: false,
+            ..self.clone()
+        }
+    }
     /// Adapts the settings to these pools. Mixed steps address a single page pool and no recurrent
     /// states, so a window pool or states turn them off.
     pub fn over(self, pools: Pools) -> Settings {

@@ -298,3 +298,9 @@ impl Error {
         })
     }
 }
+
+impl From<OtherKind> for Error {
+    fn from(kind: OtherKind) -> Error {
+        Error::NotAModel(kind)
+    }
+}

@@ -1,7 +1,5 @@
 //! Kinds of GGUF files that are no models, and their names for the user.
 
-use super::error::{Error, Result};
-use super::metadata::Metadata;
 use std::fmt;
 
 /// Kind of a GGUF file that cannot generate text by itself.
@@ -9,50 +7,19 @@ use std::fmt;
 pub enum OtherKind {
     /// A projector of images or sound into a model's embeddings.
     Projector,
-    /// A LoRA adapter.
+    /// Low-rank differences (LoRA) to the weights of a base model.
     Adapter,
     /// A text encoder, which computes embeddings or scores: its architecture.
     Encoder(String),
     /// A vocabulary without weights.
     Vocabulary,
-    /// Statistics for quantisation.
+    /// Importance of each weight column, from which `llama-quantize` weighs errors.
     ImportanceMatrix,
     /// Another value of `general.type`.
     Other(String),
 }
 
-/// Architectures of text encoders, which have no causal attention.
-const ENCODERS: &[&str] = &[
-    "bert",
-    "eurobert",
-    "gemma-embedding",
-    "jina-bert-v2",
-    "jina-bert-v3",
-    "modern-bert",
-    "neo-bert",
-    "nomic-bert",
-    "nomic-bert-moe",
-    "t5encoder",
-];
-
 impl OtherKind {
-    /// Returns the kind that the metadata declares; `None` for models and for files that do not say.
-    ///
-    /// # Errors
-    /// When a key has the wrong type.
-    pub fn from_metadata(metadata: &Metadata) -> Result<Option<OtherKind>> {
-        let architecture = metadata.str("general.architecture")?;
-        Ok(match (metadata.str("general.type")?, architecture) {
-            (Some("mmproj"), _) | (_, Some("clip")) => Some(OtherKind::Projector),
-            (Some("adapter"), _) => Some(OtherKind::Adapter),
-            _ if metadata.str("adapter.type")?.is_some() => Some(OtherKind::Adapter),
-            (Some("imatrix"), _) => Some(OtherKind::ImportanceMatrix),
-            (Some("vocab"), _) => Some(OtherKind::Vocabulary),
-            (_, Some(name)) if ENCODERS.contains(&name) => Some(OtherKind::Encoder(name.into())),
-            (None | Some("model"), _) => None,
-            (Some(other), _) => Some(OtherKind::Other(other.into())),
-        })
-    }
     /// Returns the way to use such a file, or the file to use instead.
     pub fn hint(&self) -> &'static str {
         match self {
@@ -93,67 +60,6 @@ impl fmt::Display for OtherKind {
                 f.write_str("an importance matrix for quantisation, not a model")
             }
             OtherKind::Other(kind) => write!(f, "of type {kind}, not a model"),
-        }
-    }
-}
-
-impl From<OtherKind> for Error {
-    fn from(kind: OtherKind) -> Error {
-        Error::NotAModel(kind)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_beside_models_are_called_what_they_are() {
-        let kind = |pairs: &[(&str, &str)]| {
-            let mut metadata = Metadata::new();
-            for &(key, value) in pairs {
-                metadata.insert(key, value);
-            }
-            OtherKind::from_metadata(&metadata).unwrap()
-        };
-        let architecture = "general.architecture";
-        for (pairs, named) in [
-            (&[(architecture, "clip")][..], "mmproj"),
-            (
-                &[(architecture, "llama"), ("general.type", "mmproj")],
-                "mmproj",
-            ),
-            (
-                &[(architecture, "llama"), ("general.type", "adapter")],
-                "LoRA adapter",
-            ),
-            (
-                &[(architecture, "llama"), ("adapter.type", "lora")],
-                "LoRA adapter",
-            ),
-            (&[(architecture, "nomic-bert")], "embedding model"),
-            (&[("general.type", "imatrix")], "importance matrix"),
-            (
-                &[(architecture, "llama"), ("general.type", "vocab")],
-                "vocabulary",
-            ),
-            (
-                &[(architecture, "llama"), ("general.type", "dataset")],
-                "type dataset",
-            ),
-        ] {
-            let kind = kind(pairs).expect(named);
-            assert!(
-                kind.to_string().contains(named) && !kind.hint().is_empty(),
-                "{kind}"
-            );
-        }
-        for pairs in [
-            &[][..],
-            &[(architecture, "llama")],
-            &[(architecture, "qwen3"), ("general.type", "model")],
-        ] {
-            assert_eq!(kind(pairs), None, "{pairs:?}");
         }
     }
 }

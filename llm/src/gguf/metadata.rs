@@ -1,7 +1,22 @@
 //! Key–value metadata of a GGUF file, with lenient typed access.
 
 use super::error::{Error, Result};
+use super::kind::OtherKind;
 use super::value::{Array, Strings, Value};
+
+/// Architectures of text encoders, which have no causal attention.
+const ENCODERS: &[&str] = &[
+    "bert",
+    "eurobert",
+    "gemma-embedding",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "modern-bert",
+    "neo-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "t5encoder",
+];
 use std::collections::HashMap;
 
 /// Metadata entries in file order.
@@ -37,6 +52,23 @@ impl PerLayer {
 }
 
 impl Metadata {
+    /// Returns the kind that the file declares; `None` for models and where none is declared.
+    ///
+    /// # Errors
+    /// When a key has the wrong type.
+    pub fn other_kind(&self) -> Result<Option<OtherKind>> {
+        let architecture = self.str("general.architecture")?;
+        Ok(match (self.str("general.type")?, architecture) {
+            (Some("mmproj"), _) | (_, Some("clip")) => Some(OtherKind::Projector),
+            (Some("adapter"), _) => Some(OtherKind::Adapter),
+            _ if self.str("adapter.type")?.is_some() => Some(OtherKind::Adapter),
+            (Some("imatrix"), _) => Some(OtherKind::ImportanceMatrix),
+            (Some("vocab"), _) => Some(OtherKind::Vocabulary),
+            (_, Some(name)) if ENCODERS.contains(&name) => Some(OtherKind::Encoder(name.into())),
+            (None | Some("model"), _) => None,
+            (Some(other), _) => Some(OtherKind::Other(other.into())),
+        })
+    }
     /// Creates metadata without entries.
     pub fn new() -> Self {
         Self::default()
@@ -199,4 +231,59 @@ fn convert<T: TryFrom<i128>>(value: &Value, limit: usize) -> Option<Vec<T>> {
         .take(limit)
         .map(|i| i.try_into().ok())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_beside_models_are_called_what_they_are() {
+        let kind = |pairs: &[(&str, &str)]| {
+            let mut metadata = Metadata::new();
+            for &(key, value) in pairs {
+                metadata.insert(key, value);
+            }
+            metadata.other_kind().unwrap()
+        };
+        let architecture = "general.architecture";
+        for (pairs, named) in [
+            (&[(architecture, "clip")][..], "mmproj"),
+            (
+                &[(architecture, "llama"), ("general.type", "mmproj")],
+                "mmproj",
+            ),
+            (
+                &[(architecture, "llama"), ("general.type", "adapter")],
+                "LoRA adapter",
+            ),
+            (
+                &[(architecture, "llama"), ("adapter.type", "lora")],
+                "LoRA adapter",
+            ),
+            (&[(architecture, "nomic-bert")], "embedding model"),
+            (&[("general.type", "imatrix")], "importance matrix"),
+            (
+                &[(architecture, "llama"), ("general.type", "vocab")],
+                "vocabulary",
+            ),
+            (
+                &[(architecture, "llama"), ("general.type", "dataset")],
+                "type dataset",
+            ),
+        ] {
+            let kind = kind(pairs).expect(named);
+            assert!(
+                kind.to_string().contains(named) && !kind.hint().is_empty(),
+                "{kind}"
+            );
+        }
+        for pairs in [
+            &[][..],
+            &[(architecture, "llama")],
+            &[(architecture, "qwen3"), ("general.type", "model")],
+        ] {
+            assert_eq!(kind(pairs), None, "{pairs:?}");
+        }
+    }
 }

@@ -170,7 +170,7 @@ impl Gguf {
     /// # Errors
     /// Returns an error if it is absent, or if `general.type` says that the file is not a model.
     pub fn architecture(&self) -> Result<&str> {
-        match OtherKind::from_metadata(&self.metadata)? {
+        match self.metadata.other_kind()? {
             Some(kind) => Err(kind.into()),
             None => self.metadata.need("general.architecture", Metadata::str),
         }

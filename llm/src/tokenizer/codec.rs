@@ -64,14 +64,7 @@ impl Tokenizer {
             "llama" => (Alphabet::Spaced, None),
             _ => return Err(TokenizerError::UnsupportedModel { model: spec.model }),
         };
-        let mut warnings = Vec::new();
-        if spec.guessed_pre && spec.model == "gpt2" {
-            warnings.push(format!(
-                "the file does not name its pre-tokeniser (tokenizer.ggml.pre); {:?} is guessed, \
-                 and text may be split otherwise than in training: use a newer conversion",
-                spec.pre
-            ));
-        }
+        let mut warnings: Vec<String> = guessed_pre(&spec).into_iter().collect();
         let special_ids = vocab::checked_ids(&mut spec, &mut warnings);
         let typed = spec.token_types.is_some();
         let vocabulary = Vocabulary::new(spec.tokens, spec.token_types, &special_ids, alphabet)?;
@@ -391,4 +384,15 @@ fn splitter(vocabulary: &Vocabulary) -> Result<Splitter, TokenizerError> {
         })
     });
     Splitter::new(specials.collect())
+}
+
+/// Returns a warning if the pre-tokeniser is guessed.
+fn guessed_pre(spec: &TokenizerSpec) -> Option<String> {
+    (spec.guessed_pre && spec.model == "gpt2").then(|| {
+        format!(
+            "the file does not name its pre-tokeniser (tokenizer.ggml.pre); {:?} is guessed, and \
+             text may be split otherwise than in training: use a newer conversion",
+            spec.pre
+        )
+    })
 }

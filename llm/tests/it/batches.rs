@@ -220,7 +220,7 @@ fn caches_of_halves_and_of_bytes_have_pages() {
         let file =
             Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
         let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
-        for cache in [CacheType::F16, CacheType::Q8_0, CacheType::Q4_0] {
+        for cache in [CacheType::F16, CacheType::Int8, CacheType::Int4] {
             let settings = Settings {
                 context: Some(CONTEXT),
                 cache,
@@ -237,8 +237,8 @@ fn caches_of_halves_and_of_bytes_have_pages() {
             let errors: Vec<f64> = found.iter().map(|found| rms(found, &expected)).collect();
             println!("{family}, {cache:?}: {errors:?}");
             let most = match cache {
-                CacheType::Q8_0 => 2.0 / 127.0,
-                CacheType::Q4_0 => 2.0 / 7.0,
+                CacheType::Int8 => 2.0 / 127.0,
+                CacheType::Int4 => 2.0 / 7.0,
                 _ => EXACT,
             };
             // Latent attention has another form with block tables than for contiguous pages.

@@ -197,8 +197,8 @@ fn caches_and_integer_products_are_near() {
         let expected = npy(&data(&format!("families/{family}-{quant}-logits.npy")));
         for (what, options, cache, most) in [
             ("a cache of halves", exact(), CacheType::F16, 5e-3),
-            ("a cache of bytes", exact(), CacheType::Q8_0, 0.05),
-            ("a cache of 4 bits", exact(), CacheType::Q4_0, 0.5),
+            ("a cache of bytes", exact(), CacheType::Int8, 0.05),
+            ("a cache of 4 bits", exact(), CacheType::Int4, 0.5),
             (
                 "integer products",
                 Options {
@@ -331,7 +331,7 @@ fn a_cache_of_bytes_changes_choices_of_experts_alone() {
                 true,
             )
         };
-        let (found, exact) = (of(CacheType::Q8_0), of(CacheType::F32));
+        let (found, exact) = (of(CacheType::Int8), of(CacheType::F32));
         let mut rows: Vec<f64> = found
             .chunks(512)
             .zip(exact.chunks(512))

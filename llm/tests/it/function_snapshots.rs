@@ -40,7 +40,7 @@ fn functions() -> Vec<Arc<Function>> {
     let (one, chunk) = (StepKind::Decode, StepKind::Prefill { max: 32 });
     let steps = [
         (one, CacheType::F16),
-        (one, CacheType::Q8_0),
+        (one, CacheType::Int8),
         (chunk, CacheType::F16),
     ];
     let mut shared = Functions::new();

@@ -190,12 +190,12 @@ fn slots_are_bound_to_what_they_are() {
 fn a_cache_of_bytes_is_two_planes() {
     let model = load(&glm(), &Glm(|_, _| &Q4_0)).expect("a model");
     let bytes = Options {
-        cache: CacheType::Q8_0,
+        cache: CacheType::Int8,
         ..options(ONE)
     };
     let row = |cache| model.caches()[0].row_bytes(cache);
     assert_eq!(
-        (row(CacheType::F16), row(CacheType::Q8_0)),
+        (row(CacheType::F16), row(CacheType::Int8)),
         (576 * 2, 576 + 576 / 32 * 2)
     );
     let plan = model.plan(&bytes, &mut Functions::new());

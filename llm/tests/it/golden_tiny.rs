@@ -196,14 +196,14 @@ fn a_half_precision_cache_is_near() {
 fn a_cache_of_bytes_is_near() {
     let f = Fixture::new(Tiny::A, true);
     let bytes = Way {
-        cache: CacheType::Q8_0,
+        cache: CacheType::Int8,
         ..STEPS
     };
     let d = distance(&logits(&f, &TOKENS, STEPS), &logits(&f, &TOKENS, bytes));
     assert!(d > 1e-9 && d < 1e-1, "{d}");
     for form in [Written, Number(0), Number(1)] {
         let chunked = Way {
-            cache: CacheType::Q8_0,
+            cache: CacheType::Int8,
             ..chunk(form, 8)
         };
         let d = distance(&logits(&f, &TOKENS, bytes), &logits(&f, &TOKENS, chunked));

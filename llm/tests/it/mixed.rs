@@ -186,7 +186,7 @@ fn a_piece_leaves_the_same_bits_whatever_is_beside_it() {
         let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
         // Int8 caches have separate kernels; one family is enough.
         for &cache in if family == "llama" {
-            &[CacheType::F16, CacheType::Q8_0][..]
+            &[CacheType::F16, CacheType::Int8][..]
         } else {
             &[CacheType::F16]
         } {

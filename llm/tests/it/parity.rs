@@ -579,7 +579,7 @@ fn a_cache_of_bytes_is_near() {
     let opened = open("cpu", &quick(true)).expect("a device");
     let settings = Settings {
         context: Some(256),
-        cache: CacheType::Q8_0,
+        cache: CacheType::Int8,
         chunk: 32,
         ..Settings::default()
     };
@@ -614,7 +614,7 @@ fn integer_scores_are_near_exact() {
     let opened = open("cpu", &quick(false)).expect("a device");
     let settings = Settings {
         context: Some(256),
-        cache: CacheType::Q8_0,
+        cache: CacheType::Int8,
         chunk: 32,
         ..Settings::default()
     };

@@ -121,7 +121,7 @@ fn many_windows(device: &str) {
     let tokens = text(3, 800);
     for name in FILES {
         let caches: &[CacheType] = if name == FILES[0] {
-            &[CacheType::F32, CacheType::Q8_0]
+            &[CacheType::F32, CacheType::Int8]
         } else {
             &[CacheType::F32]
         };

@@ -25,7 +25,7 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
         for (logits, cache) in [
             (Logits::Last, CacheType::F16),
             (Logits::All, CacheType::F32),
-            (Logits::Last, CacheType::Q8_0),
+            (Logits::Last, CacheType::Int8),
         ] {
             let pools = Pools::from_pages(192 / Options::PAGE);
             let options = Options {

@@ -217,7 +217,7 @@ fn nothing_is_read_but_windows() {
     let tokens = text(3, 200);
     for name in FILES {
         let caches: &[CacheType] = if name == FILES[0] {
-            &[CacheType::F32, CacheType::Q8_0]
+            &[CacheType::F32, CacheType::Int8]
         } else {
             &[CacheType::F32]
         };

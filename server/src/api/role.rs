@@ -9,10 +9,10 @@ pub enum Role {
     /// Instructions of the operator; `developer` is OpenAI's newer name.
     #[serde(alias = "developer", alias = "System")]
     System,
-    /// The person.
+    /// The person or program that the model answers.
     #[serde(alias = "User", alias = "human")]
     User,
-    /// The model.
+    /// The model, in earlier answers and tool calls.
     #[serde(alias = "Assistant", alias = "model")]
     Assistant,
     /// A tool's result; `function` is the name of the time when calls were of functions only.

@@ -36,9 +36,9 @@ pub struct Preprocessor {
 /// Treatment of texts to embed that exceed the context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fit {
-    /// They are refused.
+    /// Refuses prompts that exceed the context.
     Refuse,
-    /// They are cut at their ends.
+    /// Cuts their ends off.
     Truncate,
 }
 

@@ -45,7 +45,7 @@ pub struct Switch(pub bool);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seed(pub i64);
 
-/// A token id.
+/// Id of a token, also taken as a float without a fraction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TokenId(pub u32);
 

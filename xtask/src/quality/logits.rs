@@ -69,7 +69,7 @@ fn row(file: &mut impl Read, vocabulary: usize) -> Result<Vec<f32>> {
     Ok(bytes.chunks_exact(4).map(number).collect())
 }
 
-/// Sums over rows.
+/// Sums over the compared rows of logits, from which the means are taken.
 #[derive(Default)]
 struct Sums {
     rows: usize,

@@ -149,9 +149,9 @@ impl StepFunction<'_> {
         let (stored, _) = cache.stored();
         let values = match cache {
             CacheType::F32 | CacheType::F16 => vec![row.cast(stored)],
-            CacheType::Q8_0 | CacheType::Q4_0 => {
+            CacheType::Int8 | CacheType::Int4 => {
                 let (codes, scales) = match cache {
-                    CacheType::Q4_0 => row.encode_rows4(group_of(c.width)),
+                    CacheType::Int4 => row.encode_rows4(group_of(c.width)),
                     _ => row.encode_rows(group_of(c.width)),
                 };
                 vec![codes.cast(stored), scales.cast(Scalar::F16)]
@@ -207,7 +207,7 @@ impl StepFunction<'_> {
         let scales = self.write_rows(scales, values.get(1).copied());
         (
             numbers.zip(scales).map(|(rows, scales)| match cache {
-                CacheType::Q4_0 => rows.decode_rows4(scales, group),
+                CacheType::Int4 => rows.decode_rows4(scales, group),
                 _ => rows.decode_rows(scales, group),
             }),
             plane + 2,

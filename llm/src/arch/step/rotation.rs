@@ -8,8 +8,9 @@ use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 
 impl StepFunction<'_> {
-    /// Multiplies every head of `x [n, heads·width]` or `[n, heads, width]` by an orthonormal Hadamard matrix if the KV
-    /// cache is quantised. Returns `[n, heads, width]`.
+    /// Multiplies every head of `x [n, heads·width]` or `[n, heads, width]` by an orthonormal
+    /// Hadamard matrix if the KV cache is quantised. Returns `[n, heads, width]`, and `x` itself
+    /// for other caches.
     ///
     /// Queries and keys are both transformed, which changes no score; values are transformed, and
     /// so is the result of attention, as the matrix is its own inverse. An outlier of a

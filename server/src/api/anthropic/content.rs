@@ -121,7 +121,7 @@ fn lacks(at: &str, what: &str) -> RequestError {
     )
 }
 
-/// Messages so far.
+/// Messages of the conversation, in order; texts of one role and turn are joined.
 struct Turns<'a> {
     out: Vec<Message>,
     ignored: &'a mut Vec<String>,
@@ -259,8 +259,8 @@ fn content_text(content: &Value) -> Option<String> {
     }
 }
 
-/// Returns the text of a tool's result. Images become a note, as a conversation would end otherwise;
-/// they are named in `ignored`.
+/// Returns the text of a tool's result. Images become a note, as a conversation would end
+/// otherwise; they are named in `ignored`.
 fn result_text(content: Value, ignored: &mut Vec<String>) -> String {
     let blocks = match content {
         Value::Null => return String::new(),

@@ -242,8 +242,8 @@ impl MessageRequest {
 }
 
 impl RequestTool {
-    /// Returns the tool, which is tool `i` of the request; `None` if it is of a hosted type, which is
-    /// named in `ignored`.
+    /// Returns tool `i` of the request; `None` if it is of a hosted type, which is named in
+    /// `ignored`.
     fn convert(self, i: usize, ignored: &mut Vec<String>) -> Result<Option<Tool>, RequestError> {
         if let Some(kind) = self
             .kind

@@ -39,7 +39,7 @@ enum Stop {
     Many(Vec<Option<String>>),
 }
 
-/// The options.
+/// Names within `options`: those that are read, ignored in silence, and refused with a reason.
 const OPTIONS: KnownFields = KnownFields {
     at: "options.",
     declared: &[

@@ -80,7 +80,7 @@ impl PromptPiece {
 }
 
 impl RequestPrompt {
-    /// Returns the prompts.
+    /// Returns a list of one or more prompts, each of texts or tokens.
     pub fn list(self) -> Vec<PromptText> {
         let tokens = |list: Vec<TokenId>| {
             PromptText::Tokens(list.into_iter().map(|token| token.0).collect())

@@ -153,8 +153,8 @@ impl Item {
         }
         Ok(())
     }
-    /// Spells out a call of a hosted tool or its result, if it has the parts of one; other items are
-    /// left out.
+    /// Spells out a call of a hosted tool or its result, if it has the parts of one; other items
+    /// are left out.
     fn convert_hosted(mut self, out: &mut Vec<Message>, ignored: &mut Vec<String>) {
         let kind = self.kind.take().unwrap_or_default();
         let mut field = |name: &str| self.others.remove(name).filter(|value| !value.is_null());
@@ -200,8 +200,8 @@ fn result(id: Option<String>, text: String) -> Message {
     }
 }
 
-/// Returns the text of a call's result. Images become a note, as a conversation would end otherwise;
-/// they are named in `ignored`.
+/// Returns the text of a call's result. Images become a note, as a conversation would end
+/// otherwise; they are named in `ignored`.
 fn result_text(output: Value, ignored: &mut Vec<String>) -> String {
     let parts = match output {
         Value::Null => return String::new(),

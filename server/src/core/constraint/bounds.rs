@@ -81,7 +81,7 @@ struct SchemaCounts {
     counted: usize,
     alternatives: usize,
     patterns: usize,
-    /// Count of `pattern`.
+    /// Number of `pattern` keywords, each a regular expression.
     regexes: usize,
     combines: bool,
     /// Whether `minProperties` or `maxProperties` is combined with another schema, and so counts

@@ -1,7 +1,7 @@
 //! Compiles a client's grammar in a helper process with limits first, as the compiler cannot be
 //! interrupted and some grammars would take it minutes and gigabytes.
 
-use super::mask::{TOO_SLOW, factory, start_here};
+use super::start::{TOO_SLOW, factory, start_here};
 use crate::core::admission;
 use gristmill_llm::chat::{Helper, HelperFailure, HelperLimits, run_confined};
 use llguidance::api::TopLevelGrammar;

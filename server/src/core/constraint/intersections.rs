@@ -16,7 +16,7 @@ const MAX_DEPTH: usize = 32;
 struct Weight {
     /// Alternatives, options and repeats; a counted repeat counts as its maximum.
     branches: f64,
-    /// Operators `&` and `~`.
+    /// Number of intersections (`&`) and complements (`~`).
     operators: i32,
 }
 

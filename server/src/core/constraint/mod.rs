@@ -12,4 +12,5 @@ mod intersections;
 mod lark;
 pub mod mask;
 mod relax;
+mod start;
 mod watch;
