@@ -140,6 +140,14 @@ impl CpuDevice {
     pub fn compiled(&self) -> usize {
         self.compiled.load(Ordering::Relaxed)
     }
+    /// Divides texts among translation units; also returns the indices of each unit's texts.
+    fn units<'t>(&self, texts: &[&'t KernelText]) -> (Vec<Vec<usize>>, Vec<Unit<'t>>) {
+        let lengths: Vec<usize> = texts.iter().map(|t| t.source.len()).collect();
+        let parts = partition(&lengths, cores());
+        let unit = |p: &Vec<usize>| Unit::new(&self.prelude, p.iter().map(|&i| texts[i]).collect());
+        let units = parts.iter().map(unit).collect();
+        (parts, units)
+    }
 }
 
 fn team_size(asked: Option<usize>) -> Result<usize, Error> {
@@ -152,14 +160,6 @@ fn team_size(asked: Option<usize>) -> Result<usize, Error> {
             message: format!("a team has 1 to {MAX_WORKERS} threads"),
             hint: format!("this process may use {there} cores; without the flag it uses them all"),
         }),
-    }
-    /// Divides texts among translation units; also returns the indices of each unit's texts.
-    fn units<'t>(&self, texts: &[&'t KernelText]) -> (Vec<Vec<usize>>, Vec<Unit<'t>>) {
-        let lengths: Vec<usize> = texts.iter().map(|t| t.source.len()).collect();
-        let parts = partition(&lengths, cores());
-        let unit = |p: &Vec<usize>| Unit::new(&self.prelude, p.iter().map(|&i| texts[i]).collect());
-        let units = parts.iter().map(unit).collect();
-        (parts, units)
     }
 }
 

@@ -3,15 +3,13 @@
 use super::check::Checker;
 use super::start::{TOO_SLOW, explain, factory, start};
 use super::watch;
-use crate::core::constraint::bounds::STACK;
 use gristmill_llm::chat::{Helper, thread_time};
 use gristmill_llm::sampling::TokenSet;
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
-use llguidance::{CancellationHandle, Matcher, ParserFactory};
+use llguidance::toktrie::TokTrie;
+use llguidance::{Matcher, ParserFactory};
 use std::collections::VecDeque;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
