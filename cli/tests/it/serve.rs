@@ -188,7 +188,7 @@ fn it_listens_by_name_and_says_what_it_does() {
         gristmill(&["run", "-p", "x", "-n", "1"]).env("GRISTMILL_CACHE", fresh.path()),
     );
     assert!(
-        first.stderr.contains("compiling ") && first.stderr.contains("half a minute"),
+        first.stderr.contains("compiling ") && first.stderr.contains("kept for the next start"),
         "{}",
         first.stderr
     );

@@ -455,7 +455,7 @@ fn the_demo_model_has_a_name() {
     assert!(
         run(&["completions", "bash"])
             .ok()
-            .contains("demo glm-4.7-flash")
+            .contains("demo smollm2-135m")
     );
 }
 
@@ -570,7 +570,7 @@ fn wrong_flags_name_the_nearest() {
         (&["run", "--max-model-len", "9"], "'--ctx'"),
         (&["serve", "--max-num-seqs", "9"], "'--parallel'"),
         (&["serve", "--shutdown-timout", "9"], "--shutdown-timeout"),
-        (&["run", "--cache-type-k", "q4_0", "-p", "x"], "q8_0"),
+        (&["run", "--cache-type-k", "q5_1", "-p", "x"], "q8_0"),
         (&["-m", DEMO], "gristmill run -m MODEL"),
         (&["run", "--no-such", "9"], "'--disable'"),
         (&["server"], "'serve'"),

@@ -174,7 +174,10 @@ impl Grouped {
             k.map(|k| heads(k, self.key)),
             v.map(|v| heads(v, self.value)),
         );
-        let q = s.transform(q, [self.heads, self.key]);
+        let q = match self.transforms_keys(w) {
+            true => s.transform(q, [self.heads, self.key]),
+            false => q,
+        };
         let sinks = w
             .has("attn_sinks.weight")
             .then(|| s.weight(w, "attn_sinks.weight"));
@@ -248,7 +251,10 @@ impl Grouped {
             Some(mean) => k - mean,
             None => k,
         };
-        let k = s.transform(k, [self.kv_heads, self.key]);
+        let k = match self.transforms_keys(w) {
+            true => s.transform(k, [self.kv_heads, self.key]),
+            false => k,
+        };
         let [keys, values] = self.components();
         let v = match self.normed_values {
             false => v,
@@ -262,15 +268,23 @@ impl Grouped {
         let (v, _) = s.cached(layer, next, values, v);
         (q, [k, v])
     }
+    /// Returns true if a constant added to all scores of a query changes nothing: scores are not
+    /// capped and no sinks take part.
+    fn ignores_shifts(&self, w: &LayerWeights) -> bool {
+        self.scores.cap.is_none() && !w.has("attn_sinks.weight")
+    }
+    /// Returns true if keys are transformed before a quantised cache. A large bias that cannot be
+    /// subtracted is better left in few elements (docs/experiments/141).
+    fn transforms_keys(&self, w: &LayerWeights) -> bool {
+        self.ignores_shifts(w) || !has_plain_bias(w)
+    }
     /// Returns a mean of the rotated bias of the keys, `[1, kv_heads, key]`, if the cache is
     /// quantised and the scores allow that a constant is subtracted from all keys.
     ///
     /// The softmax over positions does not change when all scores of a query change alike. A bias
     /// far larger than the rest of the keys (Qwen2.5's) would take most of the codes' range.
     fn mean_of_keys<'g>(&self, s: &'g StepFunction, w: &LayerWeights) -> Option<Tensor<'g>> {
-        let shifts = self.scores.cap.is_none() && !w.has("attn_sinks.weight");
-        let normed = w.has("attn_k_norm.weight");
-        if !s.options.cache.is_quantised() || !shifts || normed {
+        if !s.options.cache.is_quantised() || !self.ignores_shifts(w) || !has_plain_bias(w) {
             return None;
         }
         let [q, k, _] = self.widths();
@@ -329,6 +343,12 @@ impl Grouped {
             2,
         )
     }
+}
+
+/// Returns true if keys have a bias that no norm follows.
+fn has_plain_bias(w: &LayerWeights) -> bool {
+    let biased = w.has("attn_k.bias") || w.has("attn_qkv.bias");
+    biased && !w.has("attn_k_norm.weight")
 }
 
 /// Multiplies `x [n, in]` by the matrix `name` and adds its bias if there is one.

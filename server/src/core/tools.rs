@@ -83,8 +83,8 @@ impl Tool {
             Ok(())
         }
     }
-    /// Returns the tool in the form of chat templates, some of which need a description and the
-    /// properties of an object.
+    /// Returns the tool in the form of chat templates, some of which need the properties of an
+    /// object. A description that a template needs is added when it refuses the tool.
     fn to_json(&self) -> Value {
         let mut parameters = self.parameters.clone().unwrap_or_else(|| json!({}));
         if let Some(members) = parameters.as_object_mut() {
@@ -97,9 +97,11 @@ impl Tool {
                 *properties = json!({});
             }
         }
-        let description = self.description.as_deref().unwrap_or_default();
-        let function =
-            json!({ "name": self.name, "description": description, "parameters": parameters });
+        let mut function = json!({ "name": self.name });
+        if let Some(description) = &self.description {
+            function["description"] = description.clone().into();
+        }
+        function["parameters"] = parameters;
         json!({ "type": "function", "function": function })
     }
 }
