@@ -56,17 +56,13 @@ const MODELS: &[Published] = &[
 
 /// Flags of the reference, which comes first.
 const REFERENCE: &str = "--exact";
-/// Flags of each measured mode, in the order of the tables. Modes with a flag or a value that the
-/// program's help does not have are left out.
+/// Flags of each measured mode, in the order of the tables. Modes that the help of an older program
+/// does not have are left out.
 const MODES: &[&str] = &[
     REFERENCE,
     "",
-    "--precision fast",
-    "--precision balanced",
-    "--precision exact",
     "--kv q8_0",
     "--kv q4_0",
-    "--kv fp8",
     "--exact --kv q8_0",
     "--exact --kv q4_0",
 ];

@@ -1,8 +1,8 @@
 //! The first minutes of a user: typed input, files that are no models, commands of other programs.
 
 use super::serve::serve;
+use super::terminal::pseudo_terminal;
 use super::{DEMO, gristmill, outcome, piped, run};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -22,16 +22,7 @@ fn read_until(terminal: &mut File, seen: &mut String, end: &str, count: usize) {
 #[test]
 fn lines_typed_early_are_all_answered() {
     run(&["run", "-p", "x", "-n", "1"]).ok();
-    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&ours).unwrap();
-    unlockpt(&ours).unwrap();
-    let name = ptsname(&ours, Vec::new()).unwrap();
-    let theirs = File::options()
-        .read(true)
-        .write(true)
-        .open(name.to_str().unwrap())
-        .unwrap();
-    let mut terminal = File::from(ours);
+    let (mut terminal, theirs) = pseudo_terminal();
     // While the model loads; the terminal buffers them.
     terminal.write_all(b"One?\rTwo?\rThree?\r").unwrap();
     let mut command = gristmill(&["chat", "--temp", "0", "-n", "2"]);

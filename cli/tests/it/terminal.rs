@@ -3,7 +3,7 @@
 use super::{DEMO, gristmill, outcome, run};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,7 +17,8 @@ pub fn typed_on_terminal(command: &mut Command, text: &str) -> (bool, String) {
     at_terminal(command, Some(text))
 }
 
-fn at_terminal(command: &mut Command, typed: Option<&str>) -> (bool, String) {
+/// Opens a pseudo-terminal; returns the test's end and the program's.
+pub fn pseudo_terminal() -> (File, File) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();
@@ -27,10 +28,15 @@ fn at_terminal(command: &mut Command, typed: Option<&str>) -> (bool, String) {
         .write(true)
         .open(name.to_str().unwrap())
         .unwrap();
+    (File::from(ours), theirs)
+}
+
+fn at_terminal(command: &mut Command, typed: Option<&str>) -> (bool, String) {
+    let (mut ours, theirs) = pseudo_terminal();
     if let Some(typed) = typed {
         command.stdin(theirs.try_clone().unwrap());
         // The terminal buffers it.
-        rustix::io::write(&ours, typed.as_bytes()).unwrap();
+        ours.write_all(typed.as_bytes()).unwrap();
     }
     command
         .stdout(theirs.try_clone().unwrap())
@@ -43,7 +49,7 @@ fn at_terminal(command: &mut Command, typed: Option<&str>) -> (bool, String) {
     command.stdin(nothing()).stdout(nothing()).stderr(nothing());
     let mut bytes = Vec::new();
     // A closed other end is an error on Linux, end of file elsewhere.
-    let _ = File::from(ours).read_to_end(&mut bytes);
+    let _ = ours.read_to_end(&mut bytes);
     let status = child.wait().unwrap();
     (status.success(), String::from_utf8(bytes).unwrap())
 }

@@ -274,7 +274,9 @@ impl Grouped {
         self.scores.cap.is_none() && !w.has("attn_sinks.weight")
     }
     /// Returns true if keys are transformed before a quantised cache. A large bias that cannot be
-    /// subtracted is better left in few elements (docs/experiments/141).
+    /// subtracted is better left in few elements (docs/experiments/141). A layer that reads another
+    /// layer's cache must answer as that layer does: families with such layers have neither score
+    /// caps nor sinks.
     fn transforms_keys(&self, w: &LayerWeights) -> bool {
         self.ignores_shifts(w) || !has_plain_bias(w)
     }

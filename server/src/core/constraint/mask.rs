@@ -95,8 +95,7 @@ impl Grammars {
 #[derive(Default)]
 struct CompiledCache(VecDeque<(blake3::Hash, usize, Matcher)>);
 
-/// Maximum grammars in the cache, and maximum bytes of their texts; a compiled grammar takes up to
-/// 300 bytes per byte of its text.
+/// Maximum grammars in the cache, and maximum bytes of their texts.
 const MAX_CACHED: (usize, usize) = (32, 128 << 10);
 
 impl CompiledCache {
