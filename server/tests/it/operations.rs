@@ -98,7 +98,9 @@ fn all_busy(client: &Client, tokens: usize) -> Vec<Telling> {
             if number(&load, "num_running_reqs") < slots {
                 break;
             }
-            if number(&load, "num_waiting_reqs") == 1 {
+            // Admitted requests hold no tokens before their prefill.
+            let prefilled = number(&load, "num_used_tokens") >= 10 * slots;
+            if number(&load, "num_waiting_reqs") == 1 && prefilled {
                 return asked;
             }
             std::thread::sleep(Duration::from_millis(5));
