@@ -66,7 +66,7 @@ def models():
 def errors():
     for settings, kind in [
         ({"model": "claude-x"}, anthropic.NotFoundError),
-        ({"temperature": 9}, anthropic.BadRequestError),
+        ({"temperature": -1}, anthropic.BadRequestError),
         ({"messages": [{"role": "user", "content": "word " * 9000}]}, anthropic.BadRequestError),
     ]:
         try:
