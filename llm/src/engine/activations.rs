@@ -1,7 +1,7 @@
 //! Buffers shared by all steps: tokens, hidden rows, RoPE tables and logits.
 
 use super::footprint::layer_input_bytes;
-use crate::arch::{Bind, Model, RopeTable, hadamard};
+use crate::arch::{Bind, CacheType, Model, RopeTable, hadamard};
 use crate::error::Error;
 use gristmill_runtime::{Buffer, Device, Memory};
 
@@ -16,8 +16,9 @@ pub(super) struct Activations {
     layer_bytes: usize,
     rope_tables: Vec<RopeTable>,
     rope: Vec<Buffer>,
+    /// Constants of a quantised KV cache: mean rows of the RoPE tables, signs of the Hadamard matrix.
     rope_means: Vec<Buffer>,
-    hadamard: Buffer,
+    hadamard: Option<Buffer>,
     /// Positions with filled RoPE rows, and the capacity in positions.
     rope_filled: usize,
     rows: usize,
@@ -26,12 +27,13 @@ pub(super) struct Activations {
 
 impl Activations {
     /// Allocates buffers for `tokens` tokens and `logits` rows of logits in a step, and a KV
-    /// cache of `rows` positions.
+    /// cache of `rows` positions and type `cache`.
     pub fn new(
         device: &dyn Device,
         model: &dyn Model,
         [tokens, logits, rows]: [usize; 3],
         context: usize,
+        cache: CacheType,
     ) -> Result<Activations, Error> {
         let state = |bytes: usize| device.alloc(bytes, Memory::State);
         let hidden = tokens * model.width() * size_of::<f32>();
@@ -42,11 +44,16 @@ impl Activations {
             device.write(&buffer, 0, bytes)?;
             Ok(buffer)
         };
-        let rope_means = rope_tables
+        let transformed = if cache.is_quantised() {
+            &rope_tables[..]
+        } else {
+            &[]
+        };
+        let rope_means = transformed
             .iter()
             .map(|t| constant(bytemuck::cast_slice(&t.mean())))
             .collect::<Result<_, _>>()?;
-        let hadamard = constant(&hadamard::signs())?;
+        let hadamard = cache.is_quantised().then(|| constant(&hadamard::signs()));
         Ok(Activations {
             tokens: device.alloc(tokens * size_of::<i32>(), Memory::Scratch)?,
             hidden: [state(hidden)?, state(hidden)?],
@@ -58,7 +65,7 @@ impl Activations {
                 .collect::<Result<_, _>>()?,
             rope_tables,
             rope_means,
-            hadamard,
+            hadamard: hadamard.transpose()?,
             rope_filled: 0,
             rows,
             logits: state(logits * model.vocabulary() * size_of::<f32>())?,
@@ -73,8 +80,8 @@ impl Activations {
         match bind {
             Bind::Tokens => Some(self.tokens.clone()),
             Bind::Rope(table) => Some(self.rope[*table].clone()),
-            Bind::RopeMean(table) => Some(self.rope_means[*table].clone()),
-            Bind::Hadamard => Some(self.hadamard.clone()),
+            Bind::RopeMean(table) => self.rope_means.get(*table).cloned(),
+            Bind::Hadamard => self.hadamard.clone(),
             Bind::Hidden(layer) => Some(self.hidden(*layer).clone()),
             Bind::LayerInput(layer) => {
                 let (all, begin) = (self.layer_input.as_ref(), layer * self.layer_bytes);
@@ -120,11 +127,12 @@ impl Activations {
             logits,
             ..
         } = self;
-        [tokens, logits, hadamard]
+        [tokens, logits]
             .into_iter()
             .chain(hidden)
             .chain(rope)
             .chain(rope_means)
+            .chain(hadamard)
             .chain(layer_input)
     }
 }

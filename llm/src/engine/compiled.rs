@@ -397,7 +397,13 @@ impl<'a> CompiledModel<'a> {
         let sizes = [tokens, rows_of_logits, cache.rows];
         let mut engine = Engine {
             inputs: [inputs()?, inputs()?],
-            activations: Activations::new(&*device, model.as_ref(), sizes, context)?,
+            activations: Activations::new(
+                &*device,
+                model.as_ref(),
+                sizes,
+                context,
+                settings.cache,
+            )?,
             cache: KvCache::new(&device, model.as_ref(), cache)?,
             graphs: Graphs::new(jit, self.functions, self.arena)?,
             weights,

@@ -1,6 +1,7 @@
 //! Device memory that an engine takes in addition to its weights, and the context that fits.
 
 use super::graph_key::{Settings, cache_rows};
+use crate::arch::hadamard::BLOCK;
 use crate::arch::{CacheKinds, Model, Options, Pools};
 use crate::error::Error;
 
@@ -48,9 +49,15 @@ impl Footprint {
         let hidden =
             2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
         let logits = chunk.max(settings.parallel) * model.vocabulary() * size_of::<f32>();
-        let besides = (hidden + logits + tokens * size_of::<u32>() + arena) as u64;
+        let rope = rope_row(model, probe.rows);
+        // Signs of the Hadamard matrix (f16) and mean rows of the RoPE tables.
+        let transforms = match probe.cache.is_quantised() {
+            true => BLOCK * BLOCK * size_of::<u16>() + rope,
+            false => 0,
+        };
+        let besides = (hidden + logits + tokens * size_of::<u32>() + transforms + arena) as u64;
         Footprint {
-            rope: rope_row(model, probe.rows) as u64,
+            rope: rope as u64,
             cached,
             windowed: windowed as u64,
             kinds: model.cache_kinds(),
