@@ -20,6 +20,7 @@ pub use libloading;
 use gristmill_compiler::Dialect;
 use gristmill_runtime::{Device, Error};
 use gristmill_uop::machine::NAMED;
+use gristmill_uop::rows::FINE_GROUP;
 use gristmill_uop::target::{FLAGS, Target};
 use std::sync::Arc;
 pub use text::KernelText;
@@ -39,8 +40,8 @@ pub struct Options {
     pub isa: String,
     /// Compile CPU kernels in a third of the time, with slower code ([`cpu::QUICK_FLAG`]).
     pub quick: bool,
-    /// Use float arithmetic throughout, without int8 quantisation of activations.
-    pub exact: bool,
+    /// Rounding of activations in products with packed weights.
+    pub precision: Precision,
     /// Names of optimisations to disable, of [`FLAGS`](gristmill_uop::target::FLAGS).
     pub without: Vec<String>,
 }
@@ -54,10 +55,23 @@ impl Default for Options {
             threads: None,
             isa: "auto".into(),
             quick: false,
-            exact: false,
+            precision: Precision::default(),
             without: Vec::new(),
         }
     }
+}
+
+/// Rounding of activations in products with packed weights. docs/quality.md has what each costs on
+/// published models.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Precision {
+    /// int8 with a scale per 32 elements.
+    #[default]
+    Fast,
+    /// int8 with a scale per 8 elements.
+    Balanced,
+    /// None: float arithmetic throughout.
+    Exact,
 }
 
 /// A row of the table of devices.
@@ -165,9 +179,14 @@ impl Opened {
             target,
         }
     }
-    /// Disables int8 quantisation of activations.
-    pub fn exact(mut self) -> Opened {
-        self.target.int8 = false;
+    /// Sets how activations are rounded.
+    #[must_use]
+    pub fn with(mut self, precision: Precision) -> Opened {
+        match precision {
+            Precision::Fast => (),
+            Precision::Balanced => self.target.activation_group = FINE_GROUP,
+            Precision::Exact => self.target.int8 = false,
+        }
         self
     }
     /// Disables the named optimisations.
@@ -272,11 +291,7 @@ pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
         ..options.clone()
     };
     let opened = Opened::new((row.open)(&options)?, row.dialect);
-    let opened = if options.exact {
-        opened.exact()
-    } else {
-        opened
-    };
+    let opened = opened.with(options.precision);
     opened.without(&options.without)
 }
 

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Result};
 use crate::llama_flags::IgnoredFlags;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use gristmill_backend::{DEVICES, Opened, cpu};
+use gristmill_backend::{DEVICES, Opened, Precision, cpu};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::Settings;
 use gristmill_runtime::Device;
@@ -57,6 +57,18 @@ pub enum KvType {
     // 4 bits, with a scale per 32 elements.
     #[value(name = "q4_0")]
     Q4_0,
+}
+
+/// Value of --precision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum PrecisionLevel {
+    /// int8 activations, a scale per 32 elements
+    #[default]
+    Fast,
+    /// int8 activations, a scale per 8 elements
+    Balanced,
+    /// f32 activations and KV cache
+    Exact,
 }
 
 /// Value of --gpu-layers.
@@ -128,8 +140,22 @@ pub struct Common {
     /// -ctv TYPE: llama.cpp's name of --kv, for values
     #[arg(long, value_name = "TYPE", hide = true)]
     cache_type_v: Option<KvType>,
-    /// Compute in f32 without quantised activations; the KV cache is f32 unless --kv is given
-    #[arg(long, help_heading = "Context and precision")]
+    /// Rounding of activations in products with quantised weights; docs/quality.md has what each
+    /// costs. With `exact` the KV cache is f32 unless --kv is given
+    #[arg(
+        long,
+        value_enum,
+        value_name = "LEVEL",
+        default_value_t,
+        help_heading = "Context and precision"
+    )]
+    precision: PrecisionLevel,
+    /// --precision exact
+    #[arg(
+        long,
+        conflicts_with = "precision",
+        help_heading = "Context and precision"
+    )]
     pub exact: bool,
     /// Disable an optimisation, for comparison; repeatable. `bench --ablate` measures each
     #[arg(
@@ -276,9 +302,18 @@ impl Common {
         gristmill_backend::Options {
             threads: self.threads.map(usize::from),
             isa: self.isa.clone(),
-            exact: self.exact,
+            precision: self.precision(),
             without: self.without.clone(),
             ..Default::default()
+        }
+    }
+    /// Rounding of activations, by --precision or --exact.
+    fn precision(&self) -> Precision {
+        match self.precision {
+            _ if self.exact => Precision::Exact,
+            PrecisionLevel::Fast => Precision::Fast,
+            PrecisionLevel::Balanced => Precision::Balanced,
+            PrecisionLevel::Exact => Precision::Exact,
         }
     }
     /// Threads of the cpu device.
@@ -300,7 +335,7 @@ impl Common {
     /// Engine settings; `context` applies without --ctx.
     pub fn settings(&self, context: Option<usize>) -> Settings {
         let cache = match self.kv.or(self.cache_type_k).or(self.cache_type_v) {
-            None if self.exact => CacheType::F32,
+            None if self.precision() == Precision::Exact => CacheType::F32,
             None | Some(KvType::F16) => CacheType::F16,
             Some(KvType::F32) => CacheType::F32,
             Some(KvType::Q8_0) => CacheType::Int8,
@@ -344,6 +379,8 @@ mod tests {
         for (flags, cache) in [
             ("", CacheType::F16),
             ("--exact", CacheType::F32),
+            ("--precision exact", CacheType::F32),
+            ("--precision balanced", CacheType::F16),
             (
                 "--cache-type-k q8_0 --cache-type-v q8_0 --kv q8_0",
                 CacheType::Int8,

@@ -7,7 +7,7 @@
 //! `cargo run --release -p gristmill-tensor --example custom_kernel [-- DEVICE]`, by default
 //! on the best available device.
 
-use gristmill_backend::{Opened, Options};
+use gristmill_backend::{Opened, Options, Precision};
 use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, Error, Memory, Replay};
 use gristmill_tensor::evaluate::{Env, evaluate_all};
@@ -152,7 +152,7 @@ pub fn main() -> Result<(), Error> {
 pub fn run(opened: &Opened, s: Sizes) -> Result<(), Error> {
     let wanted = truth(s);
     let largest = wanted.iter().fold(0f64, |m, v| m.max(v.abs()));
-    for mut way in both(&opened.clone().exact(), s)? {
+    for mut way in both(&opened.clone().with(Precision::Exact), s)? {
         let off = off(&way.token(0)?.0, wanted.iter().copied());
         assert!(
             off < 1e-4 * largest,

@@ -70,6 +70,7 @@ use gristmill_backend::Opened;
 use gristmill_backend::cpu::Isa;
 use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_runtime::Device;
+use gristmill_uop::rows::FINE_GROUP;
 use gristmill_uop::target::{FLAGS, Target};
 use harness::{Way, asked, check};
 use simulated::Simulated;
@@ -99,7 +100,7 @@ macro_rules! conformance {
                 prompts_of_halves attention::prompts; dynamic_dims dynamic::cases; states dynamic::states;
                 recurrences scan::cases; custom_kernels custom::cases;
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
-                integer_attention attention::integers; integer_tiles packed::tiles;
+                integer_attention attention::integers; integer_tiles packed::tiles; integer_rows_in_fine_groups packed::fine;
                 integer_prompts packed::shared_columns; integer_pages paged::projections;
                 products products::cases; scattered_sums scatter::cases;
             }
@@ -125,6 +126,9 @@ macro_rules! conformance {
             }
             if ["shared_columns", "projections"].iter().any(|group| stringify!($group).ends_with(group)) {
                 ways.iter_mut().for_each(|w| w.device.target = packed::with_groups(w.device.target.clone()));
+            }
+            if stringify!($group).ends_with("fine") {
+                ways.iter_mut().for_each(|w| w.device.target.activation_group = FINE_GROUP);
             }
             if stringify!($group).starts_with("scatter") {
                 ways = scatter::in_every_form(ways);

@@ -1,6 +1,7 @@
 //! Compilation target: a machine description, and the compiler's options for it.
 
 use crate::machine::{Machine, MachineKind};
+use crate::rows::GROUP;
 use std::collections::BTreeMap;
 
 /// Kernel parameters that can only be chosen by measurement on a machine; set by autotuning. The
@@ -228,6 +229,9 @@ pub struct Target {
     pub registers: usize,
     /// Whether activations are quantised to int8 for products with packed weights.
     pub int8: bool,
+    /// Elements of an activation row that share a scale then: [`GROUP`] or
+    /// [`FINE_GROUP`](crate::rows::FINE_GROUP).
+    pub activation_group: i64,
     /// Whether equivalent forms of a function's body are searched.
     pub alternatives: bool,
     /// Whether intermediates are fused into the kernels that read them, if that is cheaper.
@@ -307,6 +311,7 @@ impl Target {
             threads,
             registers,
             int8: true,
+            activation_group: GROUP,
             alternatives: true,
             fusion: true,
             factors: true,

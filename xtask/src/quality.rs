@@ -61,6 +61,7 @@ const REFERENCE: &str = "--exact";
 const MODES: &[&str] = &[
     REFERENCE,
     "",
+    "--precision balanced",
     "--kv q8_0",
     "--kv q4_0",
     "--exact --kv q8_0",

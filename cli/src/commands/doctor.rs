@@ -110,7 +110,7 @@ struct Oracle {
 impl Oracle {
     fn new() -> Result<Oracle> {
         let model = Model::open(None)?;
-        let options = gristmill_backend::Options { exact: true, ..Default::default() };
+        let options = gristmill_backend::Options { precision: gristmill_backend::Precision::Exact, ..Default::default() };
         let mut engine = engine(&model, gristmill_backend::open("interp", &options)?, true)?;
         let tokens = Ids::new(&engine).some(TOKENS);
         say!("computing reference logits on the interpreter");

@@ -22,7 +22,7 @@ use crate::ir::layout::{Layout, Packing};
 use crate::ir::nest::flatten;
 use gristmill_uop::function::{Function, Slot, Storage};
 use gristmill_uop::machine::MachineKind;
-use gristmill_uop::rows::GROUP;
+use gristmill_uop::rows::{FINE_GROUP, GROUP};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar, Sources};
 use rustc_hash::FxHashMap;
@@ -280,8 +280,8 @@ struct Derivation<'f, 'a, 'd> {
 /// Quantised activations and sums created so far.
 #[derive(Default)]
 struct Known {
-    /// By activations: the int8 values, and the dequantised value of them.
-    encoded: FxHashMap<Id, (Id, Id)>,
+    /// By activations and elements per scale: the int8 values, and the dequantised value of them.
+    encoded: FxHashMap<(Id, i64), (Id, Id)>,
     sums: Sums,
 }
 
@@ -350,6 +350,10 @@ impl Derivation<'_, '_, '_> {
                 cooperative::suits(g, *operands, packing, target),
             ],
         };
+        let [coarse, fine] = match target.activation_group < GROUP {
+            true => [Suits::Not, Suits::Preferred],
+            false => [Suits::Preferred, Suits::Legal],
+        };
         let suits = [
             (MatmulVariant::Tiles, tiles),
             (MatmulVariant::Staged, staged),
@@ -357,7 +361,8 @@ impl Derivation<'_, '_, '_> {
                 MatmulVariant::Fragments,
                 f16_mma::suits(g, *operands, *layout, packing, &target.machine),
             ),
-            (MatmulVariant::Integers, Suits::Preferred),
+            (MatmulVariant::Integers, coarse),
+            (MatmulVariant::FineIntegers, fine),
             (MatmulVariant::Floats, Suits::Legal),
         ];
         match self.forms.decide(g, *operands, &suits, is_output) {
@@ -373,7 +378,8 @@ impl Derivation<'_, '_, '_> {
                 self.buffers.push(product.rounded);
                 self.derived.of_warps(&product)
             }
-            MatmulVariant::Integers => self.in_integers(g, of),
+            MatmulVariant::Integers => self.in_integers(g, of, GROUP),
+            MatmulVariant::FineIntegers => self.in_integers(g, of, FINE_GROUP),
             MatmulVariant::Unpacked | MatmulVariant::Floats => id,
         }
     }
@@ -385,21 +391,23 @@ impl Derivation<'_, '_, '_> {
         self.derived.tiled.insert(tiles.sum, sizes);
         tiles.sum
     }
-    /// Rewrites the contraction in integers.
-    fn in_integers(&mut self, g: &mut Graph, of: &Weight) -> Id {
+    /// Rewrites the contraction in integers, with a scale per `group` elements of activations.
+    fn in_integers(&mut self, g: &mut Graph, of: &Weight, group: i64) -> Id {
         let Weight {
             operands: Operands { weight, x, base },
             layout,
             packing,
         } = of;
         let derived = &mut self.derived;
-        let (q, decoded) = *self.known.encoded.entry(*base).or_insert_with(|| {
-            let (q, d) = g.encode_rows(*base, GROUP);
-            derived.planes.extend([(q, GROUP), (d, 1)]);
-            (q, g.decode_rows(q, d, GROUP))
+        let encoded = self.known.encoded.entry((*base, group));
+        let (q, decoded) = *encoded.or_insert_with(|| {
+            let (q, d) = g.encode_rows(*base, group);
+            derived.planes.extend([(q, group), (d, 1)]);
+            (q, g.decode_rows(q, d, group))
         });
         let zero = packing.zero().unwrap_or(1);
-        let s = group_sums(g, derived, &mut self.known.sums, q, packing.group, zero);
+        let group = packing.group.min(group);
+        let s = group_sums(g, derived, &mut self.known.sums, q, group, zero);
         let x = moved(g, *x, *base, decoded);
         let product = g.mul(*weight, x);
         let last = g.dims(product).len() - 1;
@@ -415,7 +423,7 @@ impl Derivation<'_, '_, '_> {
             Dot {
                 q,
                 s: Some(s),
-                sizes: [block, packing.unit, packing.group],
+                sizes: [block, packing.unit, group],
             },
         );
         sum

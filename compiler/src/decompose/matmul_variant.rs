@@ -16,6 +16,7 @@ use crate::ir::size_estimate::typical;
 use crate::plan::FIRST;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::machine::MachineKind;
+use gristmill_uop::rows::{FINE_GROUP, GROUP};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Scalar};
 use rustc_hash::FxHashMap;
@@ -34,6 +35,8 @@ pub enum MatmulVariant {
     Fragments,
     /// Integer dot products with activations quantised to int8 (`int8.rs`).
     Integers,
+    /// The same with a scale per fewer elements.
+    FineIntegers,
     /// f16 products with a weight dequantised once per step (`dequantise_transposed.rs`).
     Unpacked,
     /// f32 products, with the weight dequantised on load.
@@ -41,11 +44,12 @@ pub enum MatmulVariant {
 }
 
 impl MatmulVariant {
-    const ALL: [MatmulVariant; 6] = [
+    const ALL: [MatmulVariant; 7] = [
         MatmulVariant::Tiles,
         MatmulVariant::Staged,
         MatmulVariant::Fragments,
         MatmulVariant::Integers,
+        MatmulVariant::FineIntegers,
         MatmulVariant::Unpacked,
         MatmulVariant::Floats,
     ];
@@ -55,6 +59,7 @@ impl MatmulVariant {
             MatmulVariant::Staged => "staged",
             MatmulVariant::Fragments => "fragments",
             MatmulVariant::Integers => "integers",
+            MatmulVariant::FineIntegers => "fine integers",
             MatmulVariant::Unpacked => "unpacked",
             MatmulVariant::Floats => "floats",
         }
@@ -66,7 +71,8 @@ impl MatmulVariant {
     pub fn bits(self) -> u32 {
         match self {
             MatmulVariant::Integers => 7,
-            MatmulVariant::Tiles => 8,
+            // Their error is half of that of integers.
+            MatmulVariant::FineIntegers | MatmulVariant::Tiles => 8,
             MatmulVariant::Staged | MatmulVariant::Fragments | MatmulVariant::Unpacked => 11,
             MatmulVariant::Floats => 24,
         }
@@ -180,6 +186,8 @@ const OF_AN_ELEMENT_OF_A_WORD: f64 = 3.0;
 /// f32 operations of a byte product, including its share of the per-group work: 8,192 products take
 /// 45 ns of the same core.
 const OF_A_BYTE: f64 = 0.5;
+/// f32 operations per scale of activations: a conversion and two products. Counted, not measured.
+const OF_A_SCALE: f64 = 4.0;
 /// f32 operations of a multiply-add.
 const OF_A_FLOAT: f64 = 2.0;
 /// Tokens that share a dequantised element, at most: on a CPU (a tile) and in a
@@ -228,6 +236,7 @@ impl Sizes {
         let gpu = machine.kind == MachineKind::Gpu;
         let of = |operand| machine.fragment(operand).map(|f| machine.term_of(f));
         let tile = || machine.tile_fragment().map(|f| machine.term_of(f));
+        let of_a_scale = OF_A_SCALE / FINE_GROUP as f64;
         let known = match form {
             MatmulVariant::Tiles | MatmulVariant::Staged => tile(),
             MatmulVariant::Fragments => of(Scalar::F16).or_else(|| of(Scalar::BF16)),
@@ -239,6 +248,7 @@ impl Sizes {
                     + f16_mma::GROUP_OF_A_TERM,
             ),
             MatmulVariant::Integers => Some(OF_A_BYTE),
+            MatmulVariant::FineIntegers => Some(OF_A_BYTE + of_a_scale),
             MatmulVariant::Floats if gpu => Some(OPERATIONS_OF_LONE_TERM),
             MatmulVariant::Floats => None,
         };
@@ -253,7 +263,7 @@ impl Sizes {
         };
         match form {
             // The codes are multiplied directly.
-            MatmulVariant::Integers => 0.0,
+            MatmulVariant::Integers | MatmulVariant::FineIntegers => 0.0,
             MatmulVariant::Unpacked => once,
             _ => once * (self.tokens / sharing).ceil(),
         }
@@ -266,7 +276,8 @@ impl Sizes {
             self.of_a_term(form, target) * terms + self.of_unpacking(form, target) * self.elements;
         let of_activation = match form {
             MatmulVariant::Floats => 4.0,
-            MatmulVariant::Integers => 1.0 + 4.0 / 32.0,
+            MatmulVariant::Integers => 1.0 + 4.0 / GROUP as f64,
+            MatmulVariant::FineIntegers => 1.0 + 4.0 / FINE_GROUP as f64,
             _ => 2.0,
         };
         let halves = if form == MatmulVariant::Unpacked {

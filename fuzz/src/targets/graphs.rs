@@ -13,10 +13,10 @@ mod harness;
 use crate::Target;
 use crate::bytes::FuzzInput;
 use build::Drawn;
-use gristmill_backend::Opened;
 use gristmill_backend::cpu::dialect::C;
 use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_backend::interp::InterpDevice;
+use gristmill_backend::{Opened, Precision};
 use gristmill_compiler::{Cheapest, Dialect, Perturb, Policy, compile};
 use gristmill_uop::machine::{Machine, NAMED};
 use gristmill_uop::target::{FLAGS, PARAMETERS, Target as Kind};
@@ -56,7 +56,7 @@ fn run(input: &[u8]) {
             "a kernel without a text"
         );
     }
-    let plain = Opened::new(Arc::new(InterpDevice::new()), None).exact();
+    let plain = Opened::new(Arc::new(InterpDevice::new()), None).with(Precision::Exact);
     let varied = Opened {
         target: machine,
         ..plain.clone()

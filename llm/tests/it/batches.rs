@@ -3,7 +3,7 @@
 
 use crate::common::forward;
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
-use gristmill_backend::{Options, open};
+use gristmill_backend::{Options, Precision, open};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{
@@ -21,7 +21,7 @@ const PAGE: usize = arch::Options::PAGE;
 
 fn exact() -> Options {
     Options {
-        exact: true,
+        precision: Precision::Exact,
         quick: true,
         ..Options::default()
     }

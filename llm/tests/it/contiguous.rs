@@ -2,7 +2,7 @@
 //! logits of other engines for any position of the sequence in the pool.
 
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
-use gristmill_backend::{Options, open};
+use gristmill_backend::{Options, Precision, open};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
@@ -34,7 +34,7 @@ fn engine(device: &str, file: &Gguf) -> Engine {
     let opened = open(
         device,
         &Options {
-            exact: true,
+            precision: Precision::Exact,
             quick: true,
             ..Options::default()
         },

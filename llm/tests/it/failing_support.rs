@@ -2,7 +2,7 @@
 //! The server's tests include it too.
 #![allow(dead_code, reason = "the server's tests use it too, each its part")]
 
-use gristmill_backend::{Opened, Options, open};
+use gristmill_backend::{Opened, Options, Precision, open};
 use gristmill_runtime::staging::StagedWrite;
 use gristmill_runtime::{Buffer, Device, DeviceId, Error, Kernel, Launch, Memory, Replay};
 use gristmill_uop::program::Program;
@@ -100,7 +100,11 @@ struct Failing {
 pub fn failing(name: &str, exact: bool, overlaps: bool) -> (Opened, Arc<Calls>) {
     let options = Options {
         threads: Some(2),
-        exact,
+        precision: if exact {
+            Precision::Exact
+        } else {
+            Precision::Fast
+        },
         quick: true,
         ..Options::default()
     };

@@ -6,7 +6,7 @@
 
 use crate::common::forward;
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
-use gristmill_backend::{Options, open};
+use gristmill_backend::{Options, Precision, open};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
@@ -31,7 +31,7 @@ fn engine(device: &str, file: &Gguf, options: Options, cache: CacheType, chunk: 
 
 fn exact() -> Options {
     Options {
-        exact: true,
+        precision: Precision::Exact,
         quick: true,
         ..Options::default()
     }

@@ -2,7 +2,7 @@
 //! engines, and KV rows are bit-identical whatever else is in the batch.
 
 use crate::parity_support::tables::{data, ids, npy, rms};
-use gristmill_backend::{Options, open};
+use gristmill_backend::{Options, Precision, open};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
@@ -118,7 +118,7 @@ fn check(family: &str, quant: &str) {
     let mut e = engine(
         &file,
         &Options {
-            exact: true,
+            precision: Precision::Exact,
             quick: true,
             ..Options::default()
         },

@@ -11,7 +11,7 @@ use gristmill_llm::arch::CacheType;
 use crate::golden_support::{Fixture, Form, TOKENS, Tiny, Way};
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use crate::parity_support::{AsGiven, asset, far, file_of, on_device, schedules, truth};
-use gristmill_backend::{Options, open};
+use gristmill_backend::{Options, Precision, open};
 use gristmill_compiler::{Cheapest, Perturb, Policy};
 use gristmill_encodings::{BF16, F16, F32};
 use gristmill_llm::engine::{Engine, Settings};
@@ -28,7 +28,7 @@ fn engine(file: &Gguf, device: &str, threads: Option<usize>, chunk: usize) -> En
         device,
         Options {
             threads,
-            exact: true,
+            precision: Precision::Exact,
             ..Options::default()
         },
         chunk,
@@ -38,7 +38,11 @@ fn engine(file: &Gguf, device: &str, threads: Option<usize>, chunk: usize) -> En
 /// Returns options for quick compilation, for comparison with a fully optimised engine.
 fn quick(exact: bool) -> Options {
     Options {
-        exact,
+        precision: if exact {
+            Precision::Exact
+        } else {
+            Precision::Fast
+        },
         quick: true,
         ..Options::default()
     }

@@ -3,7 +3,7 @@
 //! The folder that `GRISTMILL_REAL` names has the file; `.ci/run` fetches it. The reference is
 //! llama.cpp in f32 arithmetic on the file dequantised to f32, with an f32 KV cache.
 
-use gristmill_backend::{Options, open};
+use gristmill_backend::{Options, Precision, open};
 use gristmill_llm::arch;
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::{
@@ -137,15 +137,21 @@ impl Greedy {
 
 /// Returns an engine for `parallel` sequences of `context` tokens; exact arithmetic has an f32 KV
 /// cache.
-pub fn engine(device: &str, file: &Gguf, exact: bool, parallel: usize, context: usize) -> Engine {
+pub fn engine(
+    device: &str,
+    file: &Gguf,
+    precision: Precision,
+    parallel: usize,
+    context: usize,
+) -> Engine {
     let options = Options {
-        exact,
+        precision,
         quick: true,
         ..Options::default()
     };
     let settings = Settings {
         context: Some(context),
-        cache: if exact {
+        cache: if precision == Precision::Exact {
             CacheType::F32
         } else {
             CacheType::F16

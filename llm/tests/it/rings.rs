@@ -5,7 +5,7 @@
 use crate::common::forward;
 use crate::conversation_support::{ask, exact_prefix, fresh};
 use crate::parity_support::tables::{data, rms};
-use gristmill_backend::{Options, open};
+use gristmill_backend::{Options, Precision, open};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{
@@ -34,7 +34,7 @@ const PAGE: usize = arch::Options::PAGE;
 
 fn exact() -> Options {
     Options {
-        exact: true,
+        precision: Precision::Exact,
         quick: true,
         ..Options::default()
     }

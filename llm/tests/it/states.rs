@@ -4,7 +4,7 @@
 use crate::common::forward;
 use crate::conversation_support::{apart, ask, exact_prefix, fresh};
 use crate::parity_support::tables::{data, rms};
-use gristmill_backend::{Opened, Options, open};
+use gristmill_backend::{Opened, Options, Precision, open};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{CompiledModel, Engine, MemoryEstimate, Settings, Weights};
@@ -23,7 +23,7 @@ fn opened() -> Opened {
     open(
         "cpu",
         &Options {
-            exact: true,
+            precision: Precision::Exact,
             quick: true,
             ..Options::default()
         },

@@ -6,7 +6,7 @@ use crate::common::forward;
 use crate::conversation_support::apart;
 use crate::parity_support::tables::{data, rms};
 use crate::recording::{self, Recording};
-use gristmill_backend::{Opened, Options, open};
+use gristmill_backend::{Opened, Options, Precision, open};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{
@@ -40,7 +40,7 @@ const PAGE: usize = arch::Options::PAGE;
 
 fn exact() -> Options {
     Options {
-        exact: true,
+        precision: Precision::Exact,
         quick: true,
         ..Options::default()
     }

@@ -148,6 +148,20 @@ pub fn integer() -> Vec<Case> {
     out
 }
 
+/// Integer contractions of every format whose activations have a scale per few elements: of one
+/// token, of several, by chosen experts.
+pub fn fine() -> Vec<Case> {
+    let formats = TABLE.iter().copied().filter(|e| e.elements > 1);
+    let cases = formats.enumerate().flat_map(|(i, e)| {
+        let other = match i % 2 {
+            0 => contraction(e, 16, true),
+            _ => experts_of(e, 16),
+        };
+        [contraction(e, 64, false), other]
+    });
+    cases.map(|case| case.renamed("fine integers")).collect()
+}
+
 /// Contractions with enough tokens for bf16 tiles, of every format; tokens fill no tile, some, or
 /// all.
 pub fn tiles() -> Vec<Case> {

@@ -4,7 +4,7 @@ pub mod schedules;
 pub mod tables;
 
 use crate::golden_support::{Fixture, VARIABLES, Way, of_one_sequence};
-use gristmill_backend::{Opened, Options as DeviceOptions, open};
+use gristmill_backend::{Opened, Options as DeviceOptions, Precision, open};
 use gristmill_compiler::ir::layout::Layout;
 use gristmill_compiler::{Cheapest, Decision, Policy};
 use gristmill_encodings::F32;
@@ -203,7 +203,7 @@ pub fn on_device(
     let opened = open(
         device,
         &DeviceOptions {
-            exact: true,
+            precision: Precision::Exact,
             quick: true,
             ..DeviceOptions::default()
         },

@@ -4,7 +4,7 @@ use super::Run;
 use super::tables::{argmax, ids, npy, rms};
 use crate::golden_support::{Form, Way};
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, dialect};
-use gristmill_backend::{Opened, Options, open};
+use gristmill_backend::{Opened, Options, Precision, open};
 use gristmill_compiler::Perturb;
 use gristmill_llm::arch;
 use gristmill_llm::arch::CacheType;
@@ -39,13 +39,13 @@ fn unoptimised() -> Opened {
     let device = CpuDevice::with(2, isa, cc.with_flag("-O0"), store).expect("a cpu");
     let mut opened = Opened::new(Arc::new(device), Some(&dialect::C));
     opened.target = isa.target_of(WORKERS);
-    opened.exact()
+    opened.with(Precision::Exact)
 }
 
 /// Returns the interpreter for every other seed, alternating one token at a time and chunks.
 fn interpreted(seed: u64) -> Option<Opened> {
     let exact = Options {
-        exact: true,
+        precision: Precision::Exact,
         ..Options::default()
     };
     [2, 3]

@@ -18,7 +18,7 @@ struct Weight {
     /// Alternatives, options and repeats; a counted repeat counts as its maximum.
     branches: f64,
     /// Number of intersections (`&`) and complements (`~`).
-    operators: i32,
+    operators: f64,
 }
 
 /// Checks the intersections of a grammar.
@@ -37,8 +37,8 @@ pub fn check(text: &str) -> Result<(), String> {
             operators,
         } = weigh(name, &definitions, &mut known, 0);
         // The product of operands with a given sum is largest if they are equal.
-        let operands = f64::from(operators + 1);
-        if operators > 0 && (branches / operands).max(1.0).powi(operators + 1) > MAX_PRODUCT {
+        let operands = operators + 1.0;
+        if operators > 0.0 && (branches / operands).max(1.0).powf(operands) > MAX_PRODUCT {
             return Err(format!(
                 "the terminal {name} has {operators} operators `&` and `~` over expressions with \
                  {branches} alternatives and repeats; use fewer or shorter ones"
@@ -98,11 +98,11 @@ fn weigh<'t>(
         } else {
             Weight {
                 branches: f64::INFINITY,
-                operators: 0,
+                operators: 0.0,
             }
         };
         weight.branches += inner.branches;
-        weight.operators = weight.operators.saturating_add(inner.operators);
+        weight.operators += inner.operators;
     }
     known.insert(name, weight);
     weight
@@ -112,7 +112,7 @@ fn weigh<'t>(
 fn own(body: &str) -> Weight {
     let mut weight = Weight {
         branches: 1.0,
-        operators: 0,
+        operators: 0.0,
     };
     let mut number: Option<f64> = None;
     for c in body.chars() {
@@ -130,7 +130,7 @@ fn own(body: &str) -> Weight {
                 number = None;
             }
             ('&' | '~', _) => {
-                weight.operators += 1;
+                weight.operators += 1.0;
                 number = None;
             }
             _ => number = None,
