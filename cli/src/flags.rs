@@ -59,7 +59,7 @@ pub enum KvType {
     Q4_0,
 }
 
-/// Value of --precision.
+/// Value of `--precision`: how activations are rounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum PrecisionLevel {
     /// int8 activations, a scale per 32 elements

@@ -16,7 +16,8 @@ pub(super) struct Activations {
     layer_bytes: usize,
     rope_tables: Vec<RopeTable>,
     rope: Vec<Buffer>,
-    /// Constants of a quantised KV cache: mean rows of the RoPE tables, signs of the Hadamard matrix.
+    /// Constants of a quantised KV cache: mean rows of the RoPE tables, and signs of the Hadamard
+    /// matrix.
     rope_means: Vec<Buffer>,
     hadamard: Option<Buffer>,
     /// Positions with filled RoPE rows, and the capacity in positions.
