@@ -61,7 +61,7 @@ impl Default for Options {
     }
 }
 
-/// Rounding of activations in products with packed weights. docs/quality.md has what each costs on
+/// Rounding of activations in products with packed weights; docs/models.md has what each costs on
 /// published models.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Precision {
@@ -181,7 +181,7 @@ impl Opened {
     }
     /// Sets how activations are rounded.
     #[must_use]
-    pub fn with(mut self, precision: Precision) -> Opened {
+    pub fn with_precision(mut self, precision: Precision) -> Opened {
         match precision {
             Precision::Fast => (),
             Precision::Balanced => self.target.activation_group = FINE_GROUP,
@@ -291,7 +291,7 @@ pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
         ..options.clone()
     };
     let opened = Opened::new((row.open)(&options)?, row.dialect);
-    let opened = opened.with(options.precision);
+    let opened = opened.with_precision(options.precision);
     opened.without(&options.without)
 }
 

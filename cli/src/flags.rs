@@ -140,7 +140,7 @@ pub struct Common {
     /// -ctv TYPE: llama.cpp's name of --kv, for values
     #[arg(long, value_name = "TYPE", hide = true)]
     cache_type_v: Option<KvType>,
-    /// Rounding of activations in products with quantised weights; docs/quality.md has what each
+    /// Rounding of activations in products with quantised weights; docs/models.md has what each
     /// costs. With `exact` the KV cache is f32 unless --kv is given
     #[arg(
         long,

@@ -152,7 +152,7 @@ pub fn main() -> Result<(), Error> {
 pub fn run(opened: &Opened, s: Sizes) -> Result<(), Error> {
     let wanted = truth(s);
     let largest = wanted.iter().fold(0f64, |m, v| m.max(v.abs()));
-    for mut way in both(&opened.clone().with(Precision::Exact), s)? {
+    for mut way in both(&opened.clone().with_precision(Precision::Exact), s)? {
         let off = off(&way.token(0)?.0, wanted.iter().copied());
         assert!(
             off < 1e-4 * largest,

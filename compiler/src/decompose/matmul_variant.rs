@@ -35,7 +35,7 @@ pub enum MatmulVariant {
     Fragments,
     /// Integer dot products with activations quantised to int8 (`int8.rs`).
     Integers,
-    /// The same with a scale per fewer elements.
+    /// Integer dot products with a scale per fewer activations (`FINE_GROUP`).
     FineIntegers,
     /// f16 products with a weight dequantised once per step (`dequantise_transposed.rs`).
     Unpacked,
@@ -186,7 +186,8 @@ const OF_AN_ELEMENT_OF_A_WORD: f64 = 3.0;
 /// f32 operations of a byte product, including its share of the per-group work: 8,192 products take
 /// 45 ns of the same core.
 const OF_A_BYTE: f64 = 0.5;
-/// f32 operations per scale of activations: a conversion and two products. Counted, not measured.
+/// f32 operations per scale of activations: a conversion, two products and a sum. Counted, not
+/// measured.
 const OF_A_SCALE: f64 = 4.0;
 /// f32 operations of a multiply-add.
 const OF_A_FLOAT: f64 = 2.0;

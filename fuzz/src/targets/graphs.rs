@@ -56,7 +56,7 @@ fn run(input: &[u8]) {
             "a kernel without a text"
         );
     }
-    let plain = Opened::new(Arc::new(InterpDevice::new()), None).with(Precision::Exact);
+    let plain = Opened::new(Arc::new(InterpDevice::new()), None).with_precision(Precision::Exact);
     let varied = Opened {
         target: machine,
         ..plain.clone()

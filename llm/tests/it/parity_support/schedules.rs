@@ -39,7 +39,7 @@ fn unoptimised() -> Opened {
     let device = CpuDevice::with(2, isa, cc.with_flag("-O0"), store).expect("a cpu");
     let mut opened = Opened::new(Arc::new(device), Some(&dialect::C));
     opened.target = isa.target_of(WORKERS);
-    opened.with(Precision::Exact)
+    opened.with_precision(Precision::Exact)
 }
 
 /// Returns the interpreter for every other seed, alternating one token at a time and chunks.

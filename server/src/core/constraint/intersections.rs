@@ -17,7 +17,8 @@ const MAX_DEPTH: usize = 32;
 struct Weight {
     /// Alternatives, options and repeats; a counted repeat counts as its maximum.
     branches: f64,
-    /// Number of intersections (`&`) and complements (`~`).
+    /// Number of intersections (`&`) and complements (`~`); a float, as terminals that name others
+    /// twice overflow an integer.
     operators: f64,
 }
 
