@@ -126,6 +126,7 @@ pub mod eager;
 pub mod evaluate;
 pub mod function;
 mod function_store;
+pub mod grad;
 pub mod jit;
 pub mod nn;
 pub mod tensor;

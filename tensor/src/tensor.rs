@@ -88,6 +88,11 @@ impl<'g> Tensor<'g> {
     pub fn scalar(self) -> Scalar {
         self.capture.graph.borrow().scalar(self.id)
     }
+    /// Value of a scalar integer that is known at capture, such as a constant length.
+    pub fn known(self) -> Option<usize> {
+        let value = self.capture.graph.borrow().int_value(self.id);
+        value.and_then(|v| usize::try_from(v).ok())
+    }
     fn with(self, id: Id) -> Tensor<'g> {
         Tensor {
             capture: self.capture,
@@ -383,7 +388,11 @@ impl<'g> Tensor<'g> {
         } else {
             self
         };
-        let product = w * x.unsqueeze(self.rank() - 1);
+        x.contract_in_f32(w)
+    }
+    /// Contracts as [`contract`](Tensor::contract) does, without rounding to the weight's type.
+    pub fn contract_in_f32(self, w: Tensor<'g>) -> Tensor<'g> {
+        let product = w * self.unsqueeze(self.rank() - 1);
         product.sum(&[product.rank() - 1])
     }
     /// Matrix product `y[b.., m, n] = Σ_k x[b.., m, k]·w[b.., k, n]` in f32, with `b` broadcast.

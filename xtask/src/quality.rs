@@ -223,7 +223,7 @@ fn has(help: &str, flags: &str) -> bool {
             own = found.clone().unwrap_or_default();
             return found.is_some();
         }
-        let mut found = own.split([' ', ',', '[', ']', ';']);
+        let mut found = own.split([' ', ',', '[', ']', ';', ':']);
         word.parse::<usize>().is_ok() || found.any(|found| found.trim_end_matches('.') == word)
     })
 }
@@ -232,12 +232,18 @@ fn has(help: &str, flags: &str) -> bool {
 fn section(help: &str, flag: &str) -> Option<String> {
     let named = |line: &&str| {
         let start = line.trim_start().split("  ").next().unwrap_or_default();
-        start.starts_with('-') && start.split([' ', ',']).any(|word| word == flag)
+        is_flag(line) && start.split([' ', ',']).any(|word| word == flag)
     };
     let mut lines = help.lines().skip_while(|line| !named(line));
     let first = lines.next()?.to_owned();
-    let rest = lines.take_while(|line| !line.trim_start().starts_with('-'));
+    let rest = lines.take_while(|line| !is_flag(line));
     Some(rest.fold(first, |text, line| text + " " + line.trim()))
+}
+
+/// Returns true for the first line of a flag, as opposed to an item of a list of values.
+fn is_flag(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with('-') && !line.starts_with("- ")
 }
 
 /// The program, and what it runs on.
@@ -359,16 +365,27 @@ mod tests {
     const HELP: &str = "\
       --kv <TYPE>       KV cache type; q8_0 takes half the memory of f16 [default: f16]
                         [possible values: f16, f32, q8_0]
+      --precision <P>   Rounding
+          Possible values:
+          - fast:     8 bits
+          - balanced: 8 bits, finer
       --exact           Compute in f32, not fast
       --compat <NAME>   Count as another program: llama.cpp.
   -c, --ctx <N>         Context";
 
     #[test]
     fn modes_of_other_programs_are_left_out() {
-        for flags in ["", "--exact", "--kv q8_0", "--exact --kv f16", COMPATIBLE] {
+        for flags in [
+            "",
+            "--exact",
+            "--kv q8_0",
+            "--exact --kv f16",
+            "--precision balanced",
+            COMPATIBLE,
+        ] {
             assert!(has(HELP, flags), "{flags}");
         }
-        for flags in ["--kv q4_0", "--precision fast", "--kv fast", "--ctxs 5"] {
+        for flags in ["--kv q4_0", "--precision finest", "--kv fast", "--ctxs 5"] {
             assert!(!has(HELP, flags), "{flags}");
         }
     }
