@@ -94,6 +94,36 @@ impl GpuLayers {
     }
 }
 
+/// Value of --lora.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Lora {
+    /// The adapter.
+    pub path: std::path::PathBuf,
+    /// Factor of its effect.
+    pub scale: f32,
+}
+
+impl Lora {
+    fn parse(text: &str) -> std::result::Result<Lora, String> {
+        // A name may have an `=` of its own.
+        let scaled = text.rsplit_once('=').and_then(|(path, scale)| {
+            let scale = scale
+                .parse::<f32>()
+                .ok()
+                .filter(|scale| scale.is_finite())?;
+            Some((path, scale))
+        });
+        let (path, scale) = scaled.unwrap_or((text, 1.0));
+        match path.is_empty() {
+            true => Err("FILE or FILE=SCALE, such as adapter.gguf=0.5".into()),
+            false => Ok(Lora {
+                path: path.into(),
+                scale,
+            }),
+        }
+    }
+}
+
 /// Device, context and precision of a command that runs a model.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
@@ -157,6 +187,9 @@ pub struct Common {
         help_heading = "Context and precision"
     )]
     pub exact: bool,
+    /// Apply a LoRA adapter, with its effect multiplied by SCALE; repeatable
+    #[arg(long, value_name = "FILE[=SCALE]", value_parser = Lora::parse, value_hint = clap::ValueHint::FilePath, help_heading = "Adapters")]
+    pub lora: Vec<Lora>,
     /// Disable an optimisation, for comparison; repeatable. `bench --ablate` measures each
     #[arg(
         long = "disable", alias = "no", value_name = "NAME", value_parser = optimisations(),

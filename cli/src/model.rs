@@ -3,7 +3,7 @@
 
 use crate::disambiguate;
 use crate::failure::{Failure, Result, printable};
-use crate::flags::{Common, warn_of};
+use crate::flags::{Common, Lora, warn_of};
 use crate::isolation;
 use crate::progress::{Bars, Fetching};
 use gristmill_hub::{Client, FileFormat, Name, SHORT_NAMES, Store};
@@ -12,6 +12,7 @@ use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, TextS
 use gristmill_llm::engine::{self, Engine, Progress, Settings};
 use gristmill_llm::file::{Error as FileError, ModelFile, OtherKind};
 use gristmill_llm::tokenizer::Tokenizer;
+use gristmill_llm::train::{Adapter, AdapterError};
 use gristmill_llm::{language, synth};
 use std::path::{Path, PathBuf};
 
@@ -141,6 +142,23 @@ impl Model {
             file,
             path: Some(path),
         })
+    }
+    /// Attaches the adapters of --lora.
+    pub fn with_adapters(mut self, adapters: &[Lora]) -> Result<Model> {
+        for Lora { path, scale } in adapters {
+            let failed = |error: AdapterError| {
+                let message = format!("{}: {error}", path.display());
+                Failure::new(
+                    message,
+                    "--lora takes a LoRA adapter of this model as a GGUF file",
+                )
+            };
+            let file = ModelFile::open(path)?;
+            let model = self.describe()?;
+            let alpha = Adapter::check_file(&file, model.as_ref()).map_err(failed)?;
+            self.file.attach(file, alpha, *scale);
+        }
+        Ok(self)
     }
     /// Names the file in an error about its kind.
     fn named(&self, error: FileError) -> Failure {

@@ -14,6 +14,8 @@ const BYTES: &str =
     "{msg:>11} {bar:26} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
 const KERNELS: &str = "{msg:>11} {bar:26} {pos}/{len} kernels, kept for the next start";
 const FUNCTIONS: &str = "{msg:>11} {bar:26} {pos}/{len} functions";
+const STEPS: &str = "{bar:20} {pos}/{len} {msg}, {eta} left";
+const LINES: &str = "{msg:>11} {pos} lines";
 const COUNT: &str = "{msg:>11} {bar:26} {pos}/{len}";
 
 /// A progress bar in bytes.
@@ -24,6 +26,16 @@ pub fn bytes(what: &'static str, total: u64) -> ProgressBar {
 /// A progress bar with a counter.
 pub fn count(what: &'static str, total: u64) -> ProgressBar {
     bar(what, COUNT, total)
+}
+
+/// A progress bar of training steps, with time left and the last loss as message.
+pub fn steps(total: u64) -> ProgressBar {
+    bar("training", STEPS, total)
+}
+
+/// A counter of lines that are read.
+pub fn lines() -> ProgressBar {
+    bar("reading", LINES, 0)
 }
 
 // indicatif draws nothing unless standard error is a terminal.

@@ -13,6 +13,7 @@ pub mod sched;
 pub mod synth;
 pub mod tokenizer;
 pub mod traffic;
+pub mod train;
 
 pub use sched::generation;
 

@@ -31,6 +31,8 @@ mod emulated;
 mod every_head;
 #[path = "conformance/experts.rs"]
 mod experts;
+#[path = "conformance/gradients.rs"]
+mod gradients;
 #[path = "conformance/harness.rs"]
 mod harness;
 #[path = "conformance/invented.rs"]
@@ -102,7 +104,7 @@ macro_rules! conformance {
                 invented_format invented::cases; integer_rows packed::integer; integer_network packed::integer_network;
                 integer_attention attention::integers; integer_tiles packed::tiles; integer_rows_in_fine_groups packed::fine;
                 integer_prompts packed::shared_columns; integer_pages paged::projections;
-                products products::cases; scattered_sums scatter::cases;
+                products products::cases; scattered_sums scatter::cases; gradients gradients::cases;
             }
         }
     };

@@ -66,7 +66,7 @@ const CONTEXT: usize = 4096;
 pub fn run(options: KernelsArgs) -> Result {
     options.common.check()?;
     options.html.as_deref().map_or(Ok(()), output::check)?;
-    let model = Model::open(options.model.name())?;
+    let model = Model::open(options.model.name())?.with_adapters(&options.common.lora)?;
     let described = model.describe()?;
     // The null device with the target of the named device: it compiles and runs nothing.
     let device = match options.common.device.as_deref() {

@@ -44,7 +44,7 @@ const ROWS: usize = 128;
 
 pub fn run(options: LogitsArgs) -> Result {
     options.common.check()?;
-    let model = Model::open(options.model.name())?;
+    let model = Model::open(options.model.name())?.with_adapters(&options.common.lora)?;
     let many = options.tokens.len() > LEAST_CONTEXT;
     let mut engine = model.load(&options.common, many.then_some(options.tokens.len()))?;
     engine.check_tokens(&options.tokens)?;

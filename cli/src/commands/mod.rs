@@ -51,6 +51,8 @@ commands! {
     doctor Doctor DoctorArgs;
     /// Tokenise a text: token ids on one line
     tokenize Tokenize TokenizeArgs;
+    /// Train an adapter on chats
+    train Train TrainArgs;
     /// Write the logits of given tokens to a .npy file
     logits Logits LogitsArgs;
     /// Compute the perplexity of a text

@@ -69,7 +69,7 @@ pub fn run(options: PerplexityArgs) -> Result {
             return Err(Failure::usage("the text is given twice", "give it after MODEL or with -f FILE"));
         }
     };
-    let model = Model::open(model)?;
+    let model = Model::open(model)?.with_adapters(&options.common.lora)?;
     let tokenizer = model.tokenizer()?;
     let compat = options.compat.is_some();
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());

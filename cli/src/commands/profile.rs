@@ -88,7 +88,7 @@ pub struct ProfileArgs {
 pub fn run(options: ProfileArgs) -> Result {
     options.common.check()?;
     let on_stdout = check_outputs(&options)?;
-    let model = Model::open(options.model.name())?;
+    let model = Model::open(options.model.name())?.with_adapters(&options.common.lora)?;
     let (subject, context) = subject(&options, &model)?;
     let opened = options.common.open()?;
     // Before the model takes its memory.

@@ -63,7 +63,7 @@ impl EmbedAndHead {
             Logits::LastOfEach => "head.ends",
             _ => "head",
         };
-        step.call(part, |s| {
+        step.head(part, |s| {
             let x = s.with_logits(s.hidden(self.layers, self.d));
             let x = nn::rms_norm(x, s.weight(globals, "output_norm.weight"), self.eps);
             let head = if globals.has("output.weight") {

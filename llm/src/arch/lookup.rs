@@ -1,7 +1,8 @@
 //! Lookup of a model's tensors by name.
 
 use super::error::{Error, Result};
-use crate::gguf::Gguf;
+use super::low_rank::{AppliedAdapter, LowRank, LowRankShape};
+use crate::gguf::{AttachedAdapter, Gguf, TensorInfo};
 use gristmill_uop::encoding::EncodingRef;
 
 /// Source of tensors by name: a file, or a table in a test.
@@ -14,6 +15,10 @@ pub trait Tensors {
     /// Returns an error if the tensor is absent, has another type, or cannot be read.
     fn floats(&self, name: &str) -> Result<Vec<f32>> {
         Err(Error::MissingTensor(name.into()))
+    }
+    /// Returns the adapters that were attached to the model.
+    fn adapters(&self) -> Vec<AppliedAdapter> {
+        Vec::new()
     }
 }
 
@@ -38,4 +43,30 @@ impl Tensors for Gguf {
             .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
             .collect())
     }
+    fn adapters(&self) -> Vec<AppliedAdapter> {
+        let applied = |attached: &AttachedAdapter| AppliedAdapter {
+            prefix: attached.prefix.clone(),
+            low_rank: LowRank {
+                shapes: self
+                    .tensors()
+                    .iter()
+                    .filter_map(|t| attached_shape(attached, t))
+                    .collect(),
+            },
+        };
+        self.attached().iter().map(applied).collect()
+    }
+}
+
+/// Returns the adapted weight and its shape, if the tensor is the matrix `A` of that adapter.
+fn attached_shape(of: &AttachedAdapter, t: &TensorInfo) -> Option<(String, LowRankShape)> {
+    let weight = t.name.strip_prefix(&of.prefix)?.strip_suffix(".lora_a")?;
+    let rank = *t.dims.get(1)? as usize;
+    // An alpha of 0 means a factor of 1.
+    let own = match of.alpha {
+        0.0 => 1.0,
+        alpha => alpha / rank as f32,
+    };
+    let scale = own * of.scale;
+    Some((weight.to_owned(), LowRankShape { rank, scale }))
 }

@@ -21,6 +21,7 @@ mod granite;
 pub mod hadamard;
 mod llama;
 mod lookup;
+mod low_rank;
 mod minimax_m2;
 mod mistral3;
 mod model;
@@ -37,16 +38,20 @@ mod reader;
 pub mod rope;
 mod step;
 mod tensors;
+mod training;
 
 pub use cache::{CacheExtent, CacheSpec, CacheTensor, CacheType, Component};
 pub use error::{Error, Result};
 pub use lookup::Tensors;
+pub use low_rank::{AppliedAdapter, LowRank, LowRankShape};
+use model::AdaptedModel;
 pub use model::{Architecture, Model, ModelInfo};
 pub use plan::{Bind, BoundCall, ExpertTile, Functions, Logits, Options, Plan, StepKind};
 pub use pools::{CacheKinds, Pools};
 pub use rope::RopeTable;
 pub use step::StepBuilder;
 pub use tensors::TensorSpec;
+pub use training::{Trained, TrainingPlan, TrainingShape};
 
 use crate::gguf::Metadata;
 
@@ -77,7 +82,12 @@ pub static TABLE: &[Architecture] = &[
 /// Returns an error if the architecture is unknown, or if a required key or tensor is missing
 /// or has another shape.
 pub fn load(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>> {
-    (find(metadata)?.load)(metadata, tensors)
+    let model = (find(metadata)?.load)(metadata, tensors)?;
+    let adapters = tensors.adapters();
+    Ok(match adapters.is_empty() {
+        true => model,
+        false => Box::new(AdaptedModel { model, adapters }),
+    })
 }
 
 /// Returns the tensors of the model that the metadata describes: see [`Architecture::tensors`].

@@ -4,6 +4,7 @@ use super::cache::CacheType;
 use super::cache::{CacheSpec, CacheTensor};
 use super::error::Result;
 use super::lookup::Tensors;
+use super::low_rank::AppliedAdapter;
 use super::plan::{Functions, Options, Plan};
 use super::pools::CacheKinds;
 use super::rope::RopeTable;
@@ -44,6 +45,10 @@ pub trait Model: Send + Sync {
     /// if there is none.
     fn layer_input(&self) -> usize {
         0
+    }
+    /// Returns the adapters that every step applies.
+    fn adapters(&self) -> &[AppliedAdapter] {
+        &[]
     }
     /// Adds the calls of one step, in order.
     fn build(&self, step: &mut StepBuilder);
@@ -101,8 +106,39 @@ pub trait Model: Send + Sync {
     /// Returns the calls of one step. Plans made with the same `functions` share functions.
     fn plan(&self, options: &Options, functions: &mut Functions) -> Plan {
         let mut step = StepBuilder::new(self.architecture(), options, functions);
+        step.apply(self.adapters());
         self.build(&mut step);
         step.finish()
+    }
+}
+
+/// A model with adapters.
+pub(super) struct AdaptedModel {
+    pub model: Box<dyn Model>,
+    pub adapters: Vec<AppliedAdapter>,
+}
+
+impl Model for AdaptedModel {
+    fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+    fn tensors(&self) -> &[TensorSpec] {
+        self.model.tensors()
+    }
+    fn caches(&self) -> &[CacheSpec] {
+        self.model.caches()
+    }
+    fn rope_tables(&self, context: usize) -> Vec<RopeTable> {
+        self.model.rope_tables(context)
+    }
+    fn layer_input(&self) -> usize {
+        self.model.layer_input()
+    }
+    fn adapters(&self) -> &[AppliedAdapter] {
+        &self.adapters
+    }
+    fn build(&self, step: &mut StepBuilder) {
+        self.model.build(step);
     }
 }
 

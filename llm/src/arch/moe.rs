@@ -240,11 +240,15 @@ pub(super) fn routed<'g>(
     let biased = w.has("ffn_down_exps.bias");
     let project = |x: Tensor<'g>, stem: &str| {
         let (matrix, bias) = (format!("{stem}.weight"), format!("{stem}.bias"));
-        let y = x.contract(sent.of_experts(s.weight(w, &matrix)));
+        let y = s.product(x, sent.of_experts(s.weight(w, &matrix)));
         let y = match scale_of(&matrix).filter(|scale| (stem != DOWN || biased) && w.has(scale)) {
             Some(scale) => y * sent.of_experts(s.weight(w, &scale).unsqueeze(1)),
             None => y,
         };
+        let adapters = s.adapters_of(w, &matrix);
+        let y = adapters.iter().fold(y, |y, adapter| {
+            y + adapter.apply(x, |side| sent.of_experts(side))
+        });
         if w.has(&bias) {
             y + sent.of_experts(s.weight(w, &bias))
         } else {

@@ -34,6 +34,17 @@ pub enum StepKind {
         /// Maximum number of decode tokens after the chunk.
         others: usize,
     },
+    /// A step of training: `length` tokens each of `sequences` sequences, from position 0, without
+    /// a KV cache. Rows are in order of sequences.
+    Train {
+        /// Number of sequences.
+        sequences: usize,
+        /// Tokens of each sequence.
+        length: usize,
+        /// Sequences are rows of several examples: the input `positions` has each token's position
+        /// in its example, and tokens see their own example alone.
+        packed: bool,
+    },
 }
 
 impl StepKind {
@@ -43,6 +54,9 @@ impl StepKind {
             StepKind::Decode => 1,
             StepKind::Prefill { max } | StepKind::BatchedDecode { max } => max,
             StepKind::Mixed { piece, others } => piece + others,
+            StepKind::Train {
+                sequences, length, ..
+            } => sequences * length,
         }
     }
 }
@@ -181,6 +195,18 @@ pub enum Bind {
     Weight(String),
     /// Logits of the step, f32.
     Logits,
+    /// Gradient of [`Bind::Hidden`]`(i)`, of the same dims. Two alternating buffers suffice.
+    HiddenGradient(usize),
+    /// Trained parameter of this name, f32.
+    Parameter(String),
+    /// Gradient of the parameter of this name, f32; a step adds to it.
+    Gradient(String),
+    /// Target token of each row, `[n]` i32.
+    Targets,
+    /// Weight of each row in the loss, `[n]` f32; 0 for rows that are no target.
+    TargetWeights,
+    /// Weighted sum of the negative log-likelihoods of targets, `[1]` f32; a step adds to it.
+    Loss,
 }
 
 /// One call of a step: a function and its buffers.

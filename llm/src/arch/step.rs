@@ -1,14 +1,17 @@
 //! Builder of a step: its calls, each a captured function with its bindings.
 
+mod adapters;
 mod attention_mask;
 mod cache;
 mod rotation;
 mod state;
+mod training;
 mod views;
 
 pub(super) use attention_mask::AttentionMask;
 pub(super) use views::Views;
 
+use super::low_rank::AppliedAdapter;
 use super::plan::{Bind, BoundCall, Functions, Logits, Options, Plan, StepKind};
 use super::tensors::{LayerWeights, scale_of};
 use gristmill_tensor::dims;
@@ -19,6 +22,7 @@ use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use training::{TrainedCall, Training};
 
 /// Builds the calls of a step; equal functions are shared.
 pub struct StepBuilder<'a> {
@@ -26,6 +30,8 @@ pub struct StepBuilder<'a> {
     pub(super) options: &'a Options,
     functions: &'a mut Functions,
     calls: Vec<BoundCall>,
+    adapters: &'a [AppliedAdapter],
+    training: Option<Training<'a>>,
 }
 
 impl<'a> StepBuilder<'a> {
@@ -40,17 +46,31 @@ impl<'a> StepBuilder<'a> {
             options,
             functions,
             calls: Vec::new(),
+            adapters: &[],
+            training: None,
         }
     }
+    /// Applies adapters in all calls that follow.
+    pub(super) fn apply(&mut self, adapters: &'a [AppliedAdapter]) {
+        self.adapters = adapters;
+    }
     /// Adds a call of the function that `write` captures; `part` is a part of its name.
-    pub(super) fn call(&mut self, part: &str, write: impl FnOnce(&StepFunction<'a>)) {
-        let step = StepFunction::new(self.architecture, part, self.options);
+    pub(super) fn call(&mut self, part: &str, write: impl Fn(&StepFunction<'a>)) {
+        if self.training.is_some() {
+            return self.trained_call(part, &write);
+        }
+        let mut step = StepFunction::new(self.architecture, part, self.options);
+        step.adapters = self.adapters;
         write(&step);
         let (function, binds) = step.finish();
-        self.calls.push(BoundCall {
+        let call = self.bound_call(function, binds);
+        self.calls.push(call);
+    }
+    fn bound_call(&mut self, function: Function, binds: Vec<Bind>) -> BoundCall {
+        BoundCall {
             function: self.functions.share(function),
             binds,
-        });
+        }
     }
     /// Returns the finished step.
     pub(super) fn finish(self) -> Plan {
@@ -76,6 +96,9 @@ pub(super) struct StepFunction<'o> {
     states: Cell<Option<Id>>,
     /// Parameters the step is specialised for.
     pub options: &'o Options,
+    adapters: &'o [AppliedAdapter],
+    /// What a step of training adds.
+    trained: Option<TrainedCall<'o>>,
 }
 
 impl<'o> StepFunction<'o> {
@@ -87,6 +110,14 @@ impl<'o> StepFunction<'o> {
             StepKind::Prefill { max } => format!("chunk{max}"),
             StepKind::BatchedDecode { max } => format!("batch{max}"),
             StepKind::Mixed { piece, others } => format!("mixed{piece}+{others}"),
+            StepKind::Train {
+                sequences,
+                length,
+                packed,
+            } => {
+                let packed = if packed { ".packed" } else { "" };
+                format!("train{sequences}x{length}{packed}")
+            }
         };
         let depth = match options.depth {
             depth if depth < options.rows => format!(".{depth}"),
@@ -104,6 +135,8 @@ impl<'o> StepFunction<'o> {
             hadamard: Cell::default(),
             states: Cell::default(),
             options,
+            adapters: &[],
+            trained: None,
         }
     }
     /// Returns the number of tokens as a scalar.
@@ -113,6 +146,7 @@ impl<'o> StepFunction<'o> {
             StepKind::Prefill { max } | StepKind::BatchedDecode { max } => {
                 self.capture.var("n", 1, max)
             }
+            tokens @ StepKind::Train { .. } => self.capture.int(tokens.max()),
             StepKind::Mixed { .. } => self.chunk_tokens() + self.logit_rows() - 1,
         }
     }
@@ -147,6 +181,7 @@ impl<'o> StepFunction<'o> {
     pub fn position(&self) -> Tensor<'_> {
         let max = match self.options.tokens {
             StepKind::Mixed { piece, .. } => piece,
+            StepKind::Train { .. } => return self.capture.int(0),
             tokens => tokens.max(),
         };
         let depth = self.options.depth.min(self.options.rows);
@@ -179,12 +214,14 @@ impl<'o> StepFunction<'o> {
     }
     /// Returns hidden rows `[tokens, d]` before layer `layer`.
     pub fn hidden(&self, layer: usize, d: usize) -> Tensor<'_> {
-        self.input(
+        let x = self.input(
             "x",
             Bind::Hidden(layer),
             dims![self.tokens(), d],
             Scalar::F32,
-        )
+        );
+        self.keep_hidden(layer, x);
+        x
     }
     /// Returns the token input of layer `layer` of `layers`: `[tokens, width]`.
     pub fn layer_input(&self, layer: usize, layers: usize, width: usize) -> Tensor<'_> {
@@ -195,8 +232,12 @@ impl<'o> StepFunction<'o> {
     /// Multiplies `x [n, in]` by the matrix `name`, and by its scale if there is one. Returns
     /// `[n, out]`.
     pub fn linear<'g>(&'g self, weights: &LayerWeights, x: Tensor<'g>, name: &str) -> Tensor<'g> {
-        let y = x.linear(self.values(weights, name));
-        self.scale(weights, name).map_or(y, |scale| y * scale)
+        let y = self.product(x, self.values(weights, name));
+        let y = self.scale(weights, name).map_or(y, |scale| y * scale);
+        let adapters = self.adapters_of(weights, name);
+        adapters
+            .iter()
+            .fold(y, |y, adapter| y + adapter.apply(x, |side| side))
     }
     /// Returns the values of a tensor in f32, times its scale if there is one.
     pub fn weight(&self, weights: &LayerWeights, name: &str) -> Tensor<'_> {
@@ -224,6 +265,12 @@ impl<'o> StepFunction<'o> {
         if let Some(id) = known {
             return self.capture.tensor(id);
         }
+        if let Some(parameter) = self.full_parameter(w, short) {
+            self.weights
+                .borrow_mut()
+                .insert(w.name.clone(), parameter.id());
+            return parameter;
+        }
         let values = self.bound(
             Bind::Weight(w.name.clone()),
             self.capture.weight(short, &w.dims, w.encoding),
@@ -234,7 +281,12 @@ impl<'o> StepFunction<'o> {
         values
     }
     /// Adds an output bound to `bind`.
+    ///
+    /// In training, results that have a gradient are kept instead: see `training.rs`.
     pub fn output(&self, name: &str, bind: Bind, value: Tensor<'_>) {
+        if self.keep_result(&bind, value) {
+            return;
+        }
         self.bound(bind, self.capture.output(name, value));
     }
     /// Returns the function and the binding of each slot.

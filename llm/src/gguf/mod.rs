@@ -42,6 +42,18 @@ pub struct Gguf {
     // The standard hasher, for the reason given in `Metadata`.
     index: HashMap<String, usize>,
     sources: Vec<Box<dyn ByteSource>>,
+    attached: Vec<AttachedAdapter>,
+}
+
+/// An adapter whose tensors were added to a model.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AttachedAdapter {
+    /// Begin of the names of its tensors.
+    pub prefix: String,
+    /// `adapter.lora.alpha`; 0 for none.
+    pub alpha: f32,
+    /// Factor that its user chose.
+    pub scale: f32,
 }
 
 impl Gguf {
@@ -119,7 +131,31 @@ impl Gguf {
             tensors,
             index,
             sources: vec![source],
+            attached: Vec::new(),
         })
+    }
+
+    /// Adds the tensors of an adapter, which must fit the model; `scale` multiplies its effect.
+    pub fn attach(&mut self, adapter: Gguf, alpha: f32, scale: f32) {
+        let prefix = format!("adapter{}.", self.attached.len());
+        let first = self.sources.len();
+        for mut tensor in adapter.tensors {
+            tensor.name = prefix.clone() + &tensor.name;
+            tensor.shard += first;
+            self.index.insert(tensor.name.clone(), self.tensors.len());
+            self.tensors.push(tensor);
+        }
+        self.sources.extend(adapter.sources);
+        self.attached.push(AttachedAdapter {
+            prefix,
+            alpha,
+            scale,
+        });
+    }
+
+    /// Returns the adapters that were attached.
+    pub fn attached(&self) -> &[AttachedAdapter] {
+        &self.attached
     }
 
     fn add_shard(&mut self, source: Box<dyn ByteSource>, no: u32, count: u32) -> Result<()> {

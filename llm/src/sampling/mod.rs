@@ -29,7 +29,7 @@ pub(crate) use device_sampler::DeviceSampler;
 pub use device_sampler::RowParams;
 pub(crate) use params::GARBAGE;
 pub use params::{SamplingError, SamplingParams};
-pub use rng::PositionRng;
+pub use rng::{PositionRng, RANDOM_BITS};
 pub use row_sampling::{CandidateSet, RowSampling, next_function, row_sampling_function};
 pub use rows::rows_function;
 pub use sampler::{Sampler, not_a_number};

@@ -158,6 +158,9 @@ fn slots_are_bound_to_what_they_are() {
         for (bind, slot) in call.binds.iter().zip(&call.function.slots) {
             let fits = match bind {
                 Bind::Tokens | Bind::Rope(_) | Bind::LayerInput(_) => slot.kind == SlotKind::Input,
+                // For training.
+                Bind::HiddenGradient(_) | Bind::Parameter(_) | Bind::Gradient(_) => false,
+                Bind::Targets | Bind::TargetWeights | Bind::Loss => false,
                 // For quantised caches.
                 Bind::RopeMean(_) | Bind::Hadamard => false,
                 Bind::Positions | Bind::Slots | Bind::Pages | Bind::Table => false,

@@ -43,6 +43,7 @@ mod together;
 mod tokenizer_hostile;
 mod tokenizer_properties;
 mod tokenizer_vocab;
+mod training;
 mod wgsl;
 mod window_pools;
 mod words;

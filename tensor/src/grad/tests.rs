@@ -26,12 +26,7 @@ fn gradients(body: impl for<'g> Fn(&'g Capture, [Tensor<'g>; 3]) -> Tensor<'g>) 
     [0, 1, 2].map(|i| evaluate(&f.graph, f.outputs[i].1, &env).data[0])
 }
 
-fn node<'g, const N: usize>(
-    c: &'g Capture,
-    op: Op,
-    src: [Tensor<'g>; N],
-    arg: Arg,
-) -> Tensor<'g> {
+fn node<'g, const N: usize>(c: &'g Capture, op: Op, src: [Tensor<'g>; N], arg: Arg) -> Tensor<'g> {
     let src = src.iter().map(|t| t.id).collect();
     let id = c.graph.borrow_mut().build(op, Scalar::F32.one(), src, arg);
     c.tensor(id)
@@ -50,17 +45,13 @@ fn of_exp2() {
 
 #[test]
 fn of_fma() {
-    let of = gradients(|c, [x, y, z]| {
-        node(c, Op::Fma, [x, y, z], Arg::None)
-    });
+    let of = gradients(|c, [x, y, z]| node(c, Op::Fma, [x, y, z], Arg::None));
     assert_eq!(of, [-3.0, 1.0, 2.0]);
 }
 
 #[test]
 fn of_a_copy() {
-    let of = gradients(|c, [x, y, _]| {
-        node(c, Op::Copy, [x], Arg::Int(0)) * y
-    });
+    let of = gradients(|c, [x, y, _]| node(c, Op::Copy, [x], Arg::Int(0)) * y);
     assert_eq!(of, [-3.0, 1.0, 0.0]);
 }
 

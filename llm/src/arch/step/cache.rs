@@ -57,6 +57,17 @@ impl StepFunction<'_> {
             StepKind::Mixed { .. } => {
                 all.gather(self.each_position().clamp_index(self.options.rows - 1))
             }
+            StepKind::Train { packed: true, .. } => {
+                all.gather(self.each_position().clamp_index(self.options.rows - 1))
+            }
+            StepKind::Train {
+                sequences, length, ..
+            } => {
+                let each = dims![sequences, length, dims / 2, 2];
+                all.unsqueeze(0)
+                    .expand(each)
+                    .reshape(dims![sequences * length, dims / 2, 2])
+            }
             _ => all.slice(0, self.position(), self.tokens()),
         }
     }
@@ -97,6 +108,9 @@ impl StepFunction<'_> {
                 .map(|&q| self.round_to_cache(if self.is_mixed() { cut(q) } else { q }));
             Tensor::cat(&parts.collect::<Vec<_>>(), 2)
         };
+        if let (StepKind::Train { .. }, Some(rows)) = (self.options.tokens, both.piece) {
+            return self.training_attention(queries(&|q| q), rows.into(), of);
+        }
         let of_piece = both.piece.map(|(k, v)| {
             let (q, pos) = (queries(&|q| q.slice(0, 0, n)), self.position());
             q.attention_within([k, v], [pos, pos + n], of.scores, of.window, of.sinks)
@@ -144,6 +158,13 @@ impl StepFunction<'_> {
         c: Component,
         row: Tensor<'g>,
     ) -> (Views<Tensor<'g>>, usize) {
+        if self.is_training() {
+            let own = Views {
+                piece: Some(row),
+                pool: None,
+            };
+            return (own, plane + 1);
+        }
         let cache = self.options.cache;
         let cache = cache.stored_for(&c);
         let (stored, _) = cache.stored();

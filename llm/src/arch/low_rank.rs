@@ -1,0 +1,37 @@
+//! Low-rank adapters of weights (LoRA, arXiv 2106.09685).
+
+use std::collections::BTreeMap;
+
+/// Adapter of one weight: `y = W x + scale · B (A x)`.
+///
+/// `A` is `[rank, in]` and `B` is `[out, rank]`, with a leading axis of experts where `W` has one.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct LowRankShape {
+    /// Rows of `A`, columns of `B`.
+    pub rank: usize,
+    /// Factor of the product.
+    pub scale: f32,
+}
+
+/// Low-rank adapters by the names of their weights.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct LowRank {
+    /// Shape and factor of the adapter of each adapted weight.
+    pub shapes: BTreeMap<String, LowRankShape>,
+}
+
+impl LowRank {
+    /// Names of the matrices `A` and `B` of a weight, as in adapter files.
+    pub fn matrices(weight: &str) -> [String; 2] {
+        ["a", "b"].map(|side| format!("{weight}.lora_{side}"))
+    }
+}
+
+/// An adapter whose matrices are weights of a model file.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AppliedAdapter {
+    /// Begin of the names of its matrices in the file.
+    pub prefix: String,
+    /// Adapted weights.
+    pub low_rank: LowRank,
+}

@@ -1,0 +1,24 @@
+//! Training on a GGUF file: low-rank adapters of packed weights, or all weights of a small model.
+
+mod adapter;
+mod checkpoint;
+mod data;
+mod full;
+mod optimizer;
+mod parameters;
+mod run;
+mod schedule;
+mod stream;
+mod trainer;
+
+pub use adapter::{
+    Adapter, AdapterError, AdapterTensor, Targets, ignored_elsewhere, initial_adapter,
+};
+pub use checkpoint::{Checkpoint, CheckpointError};
+pub use data::{Example, ExampleReader, LineError, LossOn};
+pub use full::{FullError, initial_weights, write_model};
+pub use parameters::{Place, Places};
+pub use run::{Run, StepReport, TrainError};
+pub use schedule::{Course, Schedule};
+pub use stream::{Stream, StreamOptions};
+pub use trainer::{StepLoss, Trainer, TrainerOptions, TrainingBatch};
