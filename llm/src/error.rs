@@ -38,6 +38,16 @@ pub enum Error {
         /// Preset names of the model that would fit.
         fitting: Vec<String>,
     },
+    /// A run of training does not fit.
+    #[error("training needs {need} MB, and {available} MB of memory are available")]
+    TrainingMemory {
+        /// MB that the run needs.
+        need: u64,
+        /// Available memory in MB.
+        available: u64,
+        /// Tokens of a pass that would fit; 0 if none do.
+        fits: u64,
+    },
     /// The context is full.
     #[error("the context of {0} tokens is full")]
     Full(usize),
@@ -108,6 +118,12 @@ impl Error {
                     "try a smaller quantisation of it, {models}, or a machine with more than {need} MB free"
                 ))
             }
+            Error::TrainingMemory { fits: 0, .. } => Some(
+                "the model and its parameters alone fill the memory: try a smaller model, a lower --rank or fewer --targets".into(),
+            ),
+            Error::TrainingMemory { fits, .. } => Some(format!(
+                "some {fits} tokens a pass would fit: lower --batch or --ctx; --accumulate keeps the size of a step"
+            )),
             Error::Full(_) => Some("start again, or give a larger --ctx".into()),
             Error::Token { vocabulary, .. } => Some(format!("ids go from 0 to {}", vocabulary - 1)),
             Error::Empty => Some("a prompt needs at least one token".into()),

@@ -284,6 +284,9 @@ fn step(plan: &Plan, ready: &[Arc<Ready>], options: &PlanOptions, out: &mut dyn 
         StepKind::Mixed { piece, others } => {
             format!("mixed batch: prefill chunk of {piece} tokens and {others} decode rows")
         }
+        StepKind::Train {
+            sequences, length, ..
+        } => format!("training of {sequences} rows of {length} tokens"),
     };
     writeln!(
         out,

@@ -3,15 +3,16 @@
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
 use crate::interrupt::Interrupt;
-use crate::model::{self, Model, warn};
+use crate::model::{Model, warn};
 use crate::model_arg::ModelArg;
 use crate::progress::{self, Bars};
+use crate::size::size;
 use clap::{Args, ValueEnum, ValueHint};
 use gristmill_llm::arch::{self, Trained, TrainingShape};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::train::{
     Adapter, Checkpoint, Course, Example, ExampleReader, LossOn, Run, Schedule, StepReport, Stream,
-    FullError, StreamOptions, Targets, Trainer, TrainerOptions, TrainingBatch, ignored_elsewhere,
+    FullError, StreamOptions, Targets, PlannedTraining, Trainer, TrainerOptions, TrainingBatch, ignored_elsewhere,
     initial_adapter, initial_weights, write_model,
 };
 use serde_json::json;
@@ -419,7 +420,17 @@ impl TrainArgs {
             weight_decay: self.weight_decay,
         };
         let bars = Bars::named(&model.name);
-        let mut trainer = Trainer::new(&model.file, opened, options, &|progress| bars.show(progress))?;
+        let show = |progress| bars.show(progress);
+        let planned = PlannedTraining::new(&model.file, opened, options, &show)?;
+        let memory = planned.memory();
+        say!(
+            "memory: {} = {} of weights, {} of parameters and moments, {} of activations",
+            size(memory.total()),
+            size(memory.weights),
+            size(memory.parameters),
+            size(memory.activations)
+        );
+        let mut trainer = planned.load(&show)?;
         match start {
             Start::Adapter(adapter) => {
                 for (name, tensor) in &adapter.tensors {

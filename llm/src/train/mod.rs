@@ -21,4 +21,6 @@ pub use parameters::{Place, Places};
 pub use run::{Run, StepReport, TrainError};
 pub use schedule::{Course, Schedule};
 pub use stream::{Stream, StreamOptions};
-pub use trainer::{StepLoss, Trainer, TrainerOptions, TrainingBatch};
+pub use trainer::{
+    PlannedTraining, StepLoss, Trainer, TrainerOptions, TrainingBatch, TrainingMemory,
+};

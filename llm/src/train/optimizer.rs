@@ -28,13 +28,15 @@ pub(super) const SCALARS: usize = 5;
 pub(super) struct UpdateScalars {
     pub rate: f64,
     pub weight_decay: f64,
+    /// Largest norm of the gradients, and their norm.
     pub clip: f64,
+    pub norm: f64,
     /// Number of the step, from 1.
     pub step: u64,
 }
 
 impl UpdateScalars {
-    /// Learning rate, kept part of a parameter, corrections of the moments, largest norm.
+    /// Learning rate, kept part of a parameter, corrections of the moments, factor of gradients.
     pub fn values(self) -> [f32; SCALARS] {
         let correction = |decay: f64| 1.0 / (1.0 - decay.powf(self.step as f64));
         [
@@ -42,31 +44,35 @@ impl UpdateScalars {
             1.0 - self.rate * self.weight_decay,
             correction(FIRST_DECAY),
             correction(SECOND_DECAY),
-            self.clip,
+            (self.clip / (self.norm + NORM_EPSILON)).min(1.0),
         ]
         .map(|x| x as f32)
     }
 }
 
-/// The function of the norm of `n` gradients. Slots: gradients `[n]`, norm `[1]`.
-pub(super) fn norm(n: usize) -> Function {
-    let c = Capture::new("gradient_norm");
-    let g = c.input("gradients", dims![n], Scalar::F32);
-    c.output("norm", (g * g).sum(&[0]).sqrt().reshape(dims![1]));
+/// Gradients whose squares the device sums; the host adds the sums in f64. In f32 a sum of millions
+/// of squares loses those that are small beside it.
+pub(super) const SQUARES: usize = 4096;
+
+/// The function of the sums of squares of `n` gradients, a multiple of [`SQUARES`]. Slots: gradients
+/// `[n]`, sums `[n / SQUARES]`.
+pub(super) fn squares(n: usize) -> Function {
+    let c = Capture::new("gradient_squares");
+    let g = c.input("gradients", dims![n / SQUARES, SQUARES], Scalar::F32);
+    c.output("squares", (g * g).sum(&[1]));
     c.finish()
 }
 
 /// The function that updates `n` parameters and clears their gradients. Slots: parameters,
-/// gradients, first and second moments, all `[n]`; norm of all gradients `[1]`; [`SCALARS`].
+/// gradients, first and second moments, all `[n]`; [`SCALARS`].
 pub(super) fn update(n: usize) -> Function {
     let c = Capture::new("adamw");
     let [p, g, m, v] = ["parameters", "gradients", "first_moments", "second_moments"]
         .map(|name| c.state(name, dims![n], Scalar::F32));
-    let norm = c.input("norm", dims![1], Scalar::F32);
     let scalars = c.input("scalars", dims![SCALARS], Scalar::F32);
     let scalar = |i: usize| scalars.slice(0, i, 1);
-    let [rate, kept, of_first, of_second, clip] = [0, 1, 2, 3, 4].map(scalar);
-    let clipped = g * (clip * (norm + NORM_EPSILON).recip()).minimum(1.0);
+    let [rate, kept, of_first, of_second, factor] = [0, 1, 2, 3, 4].map(scalar);
+    let clipped = g * factor;
     let first = m * FIRST_DECAY + clipped * (1.0 - FIRST_DECAY);
     let second = v * SECOND_DECAY + clipped * clipped * (1.0 - SECOND_DECAY);
     let step = rate * (first * of_first) / ((second * of_second).sqrt() + EPSILON);

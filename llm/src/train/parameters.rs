@@ -1,5 +1,6 @@
 //! Places of parameters in one flat array.
 
+use super::optimizer::SQUARES;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -39,6 +40,7 @@ impl Places {
         for (name, dims) in others {
             places.add(name, dims);
         }
+        places.length = places.length.next_multiple_of(SQUARES);
         places
     }
     fn add(&mut self, name: String, dims: Vec<usize>) {
@@ -83,10 +85,10 @@ mod tests {
     fn matrices_come_before_vectors_and_places_are_aligned() {
         let dims = [("a", vec![5]), ("b", vec![3, 7]), ("c", vec![2, 2, 2])];
         let places = Places::new(dims.map(|(n, d)| (n.to_owned(), d)).into_iter().collect());
-        assert_eq!(places.ranges(), [0..128, 128..192]);
+        assert_eq!(places.ranges(), [0..128, 128..SQUARES]);
         assert_eq!(places.get("b").unwrap().range, 0..21);
         assert_eq!(places.get("c").unwrap().range, 64..72);
         assert_eq!(places.get("a").unwrap().range, 128..133);
-        assert_eq!((places.len(), places.count()), (192, 5 + 21 + 8));
+        assert_eq!((places.len(), places.count()), (SQUARES, 5 + 21 + 8));
     }
 }

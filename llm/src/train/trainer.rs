@@ -1,9 +1,9 @@
 //! A model on a device, ready to be trained: buffers, captured passes, parameters.
 
-use super::optimizer::{self, SCALARS, UpdateScalars};
+use super::optimizer::{self, SCALARS, SQUARES, UpdateScalars};
 use super::parameters::Places;
 use crate::arch::{
-    self, Bind, BoundCall, Functions, Model, Plan, Trained, TrainingPlan, TrainingShape,
+    self, Bind, BoundCall, CacheType, Functions, Model, Plan, Trained, TrainingPlan, TrainingShape,
 };
 use crate::error::{Error, Progress};
 use crate::gguf::Gguf;
@@ -50,13 +50,15 @@ pub struct StepLoss {
     pub gradient_norm: f32,
 }
 
-/// Arrays of one number a parameter.
+/// Arrays of one number a parameter; there are [`ARRAYS`].
 struct Arrays {
     parameters: Buffer,
     gradients: Buffer,
     first_moments: Buffer,
     second_moments: Buffer,
 }
+
+const ARRAYS: u64 = 4;
 
 /// Inputs and results of passes.
 struct Activations {
@@ -65,7 +67,6 @@ struct Activations {
     targets: Buffer,
     weights: Buffer,
     loss: Buffer,
-    norm: Buffer,
     /// Hidden rows before each layer, and after the last.
     hidden: Vec<Buffer>,
     gradients: [Buffer; 2],
@@ -85,27 +86,70 @@ pub struct Trainer {
     scalars: Vec<(Buffer, f64)>,
     pass: Box<dyn Replay>,
     evaluation: Box<dyn Replay>,
-    norm: Box<dyn Replay>,
+    squares: Box<dyn Replay>,
+    /// Sums of squares of gradients, and the norm that follows from them.
+    sums: Buffer,
+    norm: f64,
     update: Box<dyn Replay>,
     steps: u64,
     _weights: Weights,
 }
 
-impl Trainer {
-    /// Loads a model for training. Parameters are zero until they are written.
+/// Memory of a run in bytes, known before anything is allocated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TrainingMemory {
+    /// Packed weights that are not trained.
+    pub weights: u64,
+    /// Parameters, gradients and moments.
+    pub parameters: u64,
+    /// Hidden rows, tables and intermediates of a pass.
+    pub activations: u64,
+}
+
+impl TrainingMemory {
+    /// Bytes in all.
+    pub fn total(&self) -> u64 {
+        self.weights + self.parameters + self.activations
+    }
+}
+
+/// A model whose step of training is planned, not yet loaded.
+pub struct PlannedTraining<'a> {
+    file: &'a Gguf,
+    model: Box<dyn Model>,
+    options: TrainerOptions,
+    jit: Jit,
+    plan: TrainingPlan,
+    places: Places,
+    updates: Vec<RangeUpdate>,
+    squares: Arc<Function>,
+    layouts: load::Layouts,
+    arena: usize,
+}
+
+/// The update of one range of parameters.
+struct RangeUpdate {
+    function: Arc<Function>,
+    range: std::ops::Range<usize>,
+    weight_decay: f64,
+}
+
+impl<'a> PlannedTraining<'a> {
+    /// Plans the steps of a model.
     ///
     /// # Errors
-    /// When the model is malformed, memory is short, or the device fails.
+    /// When the model is malformed or unsupported, or needs more memory than there is.
     pub fn new(
-        file: &Gguf,
+        file: &'a Gguf,
         mut opened: Opened,
         options: TrainerOptions,
         progress: &dyn Fn(Progress),
-    ) -> Result<Trainer, Error> {
+    ) -> Result<PlannedTraining<'a>, Error> {
         // Forward and backward products read a weight in different orders; the file's serves both.
         opened.target.interleave = false;
         let model = arch::load(file.metadata(), file)?;
-        let mut jit = Jit::new(opened);
+        check_supported(model.as_ref(), &options.trained)?;
+        let jit = Jit::new(opened);
         let mut functions = Functions::new();
         let plan = TrainingPlan::new(
             model.as_ref(),
@@ -114,38 +158,101 @@ impl Trainer {
             &mut functions,
         );
         let places = Places::new(plan.parameters());
-        let calls: Vec<BoundCall> = plan.calls().cloned().collect();
-        let updates: Vec<(Arc<Function>, std::ops::Range<usize>, f64)> = places
-            .ranges()
-            .into_iter()
-            .zip([options.weight_decay, 0.0])
+        let ranges = places.ranges().into_iter().zip([options.weight_decay, 0.0]);
+        let updates = ranges
             .filter(|(range, _)| !range.is_empty())
-            .map(|(range, decay)| {
-                let function = functions.share(optimizer::update(range.len()));
-                (function, range, decay)
+            .map(|(range, weight_decay)| RangeUpdate {
+                function: functions.share(optimizer::update(range.len())),
+                range,
+                weight_decay,
             })
             .collect();
-        let norm = functions.share(optimizer::norm(places.len()));
-        let mut all: Vec<Arc<Function>> = calls.iter().map(|c| c.function.clone()).collect();
-        all.extend(updates.iter().map(|u| u.0.clone()));
-        all.push(norm.clone());
-        jit.plan(&all, &|done, total| {
+        let squares = functions.share(optimizer::squares(places.len()));
+        let mut planned = PlannedTraining {
+            file,
+            model,
+            options,
+            jit,
+            plan,
+            places,
+            updates,
+            squares,
+            layouts: load::Layouts::default(),
+            arena: 0,
+        };
+        let functions = planned.functions();
+        let ready = planned.jit.plan(&functions, &|done, total| {
             progress(Progress::Planning(done, total))
         });
-        let ready = jit.prepare(&all, &|done, total| {
+        let arenas = ready.iter().map(|f| f.compiled.arena);
+        planned.arena = arenas.max().unwrap_or(0).max(64);
+        let calls = planned.plan.calls().cloned().collect();
+        planned.layouts = load::layouts(&mut planned.jit, &[Plan { calls }])?;
+        planned.check_memory()?;
+        Ok(planned)
+    }
+    fn functions(&self) -> Vec<Arc<Function>> {
+        let calls = self.plan.calls().map(|call| call.function.clone());
+        let updates = self.updates.iter().map(|u| u.function.clone());
+        calls.chain(updates).chain([self.squares.clone()]).collect()
+    }
+    /// Memory that the run will take.
+    pub fn memory(&self) -> TrainingMemory {
+        let size = size_of::<f32>() as u64;
+        let rows = self.options.shape.tokens() * Activations::row_floats(self.model.as_ref());
+        TrainingMemory {
+            weights: load::missing(self.file, &self.layouts, &Weights::default()),
+            parameters: ARRAYS * size * self.places.len() as u64,
+            activations: self.arena as u64 + size * rows as u64,
+        }
+    }
+    /// Places of the parameters.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+    fn check_memory(&self) -> Result<(), Error> {
+        const MB: u64 = 1_000_000;
+        let (memory, available) = (self.memory(), self.jit.device().available());
+        let Some(available) = available.filter(|&available| available < memory.total()) else {
+            return Ok(());
+        };
+        // Hidden rows and most intermediates grow with the tokens of a pass.
+        let fixed = memory.weights + memory.parameters;
+        let of_token = memory.activations / self.options.shape.tokens() as u64;
+        Err(Error::TrainingMemory {
+            need: memory.total() / MB,
+            available: available / MB,
+            fits: available.saturating_sub(fixed) / of_token.max(1),
+        })
+    }
+    /// Compiles the kernels, loads the weights and captures the passes. Parameters are zero until
+    /// they are written.
+    ///
+    /// # Errors
+    /// When memory is short, or the device fails.
+    pub fn load(self, progress: &dyn Fn(Progress)) -> Result<Trainer, Error> {
+        let functions = self.functions();
+        let PlannedTraining {
+            file,
+            model,
+            options,
+            mut jit,
+            plan,
+            places,
+            updates,
+            squares,
+            layouts,
+            arena,
+        } = self;
+        let ready = jit.prepare(&functions, &|done, total| {
             progress(Progress::Compiling(done, total))
         })?;
-        let layouts = load::layouts(&mut jit, &[Plan { calls }])?;
         let weights = load::weights(file, &mut jit, &layouts, Weights::default(), progress)?;
         let device = jit.device().clone();
-        let arena = device.alloc(Jit::arena(&ready).max(64), Memory::Scratch)?;
+        let arena = device.alloc(arena, Memory::Scratch)?;
         let arrays = Arrays::new(&*device, places.len())?;
         let activations = Activations::new(&*device, model.as_ref(), &options)?;
-        let prepared: FxHashMap<*const Function, Arc<Ready>> = all
-            .iter()
-            .map(Arc::as_ptr)
-            .zip(ready.iter().cloned())
-            .collect();
+        let prepared = functions.iter().map(Arc::as_ptr).zip(ready).collect();
         let binder = Binder {
             prepared,
             weights: &weights,
@@ -155,28 +262,20 @@ impl Trainer {
             shape: options.shape,
             width: model.width(),
         };
-        let [pass, evaluation] = binder
-            .passes(&plan)?
-            .map(|calls| jit.capture(&calls, &arena));
-        let call = |function: &Arc<Function>, args: Vec<Buffer>| Call {
-            function: binder.prepared[&Arc::as_ptr(function)].clone(),
-            args,
-        };
-        let norm = call(
-            &norm,
-            vec![arrays.gradients.clone(), activations.norm.clone()],
-        );
-        let mut scalars = Vec::new();
-        let mut update = Vec::new();
-        for (function, range, decay) in &updates {
+        let [pass, evaluation] = binder.passes(&plan)?;
+        let sums = device.alloc(places.len() / SQUARES * size_of::<f32>(), Memory::Scratch)?;
+        let squares = binder.bound(&squares, vec![arrays.gradients.clone(), sums.clone()]);
+        let (mut scalars, mut update) = (Vec::new(), Vec::new());
+        for of in &updates {
             let own = device.alloc(SCALARS * size_of::<f32>(), Memory::Scratch)?;
-            let mut args = arrays.of(range)?;
-            args.extend([activations.norm.clone(), own.clone()]);
-            scalars.push((own, *decay));
-            update.push(call(function, args));
+            let mut args = arrays.of(&of.range)?;
+            args.push(own.clone());
+            scalars.push((own, of.weight_decay));
+            update.push(binder.bound(&of.function, args));
         }
-        let [norm, update] = [vec![norm], update].map(|calls| jit.capture(&calls, &arena));
-        let (pass, evaluation, norm, update) = (pass?, evaluation?, norm?, update?);
+        let capture = |calls: &[Call]| jit.capture(calls, &arena);
+        let (pass, evaluation) = (capture(&pass)?, capture(&evaluation)?);
+        let (squares, update) = (capture(&[squares])?, capture(&update)?);
         Ok(Trainer {
             device,
             model,
@@ -187,12 +286,42 @@ impl Trainer {
             scalars,
             pass,
             evaluation,
-            norm,
+            squares,
+            sums,
+            norm: 0.0,
             update,
             steps: 0,
             _weights: weights,
         })
     }
+}
+
+/// Refuses models with layers that training does not know.
+fn check_supported(model: &dyn Model, trained: &Trained) -> Result<(), Error> {
+    let refused = |key: &str, found: &str| {
+        Err(Error::Model(arch::Error::Feature {
+            key: key.into(),
+            found: found.into(),
+        }))
+    };
+    if model.state_bytes() > 0 {
+        return refused("training", "recurrent layers");
+    }
+    // A layer without a cache of its own reads that of another layer.
+    if model
+        .caches()
+        .iter()
+        .any(|c| c.row_bytes(CacheType::F32) == 0)
+    {
+        return refused("training", "layers that share a KV cache");
+    }
+    match *trained == Trained::Full && model.layer_input() > 0 {
+        true => refused("training of all weights", "inputs of every layer"),
+        false => Ok(()),
+    }
+}
+
+impl Trainer {
     /// The model that is trained.
     pub fn model(&self) -> &dyn Model {
         self.model.as_ref()
@@ -219,11 +348,14 @@ impl Trainer {
     /// # Errors
     /// When the device fails.
     pub fn finish_gradients(&mut self) -> Result<StepLoss, Error> {
-        self.norm.replay(&[])?;
-        let gradient_norm = self.number(&self.activations.norm)?;
+        self.squares.replay(&[])?;
+        let mut sums = vec![0f32; self.places.len() / SQUARES];
+        self.device
+            .read(&self.sums, 0, bytemuck::cast_slice_mut(&mut sums))?;
+        self.norm = sums.iter().map(|&s| f64::from(s)).sum::<f64>().sqrt();
         Ok(StepLoss {
             loss: self.take_loss()?,
-            gradient_norm,
+            gradient_norm: self.norm as f32,
         })
     }
     /// Changes the parameters by their gradients, and clears these.
@@ -237,6 +369,7 @@ impl Trainer {
                 rate,
                 weight_decay: *weight_decay,
                 clip: self.options.clip,
+                norm: self.norm,
                 step: self.steps,
             };
             self.device
@@ -393,6 +526,13 @@ fn floats(buffer: &Buffer, range: &std::ops::Range<usize>) -> Result<Buffer, Err
 }
 
 impl Activations {
+    /// Floats of one token in all buffers.
+    fn row_floats(model: &dyn Model) -> usize {
+        let rows = model.layers() + 1 + 2;
+        let tables = model.rope_tables(1);
+        let rope: usize = tables.iter().map(|table| table.rows(1).len()).sum();
+        rows * model.width() + model.layer_input() * model.layers() + rope + 4
+    }
     fn new(
         device: &dyn Device,
         model: &dyn Model,
@@ -421,7 +561,6 @@ impl Activations {
             targets: numbers(n)?,
             weights: numbers(n)?,
             loss: numbers(1)?,
-            norm: numbers(1)?,
             hidden,
             gradients: [rows()?, rows()?],
             layer_input: (layer_input > 0)
@@ -457,6 +596,13 @@ impl Binder<'_> {
         let pass = [forward.clone(), chunks(&plan.loss)?, of(&plan.backward)?].concat();
         let evaluation = [forward, chunks(&plan.evaluation)?].concat();
         Ok([pass, evaluation])
+    }
+    /// A call of a function with these buffers.
+    fn bound(&self, function: &Arc<Function>, args: Vec<Buffer>) -> Call {
+        Call {
+            function: self.prepared[&Arc::as_ptr(function)].clone(),
+            args,
+        }
     }
     /// A call with its buffers; those of the loss are its rows from `begin` on.
     fn call(&self, call: &BoundCall, begin: Option<usize>) -> Result<Call, Error> {

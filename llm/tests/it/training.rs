@@ -6,7 +6,7 @@ use gristmill_llm::arch::{self, Trained, TrainingShape};
 use gristmill_llm::chat::{ChatTemplate, Isolation, SpecialTexts};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::train::{
-    Adapter, ExampleReader, LossOn, Trainer, TrainerOptions, TrainingBatch,
+    Adapter, ExampleReader, LossOn, PlannedTraining, Trainer, TrainerOptions, TrainingBatch,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -83,7 +83,8 @@ pub fn trainer(file: &Gguf, device: &str, adapter: Option<&Adapter>, rows: &Rows
     };
     let opened = open(device, &Options::default()).expect("a device");
     let opened = opened.with_precision(Precision::Exact);
-    let mut trainer = Trainer::new(file, opened, options, &|_| ()).expect("a trainer");
+    let planned = PlannedTraining::new(file, opened, options, &|_| ()).expect("a plan");
+    let mut trainer = planned.load(&|_| ()).expect("a trainer");
     for (name, tensor) in adapter.iter().flat_map(|a| &a.tensors) {
         trainer
             .set_parameter(name, &tensor.values)
