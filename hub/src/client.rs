@@ -18,6 +18,8 @@ const BRANCH: &str = "main";
 const LISTING_BYTES: u64 = 64 << 20;
 /// Silence after which a connection counts as broken; also the timeout of connecting.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time in which a connection must bring some bytes; a slow line brings a thousand times as many.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit of a whole listing, however slowly it arrives: the hub's largest, some 2
 /// MB, take one second.
 const LISTING_TIME: Duration = Duration::from_secs(120);
@@ -52,6 +54,8 @@ pub struct Client {
     allow_http: bool,
     /// Pause before the first retry of a failed request.
     pub(crate) pause: Duration,
+    /// Time in which a connection must bring some bytes.
+    pub(crate) patience: Duration,
 }
 
 /// Files of a repository at a commit.
@@ -87,6 +91,7 @@ impl Client {
             token,
             allow_http: false,
             pause: Duration::from_secs(1),
+            patience: PATIENCE,
         }
     }
     /// Creates a client from the environment: `HF_ENDPOINT`, `HF_TOKEN`, `GRISTMILL_ALLOW_HTTP`.
@@ -113,6 +118,12 @@ impl Client {
     /// Sets the pause before a retry; the default is one second.
     pub fn pause(mut self, pause: Duration) -> Client {
         self.pause = pause;
+        self
+    }
+    /// Sets the time after which a connection that brings hardly any bytes counts as broken; the
+    /// default is a minute.
+    pub fn patience(mut self, patience: Duration) -> Client {
+        self.patience = patience;
         self
     }
     /// Returns the hub's address without a trailing slash.
@@ -226,6 +237,9 @@ impl FileSource for Commit<'_> {
     }
     fn pause(&self) -> Duration {
         self.client.pause
+    }
+    fn patience(&self) -> Duration {
+        self.client.patience
     }
 }
 

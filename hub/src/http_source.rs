@@ -208,6 +208,9 @@ impl FileSource for Elsewhere<'_> {
     fn pause(&self) -> Duration {
         self.client.pause
     }
+    fn patience(&self) -> Duration {
+        self.client.patience
+    }
 }
 
 /// Returns the names of all parts of the split model that the file belongs to, or its own name.

@@ -15,12 +15,15 @@ use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Consecutive failed attempts with little progress after which a download gives up.
 const MAX_TRIES: u32 = 5;
 /// Bytes that a connection must bring to count as progress; of smaller files, this part. A server
 /// that ends each connection after a few bytes would be asked for ever.
 const PROGRESS: (u64, u64) = (4 << 20, 16);
+/// Bytes that a connection must bring within the client's patience, a minute.
+const LEAST_BYTES: u64 = 64 << 10;
 /// Bytes of the read buffer.
 const READ_BYTES: usize = 1 << 20;
 
@@ -197,6 +200,32 @@ struct Partial {
     /// Hash of the first `done` bytes.
     hash: Sha256,
     done: u64,
+}
+
+/// Bytes of a connection by periods. A server that sends a byte now and then never reaches the
+/// timeout of a read.
+struct Pace {
+    period: Duration,
+    began: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(period: Duration) -> Pace {
+        Pace {
+            period,
+            began: Instant::now(),
+            bytes: 0,
+        }
+    }
+    /// Adds received bytes. Returns false at the end of a period with less than [`LEAST_BYTES`].
+    fn suffices(&mut self, received: u64) -> bool {
+        self.bytes += received;
+        if self.bytes >= LEAST_BYTES {
+            *self = Pace::new(self.period);
+        }
+        self.began.elapsed() < self.period
+    }
 }
 
 impl Fetch<'_> {
@@ -409,6 +438,7 @@ impl Fetch<'_> {
             .map_err(disk("write", &partial.path))?;
         let start = partial.done;
         let mut piece = vec![0; READ_BYTES];
+        let mut pace = Pace::new(self.source.patience());
         loop {
             progress(Progress::Fetched {
                 file: &self.remote.path,
@@ -431,6 +461,9 @@ impl Fetch<'_> {
                 .map_err(disk("write", &partial.path))?;
             partial.hash.update(&piece[..n]);
             partial.done += n as u64;
+            if !pace.suffices(n as u64) && partial.done < self.remote.size {
+                return Err(self.source.broken("sends too slowly".into()));
+            }
         }
         if partial.done < self.remote.size {
             return Err(self

@@ -20,6 +20,8 @@ pub(crate) trait FileSource {
     fn broken(&self, message: String) -> Error;
     /// Pause before the first retry of a failed request.
     fn pause(&self) -> Duration;
+    /// Time in which a connection must bring some bytes.
+    fn patience(&self) -> Duration;
 }
 
 /// Parses `Content-Range: bytes 5-9/10`: the first offset and the size of the whole, if known.

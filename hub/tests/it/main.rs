@@ -209,6 +209,17 @@ fn a_server_that_trickles_is_given_up() {
     assert_eq!(case.server.starts(), [0, 10, 20, 30, 40]);
 }
 
+/// The server never pauses for as long as the timeout of a read.
+#[test]
+fn a_server_that_drips_is_given_up() {
+    let case = Case::new();
+    case.server.faults(&[Fault::Drip; 100]);
+    let client = case.client().patience(Duration::from_millis(100));
+    let error = pull(&client, &case.store, &name("Q4_0"), FORM, &mut |_| ()).unwrap_err();
+    assert!(error.to_string().contains("sends too slowly"), "{error}");
+    assert_eq!(case.server.starts().len(), 5);
+}
+
 #[test]
 fn another_run_goes_on_where_the_last_was() {
     let case = Case::new();

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Fault of one answer with a file's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +17,8 @@ pub enum Fault {
     More(usize),
     /// The answer is this status, without a file.
     Status(u16),
+    /// The body comes byte by byte, with pauses.
+    Drip,
 }
 
 /// A received request.
@@ -124,14 +127,23 @@ fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
             _ => {}
         }
     }
-    let (status, headers, body) = {
+    let (status, headers, body, drips) = {
         let mut state = state.lock().expect("whole");
-        respond(&mut state, request)
+        let before = state.faults.len();
+        let drips = state.faults.front() == Some(&Fault::Drip);
+        let (status, headers, body) = respond(&mut state, request);
+        (status, headers, body, drips && state.faults.len() < before)
     };
     write!(
         stream,
         "HTTP/1.1 {status} x\r\nconnection: close\r\n{headers}\r\n"
     )?;
+    if drips {
+        return body.iter().try_for_each(|byte| {
+            std::thread::sleep(Duration::from_millis(5));
+            stream.write_all(&[*byte])
+        });
+    }
     stream.write_all(&body)
 }
 

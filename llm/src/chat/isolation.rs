@@ -24,8 +24,8 @@ const CHECK_LEFT: Duration = Duration::from_millis(100);
 /// Maximum bytes of an answer in addition to the text; errors are truncated to some kB.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Maximum bytes of an answer per byte of text: six for an escaped control character, or one and
-/// two for a range.
-const ANSWER_PER_BYTE: usize = 8;
+/// two for a range; as many for the text that it is compared with.
+const ANSWER_PER_BYTE: usize = 16;
 
 /// Environment variable with the dynamic loader's search path.
 const LIBRARIES: &str = if cfg!(target_os = "macos") {

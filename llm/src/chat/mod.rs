@@ -23,6 +23,7 @@ mod json;
 mod lists;
 pub mod markup;
 mod message;
+mod origin;
 mod refit;
 mod render;
 pub mod reply;
@@ -229,8 +230,9 @@ impl ChatTemplate {
             source: self.source_for(messages, options).to_owned(),
             conversation: Some(conversation),
         };
-        let spans = self.isolation.answer(&request)?.spans();
-        spans.ok_or_else(|| {
+        let mut rendered = self.isolation.answer(&request)?;
+        self.marker.guard(&mut rendered);
+        rendered.spans().ok_or_else(|| {
             ChatError::Helper("answered with ranges that are none of its text".into())
         })
     }
@@ -260,6 +262,7 @@ impl ChatTemplate {
         }
         let now = options.now.unwrap_or_else(SystemTime::now);
         Ok(Conversation {
+            guarded: !self.marker.is_empty(),
             control: self
                 .marker
                 .spelled(&messages, Some(&Conversation::aside(tools, &options.extra))),

@@ -34,11 +34,13 @@ pub(super) enum Step {
     Alternate,
     /// Writes calls and results as text.
     Spell,
+    /// Writes results without a call before them as text.
+    SpellOrphans,
 }
 
 use Step::{
-    AddUser, Alternate, Complete, DropEmpty, Join, MergeSystem, OneCall, Spell, SystemFirst,
-    SystemToUser,
+    AddUser, Alternate, Complete, DropEmpty, Join, MergeSystem, OneCall, Spell, SpellOrphans,
+    SystemFirst, SystemToUser,
 };
 
 /// Changes in the order in which they are tried; each costs a rendering.
@@ -115,17 +117,49 @@ pub(super) fn needed(
         let calling = json!({ "role": "assistant", "content": "", "tool_calls": [call] });
         let mut result = json!({ "role": "tool", "name": "name7", "content": "result7" });
         result["tool_call_id"] = "abcdef123".into();
-        if drops(&[user.clone(), calling, result], "result7") {
+        if drops(&[user.clone(), calling, result.clone()], "result7") {
             steps.push(Spell);
+        } else if has_orphans(messages) && drops(&[user.clone(), result], "result7") {
+            steps.push(SpellOrphans);
         }
     }
-    if messages.iter().any(is_system) {
-        let system = json!({ "role": "system", "content": "system7" });
-        if drops(&[system, user], "system7") {
+    let systems = messages.iter().filter(|message| is_system(message)).count();
+    if systems > 0 {
+        let system = |text: &str| json!({ "role": "system", "content": text });
+        let answer = json!({ "role": "assistant", "content": "answer7" });
+        let leading = messages
+            .iter()
+            .take_while(|message| is_system(message))
+            .count();
+        if drops(&[system("system7"), user.clone()], "system7") {
             steps.extend([SystemToUser, Join]);
+        } else if systems > 1 || leading == 0 {
+            // Some templates read the first system message only, others the last.
+            let (first, last) = (system("system7"), system("system8"));
+            let alike = match leading {
+                0 => vec![user.clone(), answer, last, user],
+                1 => vec![first, user.clone(), answer, last, user],
+                _ => vec![first, last, user],
+            };
+            let all = ["system7", "system8"];
+            let mut all = all
+                .iter()
+                .filter(|text| alike.iter().any(|it| it["content"] == **text));
+            if all.any(|text| drops(&alike, text)) {
+                steps.push(SystemFirst);
+            }
         }
     }
     steps
+}
+
+/// Returns whether a result follows neither a call nor another result of one.
+fn has_orphans(messages: &[Json]) -> bool {
+    let mut called = false;
+    messages.iter().any(|message| {
+        called = !calls(message).is_empty() || called && is_result(message);
+        is_result(message) && !called
+    })
 }
 
 /// Applies the changes in order.
@@ -155,6 +189,7 @@ pub(super) fn apply(
             }
             Alternate => alternate(messages),
             Spell => spell(source, messages),
+            SpellOrphans => spell_orphans(messages),
         }
     }
 }
@@ -353,13 +388,31 @@ fn spell(source: &str, messages: &mut [Json]) {
             message.insert("content".into(), content);
         }
         if message.get("role").is_some_and(|role| role == "tool") {
-            let text = message.get("content").and_then(Json::as_str);
-            let text = spell::result(text.unwrap_or_default());
-            message.retain(|key, _| key == "role");
-            message.insert("role".into(), "user".into());
-            message.insert("content".into(), text.into());
+            spell_result(message);
         }
     }
+}
+
+/// Writes results that follow no call as text of the user.
+fn spell_orphans(messages: &mut [Json]) {
+    let mut called = false;
+    for message in messages {
+        called = !calls(message).is_empty() || called && is_result(message);
+        if !called
+            && is_result(message)
+            && let Some(message) = message.as_object_mut()
+        {
+            spell_result(message);
+        }
+    }
+}
+
+fn spell_result(message: &mut Map<String, Json>) {
+    let text = message.get("content").and_then(Json::as_str);
+    let text = spell::result(text.unwrap_or_default());
+    message.retain(|key, _| key == "role");
+    message.insert("role".into(), "user".into());
+    message.insert("content".into(), text.into());
 }
 
 fn spell_calls(markup: &Markup, calls: &[Json]) -> String {

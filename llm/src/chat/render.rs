@@ -8,7 +8,8 @@ use minijinja::Environment;
 use serde_json::{Map, Value as Json};
 
 use super::error::{self, ChatError};
-use super::request::{ChatRequest, Conversation, Rendered};
+use super::origin::Tracer;
+use super::request::{ChatRequest, Conversation, Origin, Rendered};
 use super::trust::Marker;
 use super::{bounds, environment, fit, refit};
 
@@ -51,7 +52,15 @@ pub(super) fn answer(request: &ChatRequest) -> Result<Rendered, ChatError> {
             .map(|rendered| rendered.text)
     };
     let untrusted = marker.untrusted(&text, messages, Some(aside), trials, again);
-    Ok(Rendered { text, untrusted })
+    let origin = match conversation.guarded {
+        true => Tracer::new(&source)?.origin(&text, messages, aside, again),
+        false => Origin::Unknown,
+    };
+    Ok(Rendered {
+        text,
+        untrusted,
+        origin,
+    })
 }
 
 /// A conversation in the form that the template accepts.

@@ -24,6 +24,8 @@ pub(super) struct Conversation {
     pub given: Map<String, Json>,
     /// All other template variables, which take precedence.
     pub variables: Map<String, Json>,
+    /// True if the vocabulary has special texts, so that the origin of the text is determined.
+    pub guarded: bool,
     /// Special texts of the vocabulary that occur in messages or tools, whole or in part.
     pub control: Vec<String>,
     /// Time for `strftime_now` in seconds since 1970.
@@ -46,6 +48,32 @@ pub(super) struct Rendered {
     /// Byte ranges written by messages that must not be read as special
     /// tokens; ascending and disjoint.
     pub untrusted: Vec<Range<usize>>,
+    /// Characters that stem from messages; no special token may contain them.
+    pub origin: Origin,
+}
+
+/// Origin of the characters of a rendered text.
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(super) enum Origin {
+    /// The template refuses any other conversation.
+    #[default]
+    Unknown,
+    /// Lengths in bytes of parts that stem from the template and from messages, in turn.
+    Parts(Vec<usize>),
+    /// The same conversation rendered with other texts, because positions could not be determined.
+    Compared(String),
+}
+
+impl Origin {
+    /// Creates the origin of a text with these ascending ranges of message text.
+    pub(super) fn of_ranges(ranges: &[Range<usize>]) -> Self {
+        let mut at = 0;
+        let lengths = ranges.iter().flat_map(|range| {
+            let before = range.start - std::mem::replace(&mut at, range.end);
+            [before, range.len()]
+        });
+        Self::Parts(lengths.collect())
+    }
 }
 
 impl Rendered {
@@ -82,6 +110,7 @@ mod tests {
             Rendered {
                 text: "aéb".into(),
                 untrusted,
+                origin: Origin::Unknown,
             }
             .spans()
         };

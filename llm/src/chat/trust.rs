@@ -24,13 +24,14 @@
 //! untrusted, or, if there is none, every occurrence of the special text. This errs towards text: a
 //! marker of the template may degrade, but a user's marker never becomes a token.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use serde_json::Value as Json;
 
 use super::error::ChatError;
 use super::markup::Markup;
+use super::request::{Origin, Rendered};
 use super::special::{SpecialMatches, SpecialSet, Texts, merge};
 
 /// Maximum groups that are tried one by one; each costs a rendering.
@@ -40,7 +41,7 @@ const MAX_TRIALS: usize = 32;
 type Group = (Author, usize);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Author {
+pub(super) enum Author {
     /// Users, tools, the system prompt, tool descriptions.
     Anyone,
     /// Messages with the role "assistant".
@@ -151,6 +152,50 @@ impl Marker {
         merge(ranges)
     }
 
+    /// Returns whether the vocabulary has no special texts.
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// Adds to the untrusted ranges what messages contribute to special texts after the template
+    /// altered them (`origin.rs`).
+    pub(super) fn guard(&self, rendered: &mut Rendered) {
+        let found = self.texts.occurrences(&rendered.text);
+        let altered = match &rendered.origin {
+            Origin::Unknown => return,
+            Origin::Parts(lengths) => {
+                intersection(merge(found.map(|(range, _)| range).collect()), lengths)
+            }
+            Origin::Compared(other) => self.surplus(rendered, other),
+        };
+        rendered.untrusted.extend(altered);
+        rendered.untrusted = merge(std::mem::take(&mut rendered.untrusted));
+    }
+
+    /// Returns the trusted occurrences of those special texts that `other` has less often.
+    fn surplus(&self, rendered: &Rendered, other: &str) -> Vec<Range<usize>> {
+        let is_trusted = |range: &Range<usize>| {
+            let next = rendered
+                .untrusted
+                .partition_point(|it| it.end <= range.start);
+            let next = rendered.untrusted.get(next);
+            next.is_none_or(|next| range.end <= next.start)
+        };
+        let mut surplus: BTreeMap<usize, isize> = BTreeMap::new();
+        let found = || {
+            let found = self.texts.occurrences(&rendered.text);
+            found.filter(|(range, _)| is_trusted(range))
+        };
+        found().for_each(|(_, special)| *surplus.entry(special).or_default() += 1);
+        for (_, special) in self.texts.occurrences(other) {
+            *surplus.entry(special).or_default() -= 1;
+        }
+        found()
+            .filter(|(_, special)| surplus[special] > 0)
+            .map(|(range, _)| range)
+            .collect()
+    }
+
     /// Returns the groups that occur in the strings, without an assistant's own markers.
     fn groups(&self, strings: &[(Author, &str)]) -> BTreeSet<Group> {
         let mut groups: BTreeSet<Group> = BTreeSet::new();
@@ -220,8 +265,32 @@ impl Marker {
     }
 }
 
+/// Returns the common parts of ascending ranges and of every second part with these lengths.
+fn intersection(ranges: Vec<Range<usize>>, lengths: &[usize]) -> Vec<Range<usize>> {
+    let mut at = 0usize;
+    let ends = lengths.iter().map(|length| {
+        at = at.saturating_add(*length);
+        at
+    });
+    let ends: Vec<usize> = ends.collect();
+    let mut parts = ends.chunks_exact(2).map(|ends| ends[0]..ends[1]).peekable();
+    let mut common = Vec::new();
+    for range in ranges {
+        while parts.next_if(|part| part.end <= range.start).is_some() {}
+        // A part may reach into the next range.
+        while let Some(part) = parts.peek().filter(|part| part.start < range.end).cloned() {
+            common.push(part.start.max(range.start)..part.end.min(range.end));
+            if part.end > range.end {
+                break;
+            }
+            parts.next();
+        }
+    }
+    common
+}
+
 /// Inserts a mark after each character of the ranges, which ascend.
-fn mark_ranges(text: &mut String, ranges: &[Range<usize>], mark: char) {
+pub(super) fn mark_ranges(text: &mut String, ranges: &[Range<usize>], mark: char) {
     if ranges.is_empty() {
         return;
     }
@@ -239,7 +308,7 @@ fn mark_ranges(text: &mut String, ranges: &[Range<usize>], mark: char) {
     *text = marked;
 }
 
-fn author(message: &Json) -> Author {
+pub(super) fn author(message: &Json) -> Author {
     if message.get("role").and_then(Json::as_str) == Some("assistant") {
         Author::Assistant
     } else {
@@ -248,7 +317,7 @@ fn author(message: &Json) -> Author {
 }
 
 /// Returns all strings of a conversation with their authors: values and keys.
-fn strings<'j>(messages: &'j [Json], tools: Option<&'j Json>) -> Vec<(Author, &'j str)> {
+pub(super) fn strings<'j>(messages: &'j [Json], tools: Option<&'j Json>) -> Vec<(Author, &'j str)> {
     fn walk<'j>(value: &'j Json, author: Author, out: &mut Vec<(Author, &'j str)>) {
         match value {
             Json::String(text) => out.push((author, text)),
@@ -272,7 +341,7 @@ fn strings<'j>(messages: &'j [Json], tools: Option<&'j Json>) -> Vec<(Author, &'
     out
 }
 
-fn for_each_string_mut(value: &mut Json, change: &mut impl FnMut(&mut String)) {
+pub(super) fn for_each_string_mut(value: &mut Json, change: &mut impl FnMut(&mut String)) {
     match value {
         Json::String(text) => change(text),
         Json::Array(items) => items
@@ -295,7 +364,7 @@ fn for_each_string_mut(value: &mut Json, change: &mut impl FnMut(&mut String)) {
 
 /// Returns a noncharacter (U+FDD0..U+FDEF) or, failing that, a private-use character that occurs in
 /// none of the texts. All have four hexadecimal digits.
-fn unused_char<'a>(texts: impl Iterator<Item = &'a str>) -> Option<char> {
+pub(super) fn unused_char<'a>(texts: impl Iterator<Item = &'a str>) -> Option<char> {
     let is_candidate = |c: &char| matches!(c, '\u{FDD0}'..='\u{FDEF}' | '\u{E000}'..='\u{F8FF}');
     let used: BTreeSet<char> = texts.flat_map(str::chars).filter(is_candidate).collect();
     ('\u{FDD0}'..='\u{FDEF}')
@@ -305,7 +374,7 @@ fn unused_char<'a>(texts: impl Iterator<Item = &'a str>) -> Option<char> {
 
 /// Removes the marks, including those escaped by `tojson`. Returns the ranges of
 /// the characters before them.
-fn unmark(marked: &str, mark: char, rendered: &str) -> (String, Vec<Range<usize>>) {
+pub(super) fn unmark(marked: &str, mark: char, rendered: &str) -> (String, Vec<Range<usize>>) {
     let escaped = format!("\\u{:04x}", mark as u32);
     let marked = match rendered.contains(&escaped) {
         true => marked.to_owned(),

@@ -1,5 +1,6 @@
 //! Chat templates: rendering, trusted and untrusted text, limits.
 
+mod altered;
 mod published;
 mod refused;
 

@@ -1,5 +1,8 @@
 //! Tokenizer and model metadata endpoints in the formats of llama.cpp's server and of vLLM.
 
+use super::openai::chat::Chat;
+use super::openai::template;
+use crate::api::interface::Interface;
 use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::models::entry::ModelEntry;
@@ -10,18 +13,22 @@ use crate::net::lenient::TokenId;
 use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Maximum tokens that `/tokenize` returns with their texts; each takes nearly a kB of JSON values.
 const MAX_PIECES: usize = 1 << 17;
 
-/// Body of `/tokenize`: the text is llama.cpp's `content` or vLLM's `prompt`.
+/// Body of `/tokenize`: the text is llama.cpp's `content` or vLLM's `prompt`, or a chat
+/// completion's messages are rendered.
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
 struct TokenizeRequest {
     content: Option<String>,
     prompt: Option<String>,
+    /// A conversation in place of a text, as in vLLM's server.
+    messages: Option<IgnoredAny>,
     model: Option<String>,
     /// Whether to add the model's special tokens (BOS); off by default, as in llama.cpp (vLLM adds
     /// them by default).
@@ -60,8 +67,14 @@ pub async fn tokenize(
         );
         let with_pieces = request.with_pieces.or(request.return_token_strs);
         let text = request.content.or(request.prompt);
-        let text = text.ok_or_else(|| RequestError::missing("content"))?;
-        let tokens = tokenizer.encode(&text, special, add);
+        let tokens = match (text, request.messages) {
+            (Some(text), _) => tokenizer.encode(&text, special, add),
+            (None, Some(_)) => {
+                let body = body::parse::<<Chat as Interface>::Body>(&read)?;
+                template::tokens(&preprocessor, body)?.0
+            }
+            (None, None) => return Err(RequestError::missing("content")),
+        };
         let count = tokens.len();
         if with_pieces == Some(true) && count > MAX_PIECES {
             let message = format!(

@@ -5,6 +5,7 @@ use super::running::PARALLEL;
 use super::{shared, start};
 use gristmill_server::{Config, Server};
 use serde_json::{Value, json};
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 const JAPAN: &str = "What is the capital of Japan?";
@@ -333,6 +334,8 @@ fn a_key_is_asked_for_where_there_is_one() {
 
 #[test]
 fn while_the_model_is_loaded_the_server_says_so() {
+    /// Bytes of a body that no buffer of a socket holds.
+    const LARGE: usize = 16 << 20;
     let server = Server::bind(Config {
         port: 0,
         ..Config::default()
@@ -370,6 +373,26 @@ fn while_the_model_is_loaded_the_server_says_so() {
         page.head
     );
     assert_eq!(client.get("/page/main.js").status, 200);
+    // A large body is read before the refusal; the client would see a reset connection otherwise.
+    for path in ["/v1/chat/completions", "/v1/messages"] {
+        let mut stream = client.send(b"");
+        let head = format!(
+            "POST {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {LARGE}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).expect("a head");
+        let piece = [b' '; 1 << 20];
+        for _ in 0..LARGE / piece.len() {
+            stream.write_all(&piece).expect("the body is read");
+        }
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.0 503"), "{answer}");
+        assert!(
+            answer.contains("overloaded") || answer.contains("model_loading"),
+            "{answer}"
+        );
+    }
     server.loading().set("loading weights", 3, 7);
     let progress =
         json!({ "status": "loading", "message": "loading weights", "done": 3, "total": 7 });

@@ -315,6 +315,7 @@ fn messages_are_taken_as_clients_write_them() {
         json!([{ "role": "user", "content": [{ "type": "input_text", "text": HI }, { "type": "text", "text": null }] }]),
         json!([user(), { "role": "assistant", "content": [{ "type": "thinking", "thinking": "Hm." }, { "type": "output_text", "text": HI }] }, user()]),
         json!([user(), { "role": "assistant", "tool_calls": [custom] }, { "role": "tool", "tool_call_id": "a", "content": ["ok"] }]),
+        json!([user(), { "role": "assistant", "content": [{ "type": "tool_use", "id": "a", "name": "x", "input": {} }], "tool_calls": [custom] }, user()]),
     ] {
         answered(CHAT, &json!({ "messages": messages, "max_tokens": 1 }));
     }
@@ -332,6 +333,45 @@ fn messages_are_taken_as_clients_write_them() {
         fields.for_each(|(name, value)| body[name] = value.clone());
         answered(CHAT, &body);
     }
+}
+
+/// Converters of conversations leave Anthropic's calls in the content.
+#[test]
+fn calls_may_be_parts_of_the_content() {
+    let part =
+        json!({ "type": "tool_use", "id": "a", "name": "weather", "input": { "city": "Rome" } });
+    let function = json!({ "name": "weather", "arguments": "{\"city\": \"Rome\"}" });
+    let call = json!({ "id": "a", "type": "function", "function": function });
+    let prompt = |calling: Value| {
+        let result = json!({ "role": "tool", "tool_call_id": "a", "content": "warm" });
+        let body = json!({ "messages": [user(), calling, result] });
+        let told = answered("/apply-template", &body).0;
+        serde_json::from_str::<Value>(&told).unwrap()["prompt"].take()
+    };
+    let text = json!({ "type": "text", "text": "Hm." });
+    let plain = prompt(json!({ "role": "assistant", "content": "Hm.", "tool_calls": [call] }));
+    assert!(plain.as_str().unwrap().contains("Rome"), "{plain}");
+    for calling in [
+        json!({ "role": "assistant", "content": [text, part] }),
+        json!({ "role": "assistant", "content": [text, part], "tool_calls": [call] }),
+    ] {
+        assert_eq!(prompt(calling), plain);
+    }
+    let body = json!({ "messages": [{ "role": "user", "content": [part] }] });
+    shared().post(CHAT, &body).refused(400);
+}
+
+/// vLLM's clients count the tokens of a conversation.
+#[test]
+fn conversations_are_tokenized() {
+    let body = json!({ "messages": [user()] });
+    let told = |path| serde_json::from_str::<Value>(&answered(path, &body).0).unwrap();
+    let (tokens, prompt) = (told("/tokenize"), told("/apply-template"));
+    assert_eq!(tokens["count"], prompt["n_tokens"]);
+    let text = shared()
+        .post("/detokenize", &json!({ "tokens": tokens["tokens"] }))
+        .ok();
+    assert_eq!(text["content"], prompt["prompt"]);
 }
 
 #[test]

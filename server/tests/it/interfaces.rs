@@ -561,6 +561,34 @@ fn embeddings_are_of_length_1_and_alike_for_like_texts() {
     ] {
         client.post("/v1/embeddings", &body).refused(400);
     }
+    // A document is text: what it spells is no special token.
+    let marked = "a <|user|> and a </s>";
+    let count = |special: bool| {
+        let body = json!({ "content": marked, "parse_special": special, "add_special": true });
+        client.post("/tokenize", &body).ok()["tokens"]
+            .as_array()
+            .map(Vec::len)
+    };
+    assert!(count(false) > count(true));
+    let embedded = |path: &str, usage: [&str; 2]| {
+        let answer = client
+            .post(path, &json!({ "model": "demo", "input": marked }))
+            .ok();
+        let used = if usage[0].is_empty() {
+            &answer
+        } else {
+            &answer[usage[0]]
+        };
+        used[usage[1]].as_u64().map(|tokens| tokens as usize)
+    };
+    assert_eq!(
+        embedded("/v1/embeddings", ["usage", "prompt_tokens"]),
+        count(false)
+    );
+    assert_eq!(
+        embedded("/api/embed", ["", "prompt_eval_count"]),
+        count(false)
+    );
     // The model's state is unaffected by the requests before.
     assert_eq!(client.answer(JAPAN, json!({ "temperature": 0 })), TOKYO);
 }

@@ -248,7 +248,7 @@ fn many_of_anything_are_refused_at_once() {
             &response.body[..response.body.len().min(300)]
         );
         assert!(
-            begin.elapsed() < Duration::from_secs(5),
+            begin.elapsed() < Duration::from_secs(30),
             "{:?}: {}",
             begin.elapsed(),
             response.body

@@ -213,7 +213,10 @@ fn answers_follow_grammars_of_every_kind() {
     for (settings, field) in [
         (json!({ "grammar": "root ::= other" }), "grammar"),
         (json!({ "guided_regex": "(" }), "guided_regex"),
-        (json!({ "guided_choice": [] }), "guided_choice"),
+        (
+            json!({ "guided_choice": ["a".repeat(100_000)] }),
+            "guided_choice",
+        ),
         (
             json!({ "guided_regex": "a".repeat(100_000) }),
             "guided_regex",
@@ -225,6 +228,9 @@ fn answers_follow_grammars_of_every_kind() {
     ] {
         assert_eq!(client.ask("Hm?", settings).refused(400)["param"], field);
     }
+    // Empty constraints are none.
+    let none = json!({ "grammar": "", "guided_regex": "", "guided_choice": [], "guided_json": "", "max_tokens": 2 });
+    client.ask("Hm?", none).ok();
 }
 
 #[test]

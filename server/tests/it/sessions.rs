@@ -367,7 +367,7 @@ fn a_server_ends_while_it_is_busy() {
     let begin = Instant::now();
     drop(server);
     assert!(
-        begin.elapsed() < Duration::from_secs(10),
+        begin.elapsed() < Duration::from_secs(60),
         "{:?}",
         begin.elapsed()
     );

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Number of slow clients in a test.
 const SLOW: usize = 300;
-/// Maximum time of `/health` under load: two busy cores take a second for what otherwise takes a
-/// millisecond.
-const HEALTHY: Duration = Duration::from_secs(5);
+/// Maximum time of `/health` under load: less than the default timeouts of slow clients, and much
+/// more than a busy machine takes.
+const HEALTHY: Duration = Duration::from_secs(20);
 const STORY: &str = "Tell me a story.";
 
 /// Behaviour of a slow client.
@@ -224,7 +224,10 @@ fn a_connection_is_kept_for_the_next_request_and_not_for_ever() {
         ..quick()
     });
     let mut stream = server.client.send(b"");
-    for _ in 0..3 {
+    // The time begins with the last request: between its answer and a look at the clock a busy
+    // machine may let the whole time pass.
+    let ask = |_| {
+        let begin = Instant::now();
         stream
             .write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             .expect("it is open");
@@ -235,11 +238,12 @@ fn a_connection_is_kept_for_the_next_request_and_not_for_ever() {
             "{}",
             String::from_utf8_lossy(&answer[..n])
         );
-    }
-    let begin = Instant::now();
+        begin
+    };
+    let begin = (0..3).map(ask).last().expect("three requests");
     assert_eq!(stream.read(&mut [0; 512]).expect("an end"), 0);
     assert!(
-        begin.elapsed() > Duration::from_secs(1),
+        begin.elapsed() > Duration::from_secs(4),
         "a client may come back: {:?}",
         begin.elapsed()
     );

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// A message in the format of the OpenAI API.
-fn message(json: &Json) -> Message {
+pub(super) fn message(json: &Json) -> Message {
     let text = |key: &str| json[key].as_str().map(str::to_owned);
     Message {
         content: json["content"].clone(),
@@ -20,7 +20,17 @@ fn message(json: &Json) -> Message {
     }
 }
 
-/// Published templates render as in transformers, including refusals.
+/// Returns whether a rendered prompt has the texts of all messages, but for texts beside calls,
+/// which Llama's templates never write.
+fn has_texts(rendered: &str, messages: &[Message]) -> bool {
+    let mut texts = messages
+        .iter()
+        .filter(|message| message.tool_calls.is_none())
+        .filter_map(|message| message.content.as_str());
+    texts.all(|text| rendered.contains(text.trim()))
+}
+
+/// Published templates render as in transformers; conversations that they refuse there are fitted.
 #[test]
 fn published_templates_render_as_transformers_renders_them() {
     let folder = common::data("templates");
@@ -58,8 +68,8 @@ fn published_templates_render_as_transformers_renders_them() {
                 .map(|spans| TextSpan::concat(&spans));
             match (&cases[title], rendered) {
                 (Json::String(text), Ok(rendered)) if *text == rendered => {}
-                // Refused as it is given.
-                (Json::Null, _) => {}
+                // Refused as it is given, and fitted to the template without loss of a text.
+                (Json::Null, Ok(rendered)) if has_texts(&rendered, &messages) => {}
                 (text, rendered) => wrong.push(format!("{name}, {title}:\n{text:?}\n{rendered:?}")),
             }
         }

@@ -107,6 +107,63 @@ fn conversations_are_fitted_to_every_published_template() {
     assert!(count > 20);
 }
 
+/// Templates that read one system message, or results of calls only, drop others without a word.
+#[test]
+fn no_template_drops_instructions_or_results() {
+    let (user, answer, system) = (
+        Message::user("u1"),
+        Message::assistant("a1"),
+        Message::system,
+    );
+    let conversations: &[&[Message]] = &[
+        &[
+            system("s1"),
+            user.clone(),
+            answer.clone(),
+            system("s2"),
+            user.clone(),
+        ],
+        &[system("s1"), user.clone(), system("s2")],
+        &[system("s1"), system("s2"), user.clone()],
+        &[user.clone(), answer, system("s1"), user.clone()],
+        &[user.clone(), result(7, "r1"), user.clone()],
+        &[system("s1"), result(7, "r1"), user.clone()],
+        &[
+            user.clone(),
+            calling(&[json!({})]),
+            result(0, "r1"),
+            user,
+            result(7, "r2"),
+        ],
+    ];
+    let mut count = 0;
+    for path in std::fs::read_dir(common::data("templates")).unwrap() {
+        let path = path.unwrap().path();
+        if path.extension().is_none_or(|it| it != "jinja") {
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        let template = new(&source);
+        for messages in conversations {
+            // Callers write results as text for a template that knows none.
+            if !source.contains("tool_calls") && messages.iter().any(|it| it.role == "tool") {
+                continue;
+            }
+            let text = render(&template, messages, &prompt());
+            for message in *messages {
+                let content = message.content.as_str().unwrap_or_default();
+                assert!(
+                    text.contains(content),
+                    "{} {content}: {text}",
+                    path.display()
+                );
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 100);
+}
+
 #[test]
 fn changes_are_the_mildest_that_the_template_accepts() {
     let (user, system) = (Message::user("u1"), Message::system);

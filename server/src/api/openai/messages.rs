@@ -61,6 +61,10 @@ struct TypedPart {
     refusal: Option<String>,
     /// Text of a part of type `thinking`.
     thinking: Option<String>,
+    /// Identifier, function and arguments of a part of type `tool_use`.
+    id: Option<String>,
+    name: Option<String>,
+    input: Option<JsonText>,
     #[serde(flatten)]
     _others: IgnoredFields,
 }
@@ -117,6 +121,19 @@ impl CalledFunction {
     }
 }
 
+impl ContentPart {
+    /// Returns the call of a part of type `tool_use` in the form of chat templates.
+    fn call(&self) -> Option<Value> {
+        let ContentPart::Typed(part) = self else {
+            return None;
+        };
+        let name = part.name.as_ref().filter(|_| part.kind == "tool_use")?;
+        let input = part.input.as_ref().map_or("{}", |input| &input.0);
+        let function = json!({ "name": name, "arguments": input });
+        Some(json!({ "id": part.id, "type": "function", "function": function }))
+    }
+}
+
 /// Type of a part that names none.
 fn text_kind() -> String {
     "text".into()
@@ -152,7 +169,7 @@ fn convert_one(i: usize, message: &RequestMessage) -> Result<Message, RequestErr
             ));
         }
         Some(Content::Text(text)) => (text.clone(), String::new()),
-        Some(Content::Parts(parts)) => join(i, parts)?,
+        Some(Content::Parts(parts)) => join(i, message.role, parts)?,
     };
     let reasoning = message.reasoning.as_ref().and_then(Value::as_str);
     let thought = (!thought.is_empty()).then_some(thought.as_str());
@@ -193,12 +210,18 @@ impl RequestMessage {
         if let (true, Some(older)) = (calls.is_empty(), &self.function_call) {
             calls.push(json!({ "type": "function", "function": older.to_json() }));
         }
+        // Anthropic's form of calls; converters repeat those of `tool_calls` in it.
+        if let (true, Role::Assistant, Some(Content::Parts(parts))) =
+            (calls.is_empty(), self.role, &self.content)
+        {
+            calls.extend(parts.iter().filter_map(ContentPart::call));
+        }
         Ok(calls)
     }
 }
 
 /// Joins the parts of message `i`: returns its text and its reasoning.
-fn join(i: usize, parts: &[ContentPart]) -> Result<(String, String), RequestError> {
+fn join(i: usize, role: Role, parts: &[ContentPart]) -> Result<(String, String), RequestError> {
     let (mut text, mut thought) = (String::new(), String::new());
     for (j, part) in parts.iter().enumerate() {
         let part = match part {
@@ -223,6 +246,7 @@ fn join(i: usize, parts: &[ContentPart]) -> Result<(String, String), RequestErro
                 let part = part.thinking.as_deref().or(part.text.as_deref());
                 thought += part.ok_or_else(lacks)?;
             }
+            "tool_use" if role == Role::Assistant => {}
             kind => {
                 let kind: String = kind.chars().take(40).collect();
                 let message =

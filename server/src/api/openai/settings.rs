@@ -296,7 +296,7 @@ impl Common {
         let value = |value: Option<Value>| value.filter(|value| *value != "");
         let grammars = text(self.grammar.take()).or(text(self.guided_grammar.take()));
         let schemas = value(self.guided_json.take()).or(value(self.json_schema.take()));
-        let choices = self.guided_choice.take();
+        let choices = self.guided_choice.take().filter(|texts| !texts.is_empty());
         let forms = [
             ("grammar", grammars.map(grammar)),
             ("guided_json", schemas.map(schema)),

@@ -26,23 +26,11 @@ pub async fn apply(
     let text = app.run_blocking(client, move |models| {
         let body = body::parse::<<Chat as Interface>::Body>(&read)?;
         let preprocessor = Preprocessor::for_model(models, Chat::model(&body))?;
-        let (mut request, _) = Chat::request(body, &preprocessor.served)?;
-        let ignored = std::mem::take(&mut request.ignored);
-        let tools = ToolSet::new(
-            &request.tools,
-            &request.tool_choice,
-            request.several_calls,
-            request.names,
-        )?;
-        let prompts = preprocessor.prompts(request.input, &tools, request.names)?;
-        let tokenizer = &preprocessor.served.tokenizer;
-        let texts = prompts
-            .iter()
-            .map(|prompt| tokenizer.decode(&prompt.tokens, true));
-        let tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+        let (tokens, ignored) = tokens(&preprocessor, body)?;
         // The counts are an extension: what the prompt takes, and of how much.
         let told = json!({
-            "prompt": texts.collect::<String>(), "n_tokens": tokens, "n_ctx": preprocessor.served.context,
+            "prompt": preprocessor.served.tokenizer.decode(&tokens, true),
+            "n_tokens": tokens.len(), "n_ctx": preprocessor.served.context,
         });
         Ok((told, ignored))
     });
@@ -50,4 +38,27 @@ pub async fn apply(
     let mut response = Json(told).into_response();
     ignored::name(&mut response, &ignored);
     Ok(response)
+}
+
+/// Returns the prompt of a chat completion's body as tokens, and the names of ignored fields.
+///
+/// # Errors
+/// The same as for `/v1/chat/completions`.
+pub fn tokens(
+    preprocessor: &Preprocessor,
+    body: <Chat as Interface>::Body,
+) -> Result<(Vec<u32>, Vec<String>), RequestError> {
+    let (mut request, _) = Chat::request(body, &preprocessor.served)?;
+    let ignored = std::mem::take(&mut request.ignored);
+    let tools = ToolSet::new(
+        &request.tools,
+        &request.tool_choice,
+        request.several_calls,
+        request.names,
+    )?;
+    let prompts = preprocessor.prompts(request.input, &tools, request.names)?;
+    let tokens = prompts
+        .iter()
+        .flat_map(|prompt| prompt.tokens.iter().copied());
+    Ok((tokens.collect(), ignored))
 }

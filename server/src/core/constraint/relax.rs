@@ -65,6 +65,10 @@ pub fn arguments(parameters: Option<&Value>, open: &mut BTreeSet<String>) -> Val
     let Some(Value::Object(mut members)) = parameters.map(|schema| relaxed(schema, open)) else {
         return none();
     };
+    let names_none = |schema: &Value| schema.get("properties").is_some_and(Value::is_null);
+    if parameters.is_some_and(names_none) {
+        members.insert("properties".into(), Map::new().into());
+    }
     let properties = members.get("properties").and_then(Value::as_object);
     let annotations = [
         "$schema",
@@ -121,6 +125,7 @@ impl Relaxer<'_> {
             out.remove("format");
             out.insert("pattern".into(), (*pattern).into());
         }
+        name_required(&mut out);
         // Names that a dropped pattern allowed stay allowed.
         if members.contains_key("patternProperties") && !out.contains_key("patternProperties") {
             out.insert("additionalProperties".into(), true.into());
@@ -144,6 +149,11 @@ impl Relaxer<'_> {
                     .cloned()
                     .collect(),
             ),
+            ("type", Value::String(name)) => plain_type(name).map(Value::from),
+            ("type", Value::Array(names)) => {
+                let plain = |name: &Value| name.as_str().and_then(plain_type).map(Value::from);
+                names.iter().map(plain).collect()
+            }
             ("multipleOf", value) => value
                 .as_f64()
                 .filter(|&step| is_decimal(step))
@@ -181,6 +191,44 @@ impl Relaxer<'_> {
         RegexBuilder::new()
             .mk_regex(&regex_to_lark(pattern, "dw"))
             .is_ok()
+    }
+}
+
+/// Returns the JSON schema's name of a type, which tools also write in capitals or in the words of
+/// their language; `None` for any other name.
+fn plain_type(name: &str) -> Option<&'static str> {
+    let name = name.trim().to_ascii_lowercase();
+    Some(match name.as_str() {
+        "object" | "dict" | "map" | "struct" | "record" => "object",
+        "array" | "list" | "tuple" | "set" => "array",
+        "string" | "str" | "text" => "string",
+        "integer" | "int" | "long" | "int32" | "int64" => "integer",
+        "number" | "float" | "double" => "number",
+        "boolean" | "bool" => "boolean",
+        "null" | "none" | "nonetype" => "null",
+        _ => return None,
+    })
+}
+
+/// Adds the required names without a schema to the properties, with any value: an object that is
+/// closed to other names could not have them.
+fn name_required(members: &mut Map<String, Value>) {
+    const MAX_NAMES: usize = 256;
+    let decides = |key: &str| members.contains_key(key);
+    if decides("additionalProperties") || decides("patternProperties") {
+        return;
+    }
+    let names: Vec<String> = required(members)
+        .iter()
+        .filter_map(|name| name.as_str().map(str::to_owned))
+        .take(MAX_NAMES)
+        .collect();
+    if let Some(Value::Object(properties)) = members.get_mut("properties")
+        && !properties.is_empty()
+    {
+        for name in names {
+            properties.entry(name).or_insert_with(|| json!({}));
+        }
     }
 }
 
@@ -281,6 +329,29 @@ mod tests {
         let mut open = BTreeSet::new();
         let schema = relaxed(schema, &mut open);
         (schema, open.into_iter().collect())
+    }
+
+    #[test]
+    fn types_have_their_names_and_required_names_a_schema() {
+        let schema = json!({
+            "type": "OBJECT", "required": ["a", "b", 7],
+            "properties": { "a": { "type": "str" } , "c": { "type": ["Integer", "NULL"] } },
+        });
+        let out = json!({
+            "type": "object", "required": ["a", "b"],
+            "properties": { "a": { "type": "string" }, "c": { "type": ["integer", "null"] }, "b": {} },
+        });
+        assert_eq!(relax(&schema), (out, vec![]));
+        let odd = json!({ "type": "any", "items": { "type": ["string", "date"] } });
+        assert_eq!(
+            relax(&odd),
+            (json!({ "items": {} }), vec!["type".to_owned()])
+        );
+        // Other keywords may allow the name.
+        for key in ["additionalProperties", "patternProperties"] {
+            let schema = json!({ "required": ["b"], "properties": { "a": {} }, key: {} });
+            assert_eq!(relax(&schema).0, schema);
+        }
     }
 
     #[test]
