@@ -57,6 +57,9 @@ pub enum KvType {
     // 4 bits, with a scale per 32 elements.
     #[value(name = "q4_0")]
     Q4_0,
+    // e4m3 floats of 8 bits, without scales.
+    #[value(name = "fp8", alias = "f8_e4m3", alias = "fp8_e4m3")]
+    Fp8,
 }
 
 /// Value of `--precision`: how activations are rounded.
@@ -160,8 +163,8 @@ pub struct Common {
         help_heading = "Context and precision"
     )]
     ctx: Option<u32>,
-    /// KV cache type; q8_0 takes about half the memory of f16, q4_0 (4-bit values, 8-bit keys)
-    /// two fifths [default: f16]
+    /// KV cache type; fp8 (e4m3) takes half the memory of f16, q8_0 a little more, q4_0 (4-bit
+    /// values, 8-bit keys) two fifths [default: f16]
     #[arg(long, value_name = "TYPE", help_heading = "Context and precision")]
     kv: Option<KvType>,
     /// -ctk TYPE: llama.cpp's name of --kv, for keys
@@ -373,6 +376,7 @@ impl Common {
             Some(KvType::F32) => CacheType::F32,
             Some(KvType::Q8_0) => CacheType::Int8,
             Some(KvType::Q4_0) => CacheType::Int4,
+            Some(KvType::Fp8) => CacheType::Fp8,
         };
         let usual = Settings::default();
         let (chunk, long) = match self.chunk.map(usize::from) {

@@ -11,6 +11,7 @@
 //! therefore a candidate only if it needs the layouts of the form that is estimated best for steps
 //! of one row. All steps of a model then agree.
 
+pub mod cache_rows;
 pub mod estimate;
 pub mod extract;
 pub mod import;

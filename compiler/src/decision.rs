@@ -3,9 +3,9 @@
 //! A choice with several legal answers is a [`Decision`], whichever pass makes it, and a [`Policy`]
 //! answers it. The heuristic, the perturbing policy of the tests (every legal choice must give
 //! correct results) and the tuner therefore share one mechanism, and `gristmill kernels` prints
-//! each choice with its costs. The kinds are `alternatives`, `scatter`, `attention`, `factor`,
-//! `layout`, `product`, `place`, `exchange`, `kept`, `reuse`, `merge`, `shapes`, `workgroup`,
-//! `stages`, `nest` and `launch`.
+//! each choice with its costs. The kinds are `rows`, `alternatives`, `scatter`, `attention`,
+//! `factor`, `layout`, `product`, `place`, `exchange`, `kept`, `reuse`, `merge`, `shapes`,
+//! `workgroup`, `stages`, `nest` and `launch`.
 //!
 //! Other choices are not decisions but follow from facts and measured constants: whether the tokens
 //! of a prompt share rows (`tokens_share`), whether its keys are rounded (`rounded_keys`), whether
@@ -75,6 +75,12 @@ pub const DEFER_NORM_SCALE: Pair = Pair {
     kind: "factor",
     names: ["behind", "before"],
 };
+/// Whether the attention of a prefill reads a quantised KV cache as it is stored, or rows that are
+/// first dequantised to f16.
+pub const CACHE_ROWS: Pair = Pair {
+    kind: "rows",
+    names: ["stored", "f16"],
+};
 /// Whether a launch with too few workgroups gets smaller ones than proposed.
 pub const SHAPES: Pair = Pair {
     kind: "shapes",
@@ -83,7 +89,8 @@ pub const SHAPES: Pair = Pair {
 
 impl Pair {
     /// Every pair of named alternatives.
-    pub const ALL: [Pair; 6] = [
+    pub const ALL: [Pair; 7] = [
+        CACHE_ROWS,
         DEFER_NORM_SCALE,
         PLACE,
         SWAP_MATERIALISED,

@@ -5,6 +5,7 @@ pub mod attention;
 pub mod bf16;
 mod cooperative;
 pub mod defer_norm_scale;
+pub mod dequantise_rows;
 mod dequantise_transposed;
 pub mod f16_mma;
 pub mod f16_split;
@@ -15,7 +16,7 @@ mod operands;
 pub mod scan;
 pub mod scatter;
 
-use crate::decision::{Cheapest, DEFER_NORM_SCALE, Decider, Decision};
+use crate::decision::{CACHE_ROWS, Cheapest, DEFER_NORM_SCALE, Decider, Decision};
 use gristmill_uop::Id;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
@@ -39,6 +40,12 @@ pub fn meaning(function: &Function, target: &Target, decisions: &[Decision]) -> 
         log: vec![],
     };
     let name = function.full_name();
+    let of_halves = |d: &Decision| d.kind == CACHE_ROWS.kind && d.chosen == 1;
+    let dequantised = match decisions.iter().any(of_halves) {
+        true => dequantise_rows::dequantised(function, target).map(|found| found.0),
+        false => None,
+    };
+    let function = dequantised.as_ref().unwrap_or(function);
     let (mut graph, mut hints) = (function.graph.clone(), FxHashMap::default());
     let mut roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let encoded = attention::encode(&mut graph, &mut roots, target);
@@ -63,7 +70,7 @@ pub fn meaning(function: &Function, target: &Target, decisions: &[Decision]) -> 
         || !derived.tiled.is_empty()
         || !derived.staged.is_empty()
         || !derived.of_halves.is_empty();
-    (encoded || changed || !derived.across.is_empty()).then(|| Function {
+    (dequantised.is_some() || encoded || changed || !derived.across.is_empty()).then(|| Function {
         graph,
         outputs,
         ..function.clone()

@@ -1,6 +1,6 @@
 //! The compilation pipeline, from a captured function to programs.
 
-use crate::alternatives;
+use crate::alternatives::{self, cache_rows};
 use crate::custom;
 use crate::decision::{Decider, Decision, Pair, Policy};
 use crate::decompose::attention;
@@ -71,6 +71,9 @@ pub fn compile_watched(
         log: Vec::new(),
     };
     let function = &captured(function, dialect, watch);
+    // rows: attention over a quantised KV cache as it is stored, or dequantised to f16.
+    let dequantised = cache_rows::choose(function, target, &mut decider);
+    let function = dequantised.as_ref().unwrap_or(function);
     // alternatives: the cheapest of all forms of the body that the rewrite rules derive.
     let chosen = alternatives::choose(function, target, &mut decider);
     let function = chosen.as_ref().unwrap_or(function);

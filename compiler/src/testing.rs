@@ -12,6 +12,7 @@ pub use crate::cost::occupancy::resident_workgroups;
 pub use crate::decision::{Cheapest, Decider, Decision, Policy};
 pub use crate::decompose::attention::{encode as encode_queries, expand as attention};
 pub use crate::decompose::defer_norm_scale::defer_norm_scale as factors;
+pub use crate::decompose::dequantise_rows::dequantised;
 pub use crate::decompose::f16_split::{are_halves, parts as f16_split, rounded};
 pub use crate::decompose::int8::{Derived, derive as int8, layouts_of};
 pub use crate::decompose::matmul_variant::MatmulVariants;

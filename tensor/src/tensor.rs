@@ -494,6 +494,16 @@ impl<'g> Tensor<'g> {
             .decode_rows4(self.id, scales.id, group as i64);
         self.with(id)
     }
+    /// Rounds to e4m3 codes (u8), without scales. See [`gristmill_uop::rows`].
+    pub fn encode_e4m3(self) -> Tensor<'g> {
+        let id = self.capture.graph.borrow_mut().encode_e4m3(self.id);
+        self.with(id)
+    }
+    /// Returns the values of e4m3 codes, f32.
+    pub fn decode_e4m3(self) -> Tensor<'g> {
+        let id = self.capture.graph.borrow_mut().decode_e4m3(self.id);
+        self.with(id)
+    }
     /// Replaces this expression by a custom kernel with `groups` workgroups (i64, a scalar).
     ///
     /// `arguments` are tensors and variables in the order of the kernel's argument names. The

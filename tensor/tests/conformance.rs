@@ -88,7 +88,7 @@ macro_rules! conformance {
     ($device:ident) => {
         mod $device {
             conformance! { @ $device
-                elementwise_floats elementwise::floats; elementwise_integers elementwise::integers;
+                elementwise_floats elementwise::floats; elementwise_integers elementwise::integers; elementwise_e4m3 elementwise::e4m3;
                 elementwise_casts elementwise::casts; elementwise_half elementwise::half; elementwise_edges elementwise::edges;
                 movement movement::cases; reductions reductions::cases; nested_reductions reductions::nested;
                 decoding packed::decoding; matvec packed::matvec; matmul packed::matmul; odd_rows packed::odd_rows;
@@ -96,6 +96,7 @@ macro_rules! conformance {
                 parts_of_experts experts::with_every_part;
                 network network::cases; choosing network::choosing; attention attention::cases;
                 long_attention attention::long; grouped_attention attention::grouped;
+                quantised_prompts attention::quantised_prompts;
                 attention_of_halves attention::halves; attention_in_windows attention::windows;
                 attention_with_caps attention::caps;
                 pages paged::cases; pages_of_halves paged::halves;
@@ -180,6 +181,7 @@ fn kernels_for_metal() {
     let floats = [
         elementwise::floats(),
         elementwise::integers(),
+        elementwise::e4m3(),
         elementwise::casts(),
         movement::cases(),
         reductions::cases(),

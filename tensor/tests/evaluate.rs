@@ -38,6 +38,56 @@ fn array(dims: &[usize], data: &[f64]) -> HostArray {
 
 const SIX: &[f64] = &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
 
+/// The value of an e4m3 code, by its definition.
+fn e4m3(code: u32) -> f64 {
+    let sign = if code & 0x80 == 0 { 1.0 } else { -1.0 };
+    let (exponent, fraction) = ((code >> 3 & 15) as i32, f64::from(code & 7));
+    match (exponent, code & 7) {
+        (15, 7) => f64::NAN,
+        (0, _) => sign * fraction / 512.0,
+        _ => sign * (1.0 + fraction / 8.0) * 2f64.powi(exponent - 7),
+    }
+}
+
+#[test]
+fn every_e4m3_code_has_its_value_and_every_value_the_nearest_code() {
+    let mut g = Graph::new();
+    let codes = param(&mut g, 0, &[256], Scalar::U8);
+    let values = g.decode_e4m3(codes);
+    let all: Vec<f64> = (0..256).map(f64::from).collect();
+    let got = evaluate_all(&g, &[values], &Env::new().values(0, &all));
+    for (code, &value) in got[0].data.iter().enumerate() {
+        let want = e4m3(code as u32);
+        assert!(value == want || value.is_nan() && want.is_nan(), "{code}");
+    }
+    let round = |x: f64| -> u32 {
+        let mut g = Graph::new();
+        let x_of = param(&mut g, 0, &[1], Scalar::F32);
+        let code = g.encode_e4m3(x_of);
+        evaluate_all(&g, &[code], &Env::new().values(0, &[x]))[0].data[0] as u32
+    };
+    for code in 0..126 {
+        let (low, high) = (e4m3(code), e4m3(code + 1));
+        let tie = (low + high) / 2.0;
+        let (below, above) = (
+            f64::from(f32::from_bits((tie as f32).to_bits() - 1)),
+            f64::from(f32::from_bits((tie as f32).to_bits() + 1)),
+        );
+        let even = code + (code & 1);
+        let found = [low, below, tie, above].map(round);
+        assert_eq!(found, [code, code, even, code + 1], "{code}");
+        assert_eq!(round(-above), (code + 1) | 0x80, "{code}");
+    }
+    for (x, code) in [
+        (448.0, 0x7e),
+        (1e30, 0x7e),
+        (f64::INFINITY, 0x7e),
+        (f64::NAN, 0x7f),
+    ] {
+        assert_eq!(round(x) & 0x7f, code, "{x}");
+    }
+}
+
 #[test]
 fn sources() {
     let mut g = Graph::new();

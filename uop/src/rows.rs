@@ -7,6 +7,8 @@
 //! - 4 bits, as ggml's q4_0: `q [.., n/2]` u8, with the codes 0 to 15 of a group's first half in
 //!   the low bits and of its second half in the high bits; `d` is the group's element of largest
 //!   magnitude divided by −8, and `(float(code) − 8)·d` approximates `x`. Used for KV caches.
+//!
+//! The third form has no scales: e4m3, a float of one byte. Used for fp8 KV caches.
 
 use crate::dtype::Scalar;
 use crate::graph::Graph;
@@ -153,6 +155,65 @@ impl Graph {
         let d = self.cast(d, Scalar::F32);
         let d = self.repeated(d, group, &dims);
         self.mul(wide, d)
+    }
+    /// Rounds `x` (f32) to the nearest e4m3 value, as its code (u8): sign, 4 bits of exponent with
+    /// bias 7, 3 bits of fraction. Ties go to even codes; magnitudes above 448 become 448, NaN 127.
+    pub fn encode_e4m3(&mut self, x: Id) -> Id {
+        let int = |g: &mut Graph, n: i64| g.int_of(Scalar::I32, n);
+        let bits = self.bitcast(x, Scalar::I32);
+        let all_but_sign = int(self, i64::from(i32::MAX));
+        let magnitude = self.binary(Op::And, bits, all_but_sign);
+        // 448, the largest value, and infinity.
+        let (most, infinity) = (int(self, 0x43e0_0000), int(self, 0x7f80_0000));
+        let bounded = self.min(magnitude, most);
+        // From 2^-6 on: the upper 3 bits of the fraction, rounded, and the exponent less its bias.
+        let (twenty, one, half) = (int(self, 20), int(self, 1), int(self, 0x7_ffff));
+        let low = self.binary(Op::Shr, bounded, twenty);
+        let odd = self.binary(Op::And, low, one);
+        let carry = self.add(half, odd);
+        let up = self.add(bounded, carry);
+        let up = self.binary(Op::Shr, up, twenty);
+        let bias = int(self, -(120 << 3));
+        let normal = self.add(up, bias);
+        // Below: a multiple of 2^-9.
+        let value = self.bitcast(bounded, Scalar::F32);
+        let unit = self.f32(512.0);
+        let multiple = self.mul(value, unit);
+        let multiple = self.round(multiple);
+        let multiple = self.cast(multiple, Scalar::I32);
+        let least = int(self, 0x3c80_0000);
+        let is_small = self.lt(bounded, least);
+        let code = self.select(is_small, multiple, normal);
+        let (is_nan, nan) = (self.lt(infinity, magnitude), int(self, 127));
+        let code = self.select(is_nan, nan, code);
+        let (zero, sign) = (int(self, 0), int(self, 128));
+        let is_negative = self.lt(bits, zero);
+        let sign = self.select(is_negative, sign, zero);
+        let code = self.add(code, sign);
+        self.cast(code, Scalar::U8)
+    }
+    /// Returns the values of e4m3 codes (u8), f32. They are exact.
+    ///
+    /// The code's bits, shifted, are those of an f16 with another bias: its value times 2⁸.
+    pub fn decode_e4m3(&mut self, code: Id) -> Id {
+        let int = |g: &mut Graph, n: i64| g.int_of(Scalar::I32, n);
+        let code = self.cast(code, Scalar::I32);
+        let all_but_sign = int(self, 127);
+        let magnitude = self.binary(Op::And, code, all_but_sign);
+        let sign = self.sub(code, magnitude);
+        let (seven, eight) = (int(self, 1 << 7), int(self, 1 << 8));
+        let (sign, shifted) = (self.mul(sign, eight), self.mul(magnitude, seven));
+        // The one NaN of each sign has the exponent of f16's.
+        let (last, exponent, zero) = (int(self, 126), int(self, 0x7c00), int(self, 0));
+        let is_nan = self.lt(last, magnitude);
+        let nan = self.select(is_nan, exponent, zero);
+        let bits = self.add(sign, shifted);
+        let bits = self.binary(Op::Or, bits, nan);
+        let bits = self.cast(bits, Scalar::U16);
+        let half = self.bitcast(bits, Scalar::F16);
+        let value = self.cast(half, Scalar::F32);
+        let unit = self.f32(256.0);
+        self.mul(value, unit)
     }
     /// Matches the output of [`Graph::decode_rows`]; returns `q`, `d` (f32) and the group size.
     pub fn decoded(&self, x: Id) -> Option<(Id, Id, i64)> {

@@ -64,8 +64,10 @@ const MODES: &[&str] = &[
     "--precision balanced",
     "--kv q8_0",
     "--kv q4_0",
+    "--kv fp8",
     "--exact --kv q8_0",
     "--exact --kv q4_0",
+    "--exact --kv fp8",
 ];
 /// Flags of `perplexity` that count as llama.cpp does.
 const COMPATIBLE: &str = "--ctx 512 --compat llama.cpp";

@@ -83,13 +83,34 @@ impl Policy for InChunks {
 
 /// Schedules a part and returns its cost in seconds.
 fn scheduled(part: &Subfunction, target: &Target) -> f64 {
-    let plans = BTreeMap::new();
-    let mut decider = Decider {
-        policy: &mut InChunks,
-        plans: &plans,
+    cost(&part.function(), target, &mut decider(&mut InChunks))
+}
+
+/// Returns the cost of a part in its best form, in seconds.
+pub(super) fn best_seconds(
+    part: &Subfunction,
+    target: &Target,
+    choose: impl FnOnce(&Function, &mut Decider) -> Option<Function>,
+) -> f64 {
+    let function = part.function();
+    let mut policy = InChunks;
+    let mut decider = decider(&mut policy);
+    let chosen = choose(&function, &mut decider);
+    cost(chosen.as_ref().unwrap_or(&function), target, &mut decider)
+}
+
+fn decider(policy: &mut InChunks) -> Decider<'_> {
+    static NONE: BTreeMap<String, String> = BTreeMap::new();
+    Decider {
+        policy,
+        plans: &NONE,
         log: vec![],
-    };
-    let planned = planned(&part.function(), target, &mut decider, &mut ());
+    }
+}
+
+/// Schedules a function and returns the cost of its launches in seconds.
+fn cost(function: &Function, target: &Target, decider: &mut Decider) -> f64 {
+    let planned = planned(function, target, decider, &mut ());
     planned
         .scheduled
         .launches
@@ -99,7 +120,7 @@ fn scheduled(part: &Subfunction, target: &Target) -> f64 {
 }
 
 /// Nodes that all forms need.
-fn shared(graph: &Graph, forms: &[Vec<Id>]) -> FxHashSet<Id> {
+pub(super) fn shared(graph: &Graph, forms: &[Vec<Id>]) -> FxHashSet<Id> {
     let needed = |outputs: &Vec<Id>| {
         graph
             .toposort(outputs)
@@ -127,7 +148,12 @@ fn is_read(graph: &Graph, id: Id) -> bool {
 }
 
 /// Builds one form's part, with the shared nodes as inputs.
-fn one(graph: &Graph, function: &Function, outputs: &[Id], shared: &FxHashSet<Id>) -> Subfunction {
+pub(super) fn one(
+    graph: &Graph,
+    function: &Function,
+    outputs: &[Id],
+    shared: &FxHashSet<Id>,
+) -> Subfunction {
     let mut g = graph.clone();
     let mut slots = function.slots.clone();
     let mut inputs: FxHashMap<Id, Id> = FxHashMap::default();

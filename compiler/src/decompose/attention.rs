@@ -32,7 +32,7 @@ pub mod plan;
 mod tiled;
 
 use crate::decision::{Alternative, Decider, Decision};
-use crate::decompose::f16_split;
+use crate::decompose::{dequantise_rows, f16_split};
 use crate::ir::hints::Hint;
 use crate::plan::Proposal;
 use chunked::Chunked;
@@ -67,6 +67,8 @@ pub fn expand(
             node.src
                 .iter_mut()
                 .for_each(|s| *s = g.substitute(*s, &mut map));
+            let buffers = dequantise_rows::buffers(g, &node.src[1..3]);
+            hints.extend(buffers.into_iter().map(|half| (half, Hint::buffer(vec![]))));
             let (mut src, pages) = match node.op {
                 Op::PagedAttention => paged::in_rows(g, &PagedSources::from_node(g, &node)),
                 _ => (node.src.to_vec(), None),

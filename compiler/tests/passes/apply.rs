@@ -26,6 +26,7 @@ pub const PASSES: &[(&str, Pass)] = &[
     ("scan", tensors::scan),
     ("scatter", tensors::scatter),
     ("attention", tensors::attention),
+    ("dequantise_rows", tensors::dequantise_rows),
     ("encode_queries", tensors::encode_queries),
     ("factors", tensors::factors),
     ("int8", tensors::int8),

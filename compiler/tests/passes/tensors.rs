@@ -191,6 +191,20 @@ pub fn factors(case: &Case) -> Result<Applied, String> {
     })
 }
 
+/// Attentions over dequantised rows, which are offered as another form of the function.
+pub fn dequantise_rows(case: &Case) -> Result<Applied, String> {
+    let c = Context::for_case(case)?;
+    let found = testing::dequantised(&c.function, &c.target).map(|found| found.0);
+    let changed = found.is_some();
+    let other = found.unwrap_or_else(|| c.function.clone());
+    let roots: Vec<Id> = other.outputs.iter().map(|o| o.1).collect();
+    let text = format!("changed: {changed}\n{}", text::print(&other.graph, &roots));
+    Ok(Applied {
+        text,
+        claim: Claim::same(of_function(c.function), of_function(other)),
+    })
+}
+
 pub fn encode_queries(case: &Case) -> Result<Applied, String> {
     let mut c = Context::for_case(case)?;
     let changed = testing::encode_queries(&mut c.graph, &mut c.roots, &c.target);

@@ -15,11 +15,17 @@ pub enum CacheType {
     /// 4 bits per element of values, and an f16 scale per group of at most 32 elements. Keys are
     /// `Int8`: with 4 bits they cost 5 to 80 % of perplexity on small published models.
     Int4,
+    /// 8 bits per element: e4m3 floats without scales (`uop/src/rows.rs`).
+    Fp8,
 }
 
 impl CacheType {
-    /// Returns true if elements are integers with a scale per group.
+    /// Returns true if elements have fewer than 16 bits.
     pub fn is_quantised(self) -> bool {
+        self.has_scales() || self == CacheType::Fp8
+    }
+    /// Returns true if elements are integers with a scale per group.
+    pub fn has_scales(self) -> bool {
         matches!(self, CacheType::Int8 | CacheType::Int4)
     }
     /// Returns the type that a component is stored in. Keys have at least 8 bits, and so have rows
@@ -37,6 +43,7 @@ impl CacheType {
             CacheType::F16 => (Scalar::F16, 1),
             CacheType::Int8 => (Scalar::I8, 1),
             CacheType::Int4 => (Scalar::U8, 2),
+            CacheType::Fp8 => (Scalar::U8, 1),
         }
     }
 }
@@ -151,7 +158,7 @@ impl CacheSpec {
         }
     }
     /// Returns the buffers for elements of type `cache`, component by component, then the states.
-    /// A quantised type adds a buffer of f16 scales after each component (`uop/src/rows.rs`).
+    /// A type with scales adds a buffer of f16 scales after each component (`uop/src/rows.rs`).
     pub fn tensors(&self, cache: CacheType) -> Vec<CacheTensor> {
         let of = |c: &Component| {
             let (scalar, packed) = cache.stored_for(c).stored();
@@ -161,7 +168,7 @@ impl CacheSpec {
                 scalar,
                 extent: c.extent(),
             }];
-            if cache.is_quantised() {
+            if cache.has_scales() {
                 let width = c.width / group_of(c.width);
                 planes.push(CacheTensor {
                     name: "scales",

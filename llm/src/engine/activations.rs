@@ -54,7 +54,7 @@ impl Activations {
             .iter()
             .map(|t| constant(bytemuck::cast_slice(&t.mean())))
             .collect::<Result<_, _>>()?;
-        let hadamard = cache.is_quantised().then(|| constant(&hadamard::signs()));
+        let hadamard = cache.has_scales().then(|| constant(&hadamard::signs()));
         Ok(Activations {
             tokens: device.alloc(tokens * size_of::<i32>(), Memory::Scratch)?,
             hidden: [state(hidden)?, state(hidden)?],

@@ -51,10 +51,15 @@ impl Footprint {
         let logits = chunk.max(settings.parallel) * model.vocabulary() * size_of::<f32>();
         let rope = rope_row(model, probe.rows);
         // Signs of the Hadamard matrix (f16) and mean rows of the RoPE tables.
-        let transforms = match probe.cache.is_quantised() {
-            true => BLOCK * BLOCK * size_of::<u16>() + rope,
+        let signs = match probe.cache.has_scales() {
+            true => BLOCK * BLOCK * size_of::<u16>(),
             false => 0,
         };
+        let means = match probe.cache.is_quantised() {
+            true => rope,
+            false => 0,
+        };
+        let transforms = signs + means;
         let besides = (hidden + logits + tokens * size_of::<u32>() + transforms + arena) as u64;
         Footprint {
             rope: rope as u64,

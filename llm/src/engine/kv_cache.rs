@@ -2,7 +2,7 @@
 
 use super::graph_key::CacheShape;
 use super::pages::{PageCopy, Pages};
-use crate::arch::{CacheTensor, Model, Options};
+use crate::arch::{CacheTensor, CacheType, Model, Options};
 use crate::error::Error;
 use gristmill_runtime::{Buffer, Device, Memory};
 use gristmill_uop::dtype::Scalar;
@@ -10,6 +10,9 @@ use std::sync::Arc;
 
 /// Bytes per write when a benchmark fills the tensors.
 const FILL_CHUNK_BYTES: usize = 1 << 20;
+
+/// The e4m3 code of a quarter, the bound of magnitudes that a benchmark fills tensors with.
+const QUARTER: f32 = 40.0;
 
 /// The cache tensors of all layers.
 pub struct KvCache {
@@ -206,7 +209,8 @@ impl KvCache {
             let small = (seed >> 40) as f32 / (1u32 << 24) as f32;
             if seed & 1 == 0 { small } else { -small }
         };
-        let most = match self.shape.cache_type.is_quantised() {
+        let is_fp8 = self.shape.cache_type == CacheType::Fp8;
+        let most = match self.shape.cache_type.has_scales() {
             false => 0.25,
             true => 0.25 / 127.0,
         };
@@ -214,6 +218,11 @@ impl KvCache {
             let mut piece = Vec::with_capacity(FILL_CHUNK_BYTES);
             while piece.len() < FILL_CHUNK_BYTES {
                 match plane.scalar {
+                    Scalar::U8 if is_fp8 => {
+                        let value = next();
+                        let sign = if value < 0.0 { 0x80 } else { 0 };
+                        piece.push((value.abs() * QUARTER) as u8 | sign);
+                    }
                     Scalar::I8 | Scalar::U8 => piece.push((next() * 127.0) as i8 as u8),
                     Scalar::F16 => piece.extend(half::f16::from_f32(next() * most).to_le_bytes()),
                     _ => piece.extend((next() * most).to_le_bytes()),

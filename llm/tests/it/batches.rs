@@ -220,7 +220,12 @@ fn caches_of_halves_and_of_bytes_have_pages() {
         let file =
             Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
         let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
-        for cache in [CacheType::F16, CacheType::Int8, CacheType::Int4] {
+        for cache in [
+            CacheType::F16,
+            CacheType::Int8,
+            CacheType::Int4,
+            CacheType::Fp8,
+        ] {
             let settings = Settings {
                 context: Some(CONTEXT),
                 cache,
@@ -239,6 +244,7 @@ fn caches_of_halves_and_of_bytes_have_pages() {
             let most = match cache {
                 CacheType::Int8 => 2.0 / 127.0,
                 CacheType::Int4 => 2.0 / 7.0,
+                CacheType::Fp8 => 2.0 / 16.0,
                 _ => EXACT,
             };
             // Latent attention has another form with block tables than for contiguous pages.

@@ -199,6 +199,7 @@ fn caches_and_integer_products_are_near() {
             ("a cache of halves", exact(), CacheType::F16, 5e-3),
             ("a cache of bytes", exact(), CacheType::Int8, 0.05),
             ("a cache of 4 bits", exact(), CacheType::Int4, 0.5),
+            ("a cache of fp8", exact(), CacheType::Fp8, 0.2),
             (
                 "integer products",
                 Options {

@@ -7,7 +7,7 @@ mod int8;
 #[path = "attention/latent.rs"]
 mod latent;
 
-pub use groups::{grouped, grouped_halves};
+pub use groups::{grouped, grouped_halves, quantised_prompts};
 pub use int8::integers;
 pub use latent::{deep, every_head, halves, long_prompts, prompts};
 

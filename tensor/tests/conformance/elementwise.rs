@@ -94,6 +94,51 @@ pub fn floats() -> Vec<Case> {
     out
 }
 
+/// Values between neighbouring e4m3 values, their neighbours in f32, and edges.
+fn around_e4m3() -> Vec<f64> {
+    let value = |code: u32| {
+        let (exponent, fraction) = (code >> 3, f64::from(code & 7));
+        match exponent {
+            0 => fraction / 512.0,
+            _ => (8.0 + fraction) / 8.0 * 2f64.powi(exponent as i32 - 7),
+        }
+    };
+    let near = |x: f64| {
+        let bits = (x as f32).to_bits();
+        [bits.wrapping_sub(1), bits, bits + 1].map(|bits| f64::from(f32::from_bits(bits)))
+    };
+    let ties = (0..126).flat_map(|code| near((value(code) + value(code + 1)) / 2.0));
+    let edges = [
+        0.0,
+        1e-30,
+        448.0,
+        456.0,
+        464.0,
+        1e30,
+        f64::INFINITY,
+        f64::NAN,
+    ];
+    ties.chain(edges).flat_map(|x| [x, -x]).collect()
+}
+
+/// Conversion from and to e4m3: every code, every tie and its neighbours, saturation and NaN.
+pub fn e4m3() -> Vec<Case> {
+    let codes = (0..256).map(f64::from).collect();
+    let values = around_e4m3();
+    let count = values.len() as i64;
+    vec![
+        Case::raw("e4m3 codes", &[(&[16, 16], U8)], |g, x| {
+            vec![g.decode_e4m3(x[0])]
+        })
+        .fill(0, Fill::Values(codes))
+        .within(Within::Exact),
+        Case::raw("values as e4m3", &[(&[count], F32)], |g, x| {
+            vec![g.encode_e4m3(x[0])]
+        })
+        .fill(0, Fill::Values(values)),
+    ]
+}
+
 pub fn integers() -> Vec<Case> {
     let mut out = Vec::new();
     for dims in SIZES {

@@ -46,6 +46,10 @@ fn by_threads(cases: Vec<Case>) {
     ways.retain(|w| w.name.ends_with("threads"));
     check(cases, ways);
 }
+#[test]
+fn quantised_prompts() {
+    by_threads(attention::quantised_prompts().into_iter().take(2).collect());
+}
 /// Machines with 32-bit accesses only, whose subgroups reduce over 16 lanes or not at all.
 fn of_words() -> Vec<Way> {
     let some = with_matrices("arc-b580", 64);

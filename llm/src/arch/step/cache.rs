@@ -170,6 +170,7 @@ impl StepFunction<'_> {
         let (stored, _) = cache.stored();
         let values = match cache {
             CacheType::F32 | CacheType::F16 => vec![row.cast(stored)],
+            CacheType::Fp8 => vec![row.encode_e4m3()],
             CacheType::Int8 | CacheType::Int4 => {
                 let (codes, scales) = match cache {
                     CacheType::Int4 => row.encode_rows4(group_of(c.width)),
@@ -214,8 +215,12 @@ impl StepFunction<'_> {
             window,
         };
         let numbers = self.write_rows(numbers, values.first().copied());
-        if !cache.is_quantised() {
-            return (numbers.map(|rows| rows.cast(Scalar::F32)), plane + 1);
+        if !cache.has_scales() {
+            let decoded = |rows: Tensor<'g>| match cache {
+                CacheType::Fp8 => rows.decode_e4m3(),
+                _ => rows.cast(Scalar::F32),
+            };
+            return (numbers.map(decoded), plane + 1);
         }
         let (bind, width) = (Bind::State(layer, plane + 1), c.width / group);
         let scales = CacheRows {

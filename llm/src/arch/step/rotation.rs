@@ -9,7 +9,7 @@ use gristmill_uop::dtype::Scalar;
 
 impl StepFunction<'_> {
     /// Multiplies every head of `x [n, heads·width]` or `[n, heads, width]` by an orthonormal
-    /// Hadamard matrix if the KV cache is quantised. Returns `[n, heads, width]`, and `x` itself
+    /// Hadamard matrix if the KV cache has scales. Returns `[n, heads, width]`, and `x` itself
     /// for other caches.
     ///
     /// Queries and keys are both transformed, which changes no score; values are transformed, and
@@ -17,7 +17,7 @@ impl StepFunction<'_> {
     /// head is spread over its block, whose scale shrinks.
     pub fn transform<'g>(&'g self, x: Tensor<'g>, [heads, width]: [usize; 2]) -> Tensor<'g> {
         let block = block_of(width);
-        if !self.options.cache.is_quantised() || block < 2 {
+        if !self.options.cache.has_scales() || block < 2 {
             return x;
         }
         let signs = self

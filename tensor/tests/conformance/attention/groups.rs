@@ -2,6 +2,7 @@
 
 use super::latent::within;
 use super::{ALL, FEW, ONE, Sight};
+use crate::harness::Within;
 use crate::harness::{Case, Fill};
 use gristmill_tensor::dims;
 use gristmill_uop::Scalar;
@@ -133,6 +134,63 @@ pub fn grouped() -> Vec<Case> {
     out.push(group_of(14, 2, [32, 40], Scalar::F16, ONE));
     out.push(group_of(6, 3, [24, 32], Scalar::F16, FEW));
     out
+}
+
+/// Prefills over quantised caches, which may be dequantised to f16: 8 and 4 bits, e4m3, full
+/// attention, a sliding window, sinks; more tokens than a tile has.
+pub fn quantised_prompts() -> Vec<Case> {
+    let steps: &[(usize, usize)] = &[(0, 1), (0, 70), (130, 66)];
+    let sees = |window, sinks| Sight {
+        window,
+        sinks,
+        ..ALL
+    };
+    vec![
+        group_seeing(ALL, 4, 2, [64, 32], Scalar::I8, steps),
+        group_seeing(sees(Some(40), false), 4, 2, [32, 64], Scalar::I8, steps),
+        group_seeing(sees(Some(100), true), 4, 4, [32, 32], Scalar::U8, steps),
+        e4m3_cache(sees(None, true), steps),
+        e4m3_cache(sees(Some(33), false), &[(0, 9), (60, 9), (182, 18)]),
+        e4m3_cache(ALL, ONE),
+    ]
+}
+
+/// Grouped-query attention over an e4m3 cache, of four heads and two groups.
+fn e4m3_cache(sight: Sight, steps: &[(usize, usize)]) -> Case {
+    let (rows, width) = (200, 64);
+    let tokens = steps.iter().map(|s| s.1).max().unwrap_or(1);
+    let vars: Vec<[(&'static str, i64); 2]> = steps
+        .iter()
+        .map(|&(p, n)| [("pos", p as i64), ("n", n as i64)])
+        .collect();
+    let vars: Vec<&[(&'static str, i64)]> = vars
+        .iter()
+        .map(|v| if tokens == 1 { &v[..1] } else { &v[..] })
+        .collect();
+    let name = format!("cache of e4m3, {tokens} tokens{}", sight.words());
+    Case::new(name, |c| {
+        let pos = c.var("pos", 0, rows - tokens);
+        let n = match tokens {
+            1 => c.int(1),
+            _ => c.var("n", 1, tokens),
+        };
+        let q = c.input("q", dims![n, 4, width / 2], Scalar::F32);
+        let cached = |what: &'static str| {
+            let row = c.input(what, dims![n, width], Scalar::F32);
+            let state = c
+                .state(what, dims![rows, width], Scalar::U8)
+                .assign(row.encode_e4m3(), pos);
+            c.output_state(state);
+            state.decode_e4m3().reshape(dims![rows, 2, width / 2])
+        };
+        let (k, v) = (cached("keys"), cached("values"));
+        c.output("y", sight.attend(c, q, [k, v], [pos, n], 0.2));
+    })
+    // Codes of either sign up to 1.875.
+    .fill(2, Fill::Whole(0, 64))
+    .fill(4, Fill::Whole(128, 192))
+    .vars(&vars)
+    .within(Within::Scale(2e-3))
 }
 
 /// The cases with f16 MMA, on machines that have it.

@@ -1,0 +1,43 @@
+//! Decides whether attention reads a quantised KV cache as it is stored or dequantised to f16.
+//!
+//! Only the attentions differ, so only they are scheduled for the comparison, with the decoding of
+//! the rows and what else the two forms do not share, each in the cheapest form that the rewrite
+//! rules find.
+
+use super::part::Subfunction;
+use super::region;
+use crate::decision::{CACHE_ROWS, Decider, Decision};
+use crate::decompose::dequantise_rows::{dequantised, is_stored};
+use gristmill_uop::function::Function;
+use gristmill_uop::target::Target;
+
+/// Fraction of the cost over the stored rows that f16 rows must save. Modelled savings were at
+/// least half where they were chosen; smaller ones were not measured.
+const MARGIN: f64 = 0.05;
+
+/// Returns the function with attention over dequantised rows, if that is decided.
+pub fn choose(function: &Function, target: &Target, decider: &mut Decider) -> Option<Function> {
+    let (other, attentions) = dequantised(function, target)?;
+    let g = &other.graph;
+    let mut shared = region::shared(g, &attentions);
+    shared.retain(|&id| !is_stored(g, id));
+    let parts = attentions.map(|outputs| region::one(g, function, &outputs, &shared));
+    let best = |part: &Subfunction| {
+        region::best_seconds(part, target, |function, decider| {
+            super::choose(function, target, decider)
+        })
+    };
+    let seconds = std::thread::scope(|scope| {
+        let second = scope.spawn(|| best(&parts[1]));
+        [
+            best(&parts[0]),
+            second.join().expect("a part that is scheduled"),
+        ]
+    });
+    let decision = CACHE_ROWS.at(function.full_name(), seconds);
+    let decision = Decision {
+        margin: MARGIN,
+        ..decision
+    };
+    (decider.choose(decision) == 1).then_some(other)
+}
