@@ -97,12 +97,12 @@ impl GpuLayers {
     }
 }
 
-/// Value of --lora.
+/// An adapter of --lora and the factor of its effect.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Lora {
-    /// The adapter.
+    /// GGUF file in llama.cpp's layout.
     pub path: std::path::PathBuf,
-    /// Factor of its effect.
+    /// 1 for the effect that was trained.
     pub scale: f32,
 }
 

@@ -7,8 +7,8 @@
 //!
 //! Gradients are f32 whatever the type of the value: a cast to f16 or bf16 passes its gradient on
 //! unrounded, and the rounding itself counts as the identity. Integers and booleans have none, so
-//! that a choice (top-k, a row number) is a constant. Where two sources of `MAX` or `MIN` are equal,
-//! the first gets the gradient; equal maxima of a reduction share it.
+//! that a choice (top-k, a row number) is a constant. Where two sources of `MAX` or `MIN` are
+//! equal, the first gets the gradient; equal maxima of a reduction share it.
 //!
 //! ```
 //! use gristmill_tensor::evaluate::{Env, evaluate};
@@ -28,18 +28,19 @@ mod attention;
 mod elementwise;
 mod movement;
 mod rules;
+mod step;
 #[cfg(test)]
 mod tests;
 
 use crate::capture::Capture;
-use crate::tensor::{Dim, Tensor};
+use crate::tensor::Tensor;
 use gristmill_compiler::decompose;
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::{Arg, Id, Op};
-use movement::Window;
+use gristmill_uop::{Id, Op};
 use rules::Rule;
 pub use rules::{Derivative, derivative};
 use rustc_hash::{FxHashMap, FxHashSet};
+use step::{Part, Step, zeros};
 
 /// Returns the gradient of a scalar loss with respect to each of `of`, f32 and of the same dims.
 ///
@@ -85,51 +86,6 @@ pub fn pullback<'g>(outputs: &[(Tensor<'g>, Tensor<'g>)], of: &[Tensor<'g>]) -> 
     of.iter()
         .map(|&x| pass.whole.get(&x.id).copied().unwrap_or_else(|| zeros(x)))
         .collect()
-}
-
-/// Zeros of the dims of `x`, f32.
-fn zeros(x: Tensor<'_>) -> Tensor<'_> {
-    filled(x.capture(), 0.0, &dims_of(x))
-}
-
-/// An f32 constant, repeated to `dims`.
-fn filled<'g>(c: &'g Capture, value: f64, dims: &[Dim]) -> Tensor<'g> {
-    c.constant(value, Scalar::F32).expand(dims)
-}
-
-/// The dims of a tensor as arguments of movement ops.
-fn dims_of(x: Tensor<'_>) -> Vec<Dim> {
-    x.dims().into_iter().map(Dim::Of).collect()
-}
-
-/// One contribution to the gradient of a value.
-enum Part<'g> {
-    /// A gradient of all elements.
-    Whole(Tensor<'g>),
-    /// The gradient of a window along one axis; other elements get none.
-    Window(Window<'g>),
-}
-
-/// A node of the forward graph with the gradient of its value.
-struct Step<'g> {
-    /// The value itself.
-    y: Tensor<'g>,
-    /// Its sources.
-    src: Vec<Tensor<'g>>,
-    arg: Arg,
-    /// Gradient of the value, f32.
-    dy: Tensor<'g>,
-}
-
-impl<'g> Step<'g> {
-    /// Source `i` in f32.
-    fn float(&self, i: usize) -> Tensor<'g> {
-        self.src[i].cast(Scalar::F32)
-    }
-    /// The value in f32.
-    fn value(&self) -> Tensor<'g> {
-        self.y.cast(Scalar::F32)
-    }
 }
 
 /// The walk from the outputs to the parameters.

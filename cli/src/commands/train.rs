@@ -113,11 +113,14 @@ pub struct TrainArgs {
     /// Write a JSON object a step: step, loss, grad_norm, lr, tokens_per_second
     #[arg(long, value_name = "FILE.jsonl", help_heading = "Run")]
     log: Option<PathBuf>,
+    /// Time the kernels of a pass instead of training
+    #[arg(long, help_heading = "Run")]
+    profile: bool,
     #[command(flatten)]
     common: Common,
 }
 
-/// Value of --schedule.
+/// How the learning rate goes on after the warm-up.
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum CourseName {
     #[default]
@@ -137,7 +140,7 @@ enum LossOnName {
 
 /// Tokens of a row without --ctx.
 const ROW: usize = 512;
-/// Default rank.
+/// Rank of the adapters without --rank and --init.
 const RANK: usize = 16;
 /// Default number of epochs.
 const EPOCHS: f64 = 3.0;
@@ -176,15 +179,38 @@ pub fn run(options: TrainArgs) -> Result {
         schedule.steps,
         shape.tokens() * usize::from(options.accumulate)
     );
+    if options.profile {
+        return profile(&mut run);
+    }
     train(&options, &mut run, files, &evaluation, schedule.steps)?;
     options.write(&model, &start, &run)
+}
+
+/// Prints the kernels of a pass by time: share, milliseconds, launches, function and work.
+fn profile(run: &mut Run) -> Result {
+    run.profile().map_err(failure)?;
+    let mut kernels: Vec<(String, f64, usize)> = Vec::new();
+    for (name, seconds) in run.profile().map_err(failure)? {
+        match kernels.iter_mut().find(|k| k.0 == name) {
+            Some(kernel) => (kernel.1, kernel.2) = (kernel.1 + seconds, kernel.2 + 1),
+            None => kernels.push((name, seconds, 1)),
+        }
+    }
+    kernels.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let all: f64 = kernels.iter().map(|k| k.1).sum();
+    let mut out = io::stdout().lock();
+    for (name, seconds, launches) in kernels {
+        let (share, ms) = (100.0 * seconds / all, 1e3 * seconds);
+        writeln!(out, "{share:5.1} %  {ms:9.2} ms  {launches:5}  {name}")?;
+    }
+    Ok(())
 }
 
 /// What is trained, with its first values.
 enum Start {
     /// All weights, as the file has them.
     Full,
-    /// An adapter.
+    /// Low-rank adapters with these matrices.
     Adapter(Adapter),
 }
 

@@ -13,6 +13,7 @@ mod show;
 mod templates;
 mod terminal;
 mod text;
+mod train;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -31,11 +31,11 @@ pub fn is_stored(g: &Graph, x: Id) -> bool {
 /// What the elements of a tensor are computed from.
 #[derive(Clone, Copy, PartialEq)]
 enum Source {
-    /// Constants and indices.
+    /// Constants and indices, which have no rows.
     Constant,
     /// This many narrow stored values, and constants.
     Stored(i64),
-    /// Other values.
+    /// Values that no cache stores.
     Other,
 }
 
@@ -165,10 +165,7 @@ fn parts(g: &mut Graph, src: &mut [Id], rows: &[Id]) -> bool {
         let Some(base) = base(g, x).filter(|&base| g.dims(base).first() == Some(&seen)) else {
             continue;
         };
-        if !map.contains_key(&base) {
-            let half = half(g, base);
-            map.insert(base, half);
-        }
+        map.entry(base).or_insert_with(|| half(g, base));
     }
     if map.is_empty() {
         return false;

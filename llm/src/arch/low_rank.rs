@@ -32,6 +32,6 @@ impl LowRank {
 pub struct AppliedAdapter {
     /// Begin of the names of its matrices in the file.
     pub prefix: String,
-    /// Adapted weights.
+    /// Adapted weights, and the factors of their adapters.
     pub low_rank: LowRank,
 }

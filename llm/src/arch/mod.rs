@@ -38,6 +38,7 @@ mod reader;
 pub mod rope;
 mod step;
 mod tensors;
+mod trained;
 mod training;
 
 pub use cache::{CacheExtent, CacheSpec, CacheTensor, CacheType, Component};
@@ -51,7 +52,8 @@ pub use pools::{CacheKinds, Pools};
 pub use rope::RopeTable;
 pub use step::StepBuilder;
 pub use tensors::TensorSpec;
-pub use training::{Trained, TrainingPlan, TrainingShape};
+pub use trained::{Trained, TrainingPlan, TrainingShape};
+pub use training::training_plan;
 
 use crate::gguf::Metadata;
 

@@ -37,7 +37,7 @@ pub enum StepKind {
     /// A step of training: `length` tokens each of `sequences` sequences, from position 0, without
     /// a KV cache. Rows are in order of sequences.
     Train {
-        /// Number of sequences.
+        /// Number of sequences, at least 1.
         sequences: usize,
         /// Tokens of each sequence.
         length: usize,

@@ -5,6 +5,7 @@ mod attention_mask;
 mod cache;
 mod rotation;
 mod state;
+mod trained_call;
 mod training;
 mod views;
 
@@ -22,7 +23,7 @@ use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use training::{TrainedCall, Training};
+use trained_call::{TrainedCall, Training};
 
 /// Builds the calls of a step; equal functions are shared.
 pub struct StepBuilder<'a> {

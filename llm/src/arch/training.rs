@@ -1,114 +1,21 @@
-//! Steps of training: forward pass, loss, and the backward pass of each call.
-//!
-//! The forward pass keeps the hidden rows before every layer and nothing else. The backward pass of
-//! a call is one function: it computes the call again from its hidden rows and, from the gradient
-//! of its result, the gradients of the hidden rows and of its parameters.
+//! Builds the steps of training of a model.
 
-use super::low_rank::LowRank;
-use super::plan::{Bind, BoundCall, Functions, Logits, Options, StepKind};
+use super::model::Model;
+use super::plan::Functions;
 use super::step::StepBuilder;
-use super::{ExpertTile, Model, Pools};
-use crate::arch::CacheType;
-use std::collections::BTreeMap;
+use super::trained::{Trained, TrainingPlan, TrainingShape};
 
-/// Parameters that a step of training changes.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Trained {
-    /// Low-rank adapters of frozen weights.
-    LowRank(LowRank),
-    /// All tensors of the model, as f32 parameters.
-    Full,
-}
-
-/// Sizes of a step of training.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TrainingShape {
-    /// Number of sequences of a step.
-    pub sequences: usize,
-    /// Tokens of each sequence.
-    pub length: usize,
-    /// Rows hold several examples: see [`StepKind::Train`].
-    pub packed: bool,
-    /// Rows whose logits are computed at a time; a divisor of the step's tokens.
-    pub loss_rows: usize,
-    /// Tile sizes of experts.
-    pub tile: ExpertTile,
-}
-
-impl TrainingShape {
-    /// Number of tokens of a step.
-    pub fn tokens(&self) -> usize {
-        self.sequences * self.length
-    }
-    /// Options of the functions of a step; those of the loss have `loss_rows` tokens.
-    pub fn options(&self, [sequences, length]: [usize; 2]) -> Options {
-        Options {
-            tokens: StepKind::Train {
-                sequences,
-                length,
-                packed: self.packed,
-            },
-            rows: self.length,
-            pools: Pools {
-                pages: 1,
-                windows: None,
-                states: 0,
-            },
-            contiguous: true,
-            depth: self.length,
-            cache: CacheType::F32,
-            logits: Logits::All,
-            tile: self.tile,
-        }
-    }
-}
-
-/// Calls of a step of training.
-#[derive(Clone, Debug)]
-pub struct TrainingPlan {
-    /// Embedding and layers, in order.
-    pub forward: Vec<BoundCall>,
-    /// Head, loss, and their backward pass, for `loss_rows` rows: runs once for each chunk of rows.
-    pub loss: BoundCall,
-    /// Head and loss of such rows, without gradients.
-    pub evaluation: BoundCall,
-    /// Backward passes of layers and embedding, in order of execution.
-    pub backward: Vec<BoundCall>,
-}
-
-impl TrainingPlan {
-    /// Builds the plan of a model.
-    pub fn new(
-        model: &dyn Model,
-        shape: TrainingShape,
-        trained: &Trained,
-        functions: &mut Functions,
-    ) -> TrainingPlan {
-        let options = shape.options([shape.sequences, shape.length]);
-        let loss = shape.options([1, shape.loss_rows]);
-        let mut step =
-            StepBuilder::training(model.architecture(), [&options, &loss], trained, functions);
-        model.build(&mut step);
-        step.finish_training()
-    }
-    /// All calls, those of the loss once.
-    pub fn calls(&self) -> impl Iterator<Item = &BoundCall> {
-        self.forward
-            .iter()
-            .chain([&self.loss, &self.evaluation])
-            .chain(&self.backward)
-    }
-    /// Names and dims of the parameters, sorted by name.
-    pub fn parameters(&self) -> BTreeMap<String, Vec<usize>> {
-        let mut found = BTreeMap::new();
-        for call in self.calls() {
-            for (bind, slot) in call.binds.iter().zip(&call.function.slots) {
-                if let Bind::Parameter(name) = bind {
-                    let dims = slot.dims.iter().map(|&d| d as usize).collect();
-                    found.insert(name.clone(), dims);
-                }
-            }
-        }
-        found
-    }
+/// Returns the calls of a step of training. Plans made with the same `functions` share functions.
+pub fn training_plan(
+    model: &dyn Model,
+    shape: TrainingShape,
+    trained: &Trained,
+    functions: &mut Functions,
+) -> TrainingPlan {
+    let options = shape.options([shape.sequences, shape.length]);
+    let loss = shape.options([1, shape.loss_rows]);
+    let options = [&options, &loss];
+    let mut step = StepBuilder::training(model.architecture(), options, trained, functions);
+    model.build(&mut step);
+    step.finish_training()
 }

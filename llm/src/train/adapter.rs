@@ -118,7 +118,7 @@ pub fn ignored_elsewhere<'a>(model: &dyn Model, weights: &'a [String]) -> Vec<&'
 pub struct AdapterTensor {
     /// Row-major dims, the contiguous one last.
     pub dims: Vec<usize>,
-    /// Elements.
+    /// Elements in row-major order.
     pub values: Vec<f32>,
 }
 
@@ -157,8 +157,8 @@ impl Adapter {
             tensors,
         })
     }
-    /// Checks that the file is an adapter of `model`: every matrix belongs to a linear layer and has
-    /// a partner. Returns its alpha.
+    /// Checks that the file is an adapter of `model`: every matrix belongs to a linear layer and
+    /// has a partner. Returns its alpha.
     ///
     /// # Errors
     /// When the file is no adapter, or does not fit the model.

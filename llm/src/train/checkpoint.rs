@@ -34,7 +34,7 @@ pub enum CheckpointError {
 /// State of a run after some steps.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Checkpoint {
-    /// Updates so far.
+    /// Updates of the parameters so far.
     pub steps: u64,
     /// Elements of each array.
     pub length: usize,

@@ -18,14 +18,14 @@ const MOST_MESSAGES: usize = 1000;
 pub enum LossOn {
     /// The assistant's replies and completions.
     Replies,
-    /// Every token.
+    /// Every token but the first.
     All,
 }
 
 /// Tokens of one line.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Example {
-    /// Token ids.
+    /// Token ids, those that end answers included.
     pub tokens: Vec<u32>,
     /// Whether each token is predicted.
     pub is_target: Vec<bool>,
@@ -57,7 +57,7 @@ pub enum LineError {
 pub struct ExampleReader<'a> {
     /// Tokenizer of the model.
     pub tokenizer: &'a Tokenizer,
-    /// Template of conversations.
+    /// Template that renders conversations.
     pub template: &'a ChatTemplate,
     /// Which tokens are targets.
     pub loss_on: LossOn,

@@ -18,7 +18,7 @@ pub enum FullError {
     Quantised {
         /// Name of the tensor.
         name: String,
-        /// Its type.
+        /// Name of its encoding.
         encoding: &'static str,
     },
 }

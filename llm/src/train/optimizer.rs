@@ -54,8 +54,8 @@ impl UpdateScalars {
 /// of squares loses those that are small beside it.
 pub(super) const SQUARES: usize = 4096;
 
-/// The function of the sums of squares of `n` gradients, a multiple of [`SQUARES`]. Slots: gradients
-/// `[n]`, sums `[n / SQUARES]`.
+/// The function of the sums of squares of `n` gradients, a multiple of [`SQUARES`]. Slots:
+/// gradients `[n]`, sums `[n / SQUARES]`.
 pub(super) fn squares(n: usize) -> Function {
     let c = Capture::new("gradient_squares");
     let g = c.input("gradients", dims![n / SQUARES, SQUARES], Scalar::F32);

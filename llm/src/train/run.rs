@@ -19,7 +19,7 @@ pub enum TrainError {
         step: u64,
         /// The loss, or the norm of the gradients.
         what: &'static str,
-        /// Its value.
+        /// Infinite, or no number.
         value: f32,
         /// First parameter by name whose gradient is not finite.
         tensor: String,
@@ -38,7 +38,7 @@ pub struct StepReport {
     pub loss: f32,
     /// L2 norm of all gradients, before clipping.
     pub gradient_norm: f32,
-    /// Learning rate.
+    /// Learning rate of the update.
     pub rate: f64,
     /// Tokens of the step, padding included.
     pub tokens: usize,
@@ -111,6 +111,19 @@ impl Run {
             rate,
             tokens: batches.iter().map(|b| b.tokens.len()).sum(),
         })
+    }
+    /// Takes a pass over the next rows without an update; returns the kernel and the seconds of
+    /// every launch.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn profile(&mut self) -> Result<Vec<(String, f64)>, TrainError> {
+        let batches = self.stream.next_step();
+        let mut launches = Vec::new();
+        for batch in &batches {
+            launches = self.trainer.accumulate_timed(batch)?;
+        }
+        Ok(launches)
     }
     fn check_finite(&self, step: u64, what: &'static str, value: f32) -> Result<(), TrainError> {
         if value.is_finite() {

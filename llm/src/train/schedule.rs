@@ -21,7 +21,7 @@ pub struct Schedule {
     pub rate: f64,
     /// Steps of linear growth from `rate / warmup`.
     pub warmup: u64,
-    /// Steps in all.
+    /// Steps of the run, warm-up included.
     pub steps: u64,
     /// What follows the warm-up.
     pub course: Course,

@@ -12,6 +12,7 @@ use gristmill_backend::Opened;
 use gristmill_runtime::{Buffer, Device, Memory, Replay};
 use gristmill_tensor::jit::{Call, Jit, Ready};
 use gristmill_uop::function::Function;
+use gristmill_uop::program::Program;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use std::sync::Arc;
 pub struct TrainerOptions {
     /// Sizes of a step.
     pub shape: TrainingShape,
-    /// What is trained.
+    /// Adapters, or all weights.
     pub trained: Trained,
     /// Largest norm of all gradients together; larger ones are scaled down.
     pub clip: f64,
@@ -85,6 +86,8 @@ pub struct Trainer {
     /// Numbers of the update of each range of parameters.
     scalars: Vec<(Buffer, f64)>,
     pass: Box<dyn Replay>,
+    /// Description of every launch of `pass`.
+    launches: Vec<String>,
     evaluation: Box<dyn Replay>,
     squares: Box<dyn Replay>,
     /// Sums of squares of gradients, and the norm that follows from them.
@@ -107,7 +110,7 @@ pub struct TrainingMemory {
 }
 
 impl TrainingMemory {
-    /// Bytes in all.
+    /// Bytes of all three together.
     pub fn total(&self) -> u64 {
         self.weights + self.parameters + self.activations
     }
@@ -151,7 +154,7 @@ impl<'a> PlannedTraining<'a> {
         check_supported(model.as_ref(), &options.trained)?;
         let jit = Jit::new(opened);
         let mut functions = Functions::new();
-        let plan = TrainingPlan::new(
+        let plan = arch::training_plan(
             model.as_ref(),
             options.shape,
             &options.trained,
@@ -265,14 +268,8 @@ impl<'a> PlannedTraining<'a> {
         let [pass, evaluation] = binder.passes(&plan)?;
         let sums = device.alloc(places.len() / SQUARES * size_of::<f32>(), Memory::Scratch)?;
         let squares = binder.bound(&squares, vec![arrays.gradients.clone(), sums.clone()]);
-        let (mut scalars, mut update) = (Vec::new(), Vec::new());
-        for of in &updates {
-            let own = device.alloc(SCALARS * size_of::<f32>(), Memory::Scratch)?;
-            let mut args = arrays.of(&of.range)?;
-            args.push(own.clone());
-            scalars.push((own, of.weight_decay));
-            update.push(binder.bound(&of.function, args));
-        }
+        let (update, scalars) = binder.updates(&updates, &*device)?;
+        let launches = pass.iter().flat_map(launches).collect();
         let capture = |calls: &[Call]| jit.capture(calls, &arena);
         let (pass, evaluation) = (capture(&pass)?, capture(&evaluation)?);
         let (squares, update) = (capture(&[squares])?, capture(&update)?);
@@ -285,6 +282,7 @@ impl<'a> PlannedTraining<'a> {
             activations,
             scalars,
             pass,
+            launches,
             evaluation,
             squares,
             sums,
@@ -294,6 +292,13 @@ impl<'a> PlannedTraining<'a> {
             _weights: weights,
         })
     }
+}
+
+/// Descriptions of a call's launches: the function, and what each kernel computes.
+fn launches(call: &Call) -> Vec<String> {
+    let (function, compiled) = (&call.function.function, &call.function.compiled);
+    let title = |p: &Arc<Program>| format!("{}: {}", function.name, p.title);
+    compiled.programs.iter().map(title).collect()
 }
 
 /// Refuses models with layers that training does not know.
@@ -341,6 +346,16 @@ impl Trainer {
     pub fn accumulate(&mut self, batch: &TrainingBatch) -> Result<(), Error> {
         self.write_batch(batch)?;
         Ok(self.pass.replay(&[])?)
+    }
+    /// Works like [`Trainer::accumulate`]; returns the kernel and the seconds of every launch, in
+    /// order.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn accumulate_timed(&mut self, batch: &TrainingBatch) -> Result<Vec<(String, f64)>, Error> {
+        self.write_batch(batch)?;
+        let seconds = self.pass.replay_timed(&[])?;
+        Ok(self.launches.iter().cloned().zip(seconds).collect())
     }
     /// Returns loss and gradient norm of the batches since the last update, and begins a new sum of
     /// losses.
@@ -506,7 +521,7 @@ impl Arrays {
         })
     }
     /// Parts of all arrays, in the order of the slots of an update.
-    fn of(&self, range: &std::ops::Range<usize>) -> Result<Vec<Buffer>, Error> {
+    fn parts(&self, range: &std::ops::Range<usize>) -> Result<Vec<Buffer>, Error> {
         let all = [
             &self.parameters,
             &self.gradients,
@@ -596,6 +611,22 @@ impl Binder<'_> {
         let pass = [forward.clone(), chunks(&plan.loss)?, of(&plan.backward)?].concat();
         let evaluation = [forward, chunks(&plan.evaluation)?].concat();
         Ok([pass, evaluation])
+    }
+    /// Calls of the updates, and the scalars of each with its weight decay.
+    fn updates(
+        &self,
+        updates: &[RangeUpdate],
+        device: &dyn Device,
+    ) -> Result<(Vec<Call>, Vec<(Buffer, f64)>), Error> {
+        let (mut calls, mut scalars) = (Vec::new(), Vec::new());
+        for update in updates {
+            let own = device.alloc(SCALARS * size_of::<f32>(), Memory::Scratch)?;
+            let mut args = self.arrays.parts(&update.range)?;
+            args.push(own.clone());
+            scalars.push((own, update.weight_decay));
+            calls.push(self.bound(&update.function, args));
+        }
+        Ok((calls, scalars))
     }
     /// A call of a function with these buffers.
     fn bound(&self, function: &Arc<Function>, args: Vec<Buffer>) -> Call {

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! The weights are computed again from queries and keys (FlashAttention-2, arXiv 2307.08691,
-//! section 3.1). Query rows are processed in chunks, so that scores take bounded memory, and a chunk
-//! of a step that starts at position 0 reads only the keys before its end.
+//! section 3.1). Query rows are processed in chunks, so that scores take bounded memory, and a
+//! chunk of a step that starts at position 0 reads only the keys before its end.
 
-use super::{Part, Step, dims_of, filled};
+use super::step::{Part, Step, dims_of, filled};
 use crate::dims;
 use crate::tensor::{Dim, Tensor};
 use gristmill_uop::dtype::Scalar;
@@ -26,7 +26,7 @@ struct Sources<'g> {
     /// `[kv heads, group·tokens, d]`, and the gradient of the output.
     q: Tensor<'g>,
     d_out: Tensor<'g>,
-    /// `δ`: `[heads, tokens]`.
+    /// `δ` of every head and token, `[heads, tokens]`.
     delta: Tensor<'g>,
     /// `[kv heads, positions, d]`
     k: Tensor<'g>,

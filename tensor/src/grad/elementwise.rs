@@ -1,6 +1,6 @@
 //! Rules of elementwise ops with several sources.
 
-use super::Step;
+use super::step::Step;
 use crate::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
 

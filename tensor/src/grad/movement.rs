@@ -1,19 +1,11 @@
 //! Rules of ops that move or sum elements, and the sum of a value's contributions.
 
-use super::{Part, Step, dims_of, filled, zeros};
+use super::step::{Part, Step, Window, dims_of, filled, zeros};
 use crate::dims;
 use crate::tensor::{Dim, Tensor};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::op::ReduceOp;
 use gristmill_uop::{Arg, Id};
-
-/// Gradient of elements `begin..begin + length` of one axis.
-#[derive(Clone, Copy)]
-pub(super) struct Window<'g> {
-    axis: usize,
-    begin: Dim,
-    dy: Tensor<'g>,
-}
 
 impl<'g> Window<'g> {
     /// First element and length, if both are constants.

@@ -1,6 +1,7 @@
 //! The table of gradient rules: one row per op.
 
-use super::{Part, Step, attention, elementwise as e, movement as m};
+use super::step::{Part, Step};
+use super::{attention, elementwise as e, movement as m};
 use crate::tensor::Tensor;
 use gristmill_uop::Op;
 

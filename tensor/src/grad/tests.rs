@@ -7,7 +7,7 @@ use crate::evaluate::{Env, evaluate};
 use crate::tensor::Tensor;
 use gristmill_uop::custom::CustomKernel;
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::{Arg, Op};
+use gristmill_uop::{Arg, Op, Sources};
 
 /// Gradients of `body(x, y, z)` with the seed 2, at x = 0.5, y = -1.5 and z = 3.
 fn gradients(body: impl for<'g> Fn(&'g Capture, [Tensor<'g>; 3]) -> Tensor<'g>) -> [f64; 3] {
@@ -27,7 +27,7 @@ fn gradients(body: impl for<'g> Fn(&'g Capture, [Tensor<'g>; 3]) -> Tensor<'g>) 
 }
 
 fn node<'g, const N: usize>(c: &'g Capture, op: Op, src: [Tensor<'g>; N], arg: Arg) -> Tensor<'g> {
-    let src = src.iter().map(|t| t.id).collect();
+    let src: Sources = src.iter().map(|t| t.id).collect();
     let id = c.graph.borrow_mut().build(op, Scalar::F32.one(), src, arg);
     c.tensor(id)
 }

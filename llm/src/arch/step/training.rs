@@ -3,8 +3,9 @@
 use super::super::low_rank::LowRank;
 use super::super::plan::{Bind, BoundCall, Functions, Options, StepKind};
 use super::super::tensors::WeightInfo;
-use super::super::training::{Trained, TrainingPlan};
+use super::super::trained::{Trained, TrainingPlan};
 use super::adapters::{WeightAdapter, adapter};
+use super::trained_call::{Pass, TrainedCall, Training};
 use super::{AttentionMask, StepBuilder, StepFunction};
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::grad::pullback;
@@ -16,38 +17,6 @@ use std::cell::{Cell, RefCell};
 
 /// Name of the bias that chooses experts. It affects no loss continuously and is never trained.
 const SELECTION_BIAS: &str = "exp_probs_b.bias";
-
-/// State of a builder of a step of training.
-pub(super) struct Training<'a> {
-    trained: &'a Trained,
-    /// Options of the function of the loss, which has other rows.
-    loss_options: &'a Options,
-    loss: Option<BoundCall>,
-    evaluation: Option<BoundCall>,
-    /// Backward passes in order of the forward pass.
-    backward: Vec<BoundCall>,
-}
-
-/// Passes of a step of training that a call is captured for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Pass {
-    Forward,
-    Backward,
-    /// The loss alone.
-    Evaluation,
-}
-
-/// What the capture of one call keeps for its gradients.
-pub(super) struct TrainedCall<'o> {
-    trained: &'o Trained,
-    pass: Pass,
-    /// Hidden rows that the call reads, and their layer.
-    hidden: Cell<Option<(usize, Id)>>,
-    /// Parameters that the call reads.
-    parameters: RefCell<Vec<(String, Id)>>,
-    /// Results and the gradients of the loss with respect to them.
-    results: RefCell<Vec<(Id, Id)>>,
-}
 
 impl<'a> StepBuilder<'a> {
     /// Creates an empty step of training: options of the step, and of the function of the loss.
