@@ -25,8 +25,6 @@ fn train(folder: &Path, more: &[&str]) -> super::Outcome {
         "1",
         "--rank",
         "4",
-        "--lr",
-        "0.01",
         "--schedule",
         "constant",
     ];
@@ -46,7 +44,16 @@ fn logged(folder: &Path, field: &str) -> Vec<f64> {
 fn an_adapter_learns_and_is_applied() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let more = ["--steps", "12", "--eval", "0.4", "--save-every", "6"];
+    let more = [
+        "--lr",
+        "0.01",
+        "--steps",
+        "12",
+        "--eval",
+        "0.4",
+        "--save-every",
+        "6",
+    ];
     let out = train(folder, &more);
     assert_eq!(out.code, 0, "{}", out.stderr);
     assert!(out.stderr.contains("memory: "), "{}", out.stderr);
