@@ -346,18 +346,17 @@ impl File {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
     }
     fn open(&self) -> Result<Model> {
-        if let Some(model) = self
+        let kept = self
             .kept
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
-            return Ok(model);
-        }
-        match &self.at {
-            Location::File(path) => Model::at(path.clone()),
-            Location::Name(name) => Model::open(Some(name)),
-        }
+            .take();
+        let model = match (kept, &self.at) {
+            (Some(model), _) => model,
+            (None, Location::File(path)) => Model::at(path.clone())?,
+            (None, Location::Name(name)) => Model::open(Some(name))?,
+        };
+        model.with_adapters(&self.common.lora)
     }
     /// Engine settings; `context` overrides --ctx.
     fn settings(&self, context: Option<usize>) -> engine::Settings {

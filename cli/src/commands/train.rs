@@ -152,6 +152,12 @@ const CHECKPOINT: &str = "checkpoint.gguf";
 pub fn run(options: TrainArgs) -> Result {
     options.common.check()?;
     options.common.check_computes()?;
+    if !options.common.lora.is_empty() {
+        return Err(Failure::usage(
+            "training does not apply other adapters",
+            "--init ADAPTER.gguf continues with an adapter",
+        ));
+    }
     let model = Model::open(options.model.name())?;
     let described = model.describe()?;
     let data = Data::read(&options, &model)?;

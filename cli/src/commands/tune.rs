@@ -114,7 +114,7 @@ pub fn run(options: TuneArgs) -> Result {
         writeln!(out, "defaults restored: {}", tuning::text(Tuning::default()))?;
         return Ok(());
     }
-    let model = Model::open(options.model.as_deref().or(options.flags.name()))?;
+    let model = Model::open(options.model.as_deref().or(options.flags.name()))?.with_adapters(&options.common.lora)?;
     let work = work(&options, &model)?;
     let context = options.depth + options.prompt.max(options.tokens);
     let variants = Variants::new(&model, &options.common, opened, context, work);

@@ -366,12 +366,12 @@ fn a_forced_call_that_is_cut_off_is_no_text() {
 
 #[test]
 fn what_is_wrong_with_a_schema_is_said_in_a_line() {
-    let schema = json!({ "type": "object", "properties": { "secret": { "type": "text" } } });
+    let schema = json!({ "type": "object", "properties": { "secret": { "type": "words" } } });
     let format = json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": schema } } });
     let error = shared().ask("Hm?", format).refused(400);
     assert_eq!(
         error["message"],
-        "this schema is not possible: Invalid type: text"
+        "this schema is not possible: Invalid type: words"
     );
     let pattern = json!({ "type": "string", "pattern": "(".repeat(2000) });
     let format = json!({ "response_format": { "type": "json_schema", "json_schema": { "name": "x", "schema": pattern } } });
