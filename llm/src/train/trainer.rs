@@ -84,7 +84,7 @@ pub struct Trainer {
     arrays: Arrays,
     activations: Activations,
     /// Numbers of the update of each range of parameters.
-    scalars: Vec<(Buffer, f64)>,
+    scalars: Vec<RangeScalars>,
     pass: Box<dyn Replay>,
     /// Description of every launch of `pass`.
     launches: Vec<String>,
@@ -129,6 +129,9 @@ pub struct PlannedTraining<'a> {
     layouts: load::Layouts,
     arena: usize,
 }
+
+/// Scalars of the update of one range of parameters, and the range's weight decay.
+type RangeScalars = (Buffer, f64);
 
 /// The update of one range of parameters.
 struct RangeUpdate {
@@ -617,7 +620,7 @@ impl Binder<'_> {
         &self,
         updates: &[RangeUpdate],
         device: &dyn Device,
-    ) -> Result<(Vec<Call>, Vec<(Buffer, f64)>), Error> {
+    ) -> Result<(Vec<Call>, Vec<RangeScalars>), Error> {
         let (mut calls, mut scalars) = (Vec::new(), Vec::new());
         for update in updates {
             let own = device.alloc(SCALARS * size_of::<f32>(), Memory::Scratch)?;
