@@ -351,12 +351,11 @@ impl File {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let model = match (kept, &self.at) {
-            (Some(model), _) => model,
-            (None, Location::File(path)) => Model::at(path.clone())?,
-            (None, Location::Name(name)) => Model::open(Some(name))?,
-        };
-        model.with_adapters(&self.common.lora)
+        match (kept, &self.at) {
+            (Some(model), _) => Ok(model),
+            (None, Location::File(path)) => Model::at(path.clone()),
+            (None, Location::Name(name)) => Model::open(Some(name)),
+        }
     }
     /// Engine settings; `context` overrides --ctx.
     fn settings(&self, context: Option<usize>) -> engine::Settings {
