@@ -61,12 +61,7 @@ impl Tensors for Gguf {
 /// Returns the adapted weight and its shape, if the tensor is the matrix `A` of that adapter.
 fn attached_shape(of: &AttachedAdapter, t: &TensorInfo) -> Option<(String, LowRankShape)> {
     let weight = t.name.strip_prefix(&of.prefix)?.strip_suffix(".lora_a")?;
-    let rank = *t.dims.get(1)? as usize;
-    // An alpha of 0 means a factor of 1.
-    let own = match of.alpha {
-        0.0 => 1.0,
-        alpha => alpha / rank as f32,
-    };
-    let scale = own * of.scale;
-    Some((weight.to_owned(), LowRankShape { rank, scale }))
+    let mut shape = LowRankShape::new(*t.dims.get(1)? as usize, of.alpha);
+    shape.scale *= of.scale;
+    Some((weight.to_owned(), shape))
 }

@@ -13,6 +13,18 @@ pub struct LowRankShape {
     pub scale: f32,
 }
 
+impl LowRankShape {
+    /// Shape of an adapter file with this alpha: the factor is `alpha / rank`, or 1 for an alpha of
+    /// 0.
+    pub fn new(rank: usize, alpha: f32) -> LowRankShape {
+        let scale = match alpha {
+            0.0 => 1.0,
+            alpha => alpha / rank as f32,
+        };
+        LowRankShape { rank, scale }
+    }
+}
+
 /// Low-rank adapters by the names of their weights.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct LowRank {

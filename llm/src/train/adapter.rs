@@ -204,12 +204,8 @@ impl Adapter {
             .keys()
             .filter_map(|name| name.strip_suffix(SIDES[0]));
         let shape = |weight: &str| {
-            let rank = self.rank_of(weight)?;
-            let scale = match self.alpha {
-                0.0 => 1.0,
-                alpha => alpha / rank as f32,
-            };
-            Some((weight.to_owned(), LowRankShape { rank, scale }))
+            let shape = LowRankShape::new(self.rank_of(weight)?, self.alpha);
+            Some((weight.to_owned(), shape))
         };
         LowRank {
             shapes: weights.filter_map(shape).collect(),
