@@ -70,6 +70,8 @@ pub enum Precision {
     Fast,
     /// int8 with a scale per 8 elements.
     Balanced,
+    /// f16 or bf16 on matrix units, f32 elsewhere.
+    Half,
     /// None: float arithmetic throughout.
     Exact,
 }
@@ -185,6 +187,7 @@ impl Opened {
         match precision {
             Precision::Fast => (),
             Precision::Balanced => self.target.activation_group = FINE_GROUP,
+            Precision::Half => self.target.activation_group = 1,
             Precision::Exact => self.target.int8 = false,
         }
         self

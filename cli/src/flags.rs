@@ -343,6 +343,10 @@ impl Common {
             ..Default::default()
         }
     }
+    /// True for float arithmetic throughout, by --precision or --exact.
+    pub fn is_exact(&self) -> bool {
+        self.precision() == Precision::Exact
+    }
     /// Rounding of activations, by --precision or --exact.
     fn precision(&self) -> Precision {
         match self.precision {

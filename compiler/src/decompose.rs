@@ -9,6 +9,7 @@ pub mod dequantise_rows;
 mod dequantise_transposed;
 pub mod f16_mma;
 pub mod f16_split;
+mod half_products;
 pub mod int8;
 pub mod layouts;
 pub mod matmul_variant;

@@ -27,6 +27,7 @@ pub use accessors::WholePool;
 pub use compiled::{CompiledModel, MemoryEstimate};
 pub use executor::Engine;
 pub use forward::TokenRun;
+pub(crate) use graph_key::expert_tile;
 pub use graph_key::{
     CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs,
     plan_options, sequence_graphs,

@@ -5,6 +5,7 @@
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Graph, Id};
+use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 
 /// Length of an axis: a constant, or a scalar i64 tensor.
@@ -34,18 +35,30 @@ pub struct Capture {
     pub(crate) graph: RefCell<Graph>,
     pub(crate) slots: RefCell<Vec<Slot>>,
     pub(crate) outputs: RefCell<Vec<(u32, Id)>>,
+    /// Inverses of indices, by index: see [`Capture::set_inverse`].
+    inverses: RefCell<FxHashMap<Id, Id>>,
 }
 
 impl Capture {
     /// Starts a function without slots.
     pub fn new(name: impl Into<String>) -> Capture {
-        let (graph, slots, outputs) = Default::default();
+        let (graph, slots, outputs, inverses) = Default::default();
         Capture {
             name: name.into(),
             graph,
             slots,
             outputs,
+            inverses,
         }
+    }
+    /// States where an index `[n]` or `[a, b]` names each row: flat element `places[row, ..]`
+    /// (i32, `[rows, m]`) of the index is `row`, or anything if the index does not name the row so
+    /// often. The gradient of a gather by this index is then a sum of gathers.
+    pub(crate) fn set_inverse(&self, index: Id, places: Id) {
+        self.inverses.borrow_mut().insert(index, places);
+    }
+    pub(crate) fn inverse(&self, index: Id) -> Option<Id> {
+        self.inverses.borrow().get(&index).copied()
     }
     pub(crate) fn id_of(&self, dim: Dim) -> Id {
         match dim {

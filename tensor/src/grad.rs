@@ -27,6 +27,7 @@
 mod attention;
 mod elementwise;
 mod movement;
+mod product;
 mod rules;
 mod step;
 #[cfg(test)]
@@ -52,17 +53,22 @@ use step::{Part, Step, zeros};
 pub fn grad<'g>(loss: Tensor<'g>, of: &[Tensor<'g>]) -> Vec<Tensor<'g>> {
     assert!(loss.rank() == 0, "a loss is a scalar, not {loss:?}");
     let one = loss.capture().constant(1.0, Scalar::F32);
-    pullback(&[(loss, one)], of)
+    pullback(&[(loss, one)], of, Scalar::F32)
 }
 
 /// Returns the gradients of `Σ value·seed` over the pairs of `outputs` with respect to `of`.
 ///
 /// Seeds are f32 and have the dims of their values: the gradients of a loss with respect to them
-/// (vector-Jacobian product).
+/// (vector-Jacobian product). Factors of matrix products are rounded to `operands`, f32 for none,
+/// except packed weights.
 ///
 /// # Panics
 /// If dims differ, or a value depends on `of` through an op without a gradient.
-pub fn pullback<'g>(outputs: &[(Tensor<'g>, Tensor<'g>)], of: &[Tensor<'g>]) -> Vec<Tensor<'g>> {
+pub fn pullback<'g>(
+    outputs: &[(Tensor<'g>, Tensor<'g>)],
+    of: &[Tensor<'g>],
+    operands: Scalar,
+) -> Vec<Tensor<'g>> {
     let Some(&(first, _)) = outputs.first() else {
         return of.iter().map(|&x| zeros(x)).collect();
     };
@@ -71,7 +77,7 @@ pub fn pullback<'g>(outputs: &[(Tensor<'g>, Tensor<'g>)], of: &[Tensor<'g>]) -> 
     // The chunks of a recurrence are ordinary ops, whose gradients run backwards over its states.
     decompose::scan::expand(&mut c.graph.borrow_mut(), &mut roots);
     let order = c.graph.borrow().toposort(&roots);
-    let mut pass = Backward::new(c, &order, of);
+    let mut pass = Backward::new(c, &order, of, operands);
     for (&root, &(value, seed)) in roots.iter().zip(outputs) {
         assert_eq!(
             value.dims(),
@@ -97,10 +103,16 @@ struct Backward<'g> {
     /// Finished gradients of the parameters.
     whole: FxHashMap<Id, Tensor<'g>>,
     wanted: FxHashSet<Id>,
+    operands: Scalar,
 }
 
 impl<'g> Backward<'g> {
-    fn new(capture: &'g Capture, order: &[Id], of: &[Tensor<'g>]) -> Backward<'g> {
+    fn new(
+        capture: &'g Capture,
+        order: &[Id],
+        of: &[Tensor<'g>],
+        operands: Scalar,
+    ) -> Backward<'g> {
         let wanted: FxHashSet<Id> = of.iter().map(|t| t.id).collect();
         let g = capture.graph.borrow();
         let mut active = FxHashSet::default();
@@ -118,6 +130,7 @@ impl<'g> Backward<'g> {
             parts,
             whole,
             wanted,
+            operands,
         }
     }
     fn add(&mut self, id: Id, part: Part<'g>) {
@@ -148,6 +161,7 @@ impl<'g> Backward<'g> {
             src: src.iter().map(|&s| self.capture.tensor(s)).collect(),
             arg,
             dy,
+            operands: self.operands,
         };
         for (i, part) in self.parts_of(op, &step) {
             self.add(src[i], part);

@@ -9,6 +9,7 @@ use crate::capture::Capture;
 pub use crate::capture::Dim;
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::dtype::Scalar;
+use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::op::{Op, ReduceOp};
 use gristmill_uop::shape::{Dims, PagedSources, ScanSources, Scoring};
 use gristmill_uop::{Arg, Id};
@@ -403,21 +404,47 @@ impl<'g> Tensor<'g> {
             self.rank() >= 2 && w.rank() >= 2,
             "a product of matrices {self:?} and {w:?}"
         );
-        let [x, w] = [self, w].map(|side| side.cast(Scalar::F32));
         let (front, last) = (w.rank() - 2, w.rank() - 1);
         let order: Vec<usize> = (0..front).chain([last, front]).collect();
-        x.contract(w.permute(&order).unsqueeze(front))
+        self.matmul_transposed(w.permute(&order))
     }
-    /// True for a packed weight with plain f16 values, possibly moved or gathered.
-    fn is_stored_f16(self) -> bool {
-        let mut g = self.capture.graph.borrow_mut();
+    /// Matrix product `y[b.., m, n] = Σ_k x[b.., m, k]·w[b.., n, k]` in f32, with `b` broadcast.
+    ///
+    /// The shapes are `x [b.., m, k]` and `w [b.., n, k]`, of any types.
+    pub fn matmul_transposed(self, w: Tensor<'g>) -> Tensor<'g> {
+        let [x, w] = [self, w].map(|side| side.cast(Scalar::F32));
+        x.contract(w.unsqueeze(w.rank() - 2))
+    }
+    /// Rounds values to f16 or bf16 and returns them in f32; f32 values for `F32`. Products of such
+    /// factors run on matrix units, which add in f32.
+    pub fn rounded(self, to: Scalar) -> Tensor<'g> {
+        match to {
+            Scalar::F32 => self.cast(to),
+            to => self.cast(to).cast(Scalar::F32),
+        }
+    }
+    /// True for a packed weight, possibly moved or gathered.
+    pub fn is_packed(self) -> bool {
+        self.packed().is_some()
+    }
+    /// The packed bytes below movements and gathers, and their encoding.
+    fn packed(self) -> Option<(Id, EncodingRef)> {
+        let g = self.capture.graph.borrow();
         let mut at = self.id;
         while g[at].op.is_movement() || matches!(g[at].op, Op::Gather | Op::Decode) {
             at = g[at].src[0];
         }
-        let Arg::Packed(_, encoding) = g[at].arg else {
+        match g[at].arg {
+            Arg::Packed(_, encoding) => Some((at, encoding)),
+            _ => None,
+        }
+    }
+    /// True for a packed weight with plain f16 values, possibly moved or gathered.
+    fn is_stored_f16(self) -> bool {
+        let Some((at, encoding)) = self.packed() else {
             return false;
         };
+        let mut g = self.capture.graph.borrow_mut();
         let zero = g.int(0);
         let value = encoding.decode(&mut g, at, zero, zero);
         g[value].op == Op::Cast

@@ -33,6 +33,8 @@ mod every_head;
 mod experts;
 #[path = "conformance/gradients.rs"]
 mod gradients;
+#[path = "conformance/gradients_of_halves.rs"]
+mod gradients_of_halves;
 #[path = "conformance/harness.rs"]
 mod harness;
 #[path = "conformance/invented.rs"]

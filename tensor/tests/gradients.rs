@@ -362,5 +362,5 @@ fn paged_attention_is_refused_with_the_reason() {
         page: 16,
     };
     let y = q.paged_attention([k, k], &at, 1.0, None, None);
-    pullback(&[(y, y)], &[q]);
+    pullback(&[(y, y)], &[q], Scalar::F32);
 }

@@ -230,7 +230,8 @@ pub struct Target {
     /// Whether activations are quantised to int8 for products with packed weights.
     pub int8: bool,
     /// Elements of an activation row that share a scale then: [`GROUP`] or
-    /// [`FINE_GROUP`](crate::rows::FINE_GROUP).
+    /// [`FINE_GROUP`](crate::rows::FINE_GROUP). 1 stands for halves: operands of matrix units, and
+    /// f32 where there are none.
     pub activation_group: i64,
     /// Whether equivalent forms of a function's body are searched.
     pub alternatives: bool,
@@ -289,6 +290,10 @@ const MAX_REGISTERS: usize = 256;
 const OF_A_CORE: i64 = 2;
 
 impl Target {
+    /// True if products have halves as operands: see [`activation_group`](Target::activation_group).
+    pub fn has_halves(&self) -> bool {
+        self.activation_group == 1
+    }
     /// Targets that machine with every optimisation enabled.
     pub fn new(machine: Machine) -> Target {
         let (kind, threads, registers) = match machine.kind {

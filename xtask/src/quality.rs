@@ -143,6 +143,9 @@ pub struct Options {
     /// Device to run on
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: String,
+    /// Keep the rows of a saved report of the same revision
+    #[arg(long = "continue", requires = "models")]
+    continues: bool,
 }
 
 /// Returns true if the page is current; without --check, a stale page is rewritten first.
@@ -185,6 +188,11 @@ fn measure(options: &Options, root: &Path, models: &Path) -> Result<QualityRepor
         tokens: ROWS,
         rows: vec![],
     };
+    let output = root.join(&options.output);
+    let known = match options.continues {
+        true => saved_rows(&output, &report)?,
+        false => Vec::new(),
+    };
     let chosen = |name: &str, at: usize| {
         options
             .only
@@ -199,16 +207,34 @@ fn measure(options: &Options, root: &Path, models: &Path) -> Result<QualityRepor
             let modes = MODES
                 .iter()
                 .filter(|mode| **mode == REFERENCE || chosen(mode, 1));
-            bench.modes(models, model, modes, &mut |row| {
+            let of_model: Vec<&QualityRow> = known
+                .iter()
+                .filter(|row| row.model == model.title)
+                .collect();
+            bench.modes((models, model), modes, &of_model, &mut |row| {
                 report.rows.push(row);
                 match options.only.is_empty() {
-                    true => shell::save(&root.join(&options.output), &report),
+                    true => shell::save(&output, &report),
                     false => Ok(()),
                 }
             })
         });
     fs::remove_dir_all(&bench.scratch)?;
     measured.map(|()| report)
+}
+
+/// Rows of the report at `path`, which must be of the same revision and device.
+fn saved_rows(path: &Path, report: &QualityReport) -> Result<Vec<QualityRow>> {
+    let saved: QualityReport = serde_json::from_slice(&fs::read(path)?)?;
+    if (&saved.commit, &saved.device) != (&report.commit, &report.device) {
+        bail!(
+            "{} is of {} on {}\nhint: leave --continue out to measure everything",
+            path.display(),
+            saved.commit,
+            saved.device
+        );
+    }
+    Ok(saved.rows)
 }
 
 /// Flags as separate words.
@@ -273,9 +299,9 @@ impl Bench {
     /// Measures the modes that the program has on one file.
     fn modes<'m>(
         &self,
-        folder: &Path,
-        model: &Published,
+        (folder, model): (&Path, &Published),
         modes: impl Iterator<Item = &'m &'m str>,
+        known: &[&QualityRow],
         add: &mut dyn FnMut(QualityRow) -> Result<()>,
     ) -> Result<()> {
         let path = folder.join(model.file);
@@ -294,6 +320,14 @@ impl Bench {
                     "{}: skipped {mode}: the program does not have it",
                     model.file
                 );
+                continue;
+            }
+            // The reference's logits are needed as long as a row is missing.
+            let is_whole = known.len() == MODES.len();
+            if let Some(row) = known.iter().find(|row| row.mode == mode)
+                && (reference.is_some() || is_whole)
+            {
+                add((*row).clone())?;
                 continue;
             }
             eprintln!("{}: {mode}", model.file);

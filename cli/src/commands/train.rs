@@ -409,7 +409,6 @@ impl TrainArgs {
             length,
             packed: !self.no_pack,
             loss_rows: loss_rows.unwrap_or(1),
-            tile: arch::Options::TILE,
         }
     }
     fn stream(&self, model: &Model, shape: TrainingShape) -> Result<StreamOptions> {
@@ -441,7 +440,6 @@ impl TrainArgs {
     }
     fn trainer(&self, model: &Model, start: &Start, shape: TrainingShape) -> Result<Trainer> {
         let opened = self.common.open()?;
-        let opened = opened.with_precision(gristmill_backend::Precision::Exact);
         let options = TrainerOptions {
             shape,
             trained: match start {
@@ -450,6 +448,7 @@ impl TrainArgs {
             },
             clip: self.clip,
             weight_decay: self.weight_decay,
+            exact: self.common.is_exact(),
         };
         let bars = Bars::named(&model.name);
         let show = |progress| bars.show(progress);

@@ -11,7 +11,7 @@
 
 use super::attention::plan::buffered;
 use super::f16_split;
-use super::operands::{Operands, moved, repeats};
+use super::operands::{Operands, moved};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
@@ -28,6 +28,8 @@ pub struct DequantiseTransposed {
     pub of: Operands,
     /// Node that permutes the decoded weight, so that it is packed along another axis.
     turned: Id,
+    /// Type of the activations, f16 or bf16, which the weight is rounded to.
+    operand: Scalar,
 }
 
 /// Finds the permutation that moves a packed weight's row axis away from the last axis, below `id`.
@@ -40,7 +42,7 @@ fn turned(g: &Graph, id: Id) -> Option<Id> {
                 let Arg::Axes(axes) = &n.arg else { return None };
                 return (axes.last() != Some(&(axes.len() as u8 - 1))).then_some(at);
             }
-            Op::Reshape | Op::Expand | Op::Permute => at = n.src[0],
+            Op::Reshape | Op::Expand | Op::Permute | Op::Gather => at = n.src[0],
             _ => return None,
         }
     }
@@ -53,10 +55,9 @@ impl DequantiseTransposed {
         let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else {
             return None;
         };
-        let fragment = target
-            .machine
-            .fragment(Scalar::F16)
-            .filter(|_| target.machine.kind == MachineKind::Gpu)?;
+        if target.machine.kind != MachineKind::Gpu {
+            return None;
+        }
         let (product, last) = (&g[n.src[0]], g.dims(n.src[0]).len().checked_sub(1)?);
         if product.op != Op::Mul || axes[..] != [last as u8] || g.scalar(id) != Scalar::F32 {
             return None;
@@ -68,17 +69,18 @@ impl DequantiseTransposed {
         let (weight, x, turned) = sides
             .into_iter()
             .find_map(|(w, x)| Some((w, x, turned(g, w)?)))?;
+        let operand = g.scalar(f16_split::operand(g, x)?);
+        let fragment = target.machine.fragment(operand)?;
         let dims = g.dims(n.src[0]);
         let whole = g
             .int_value(dims[last])
             .is_some_and(|terms| terms % fragment.terms == 0);
-        let shared = (0..last)
-            .filter(|&axis| repeats(g, weight, axis))
-            .map(|axis| g.max_of(dims[axis]));
-        let fits = whole && f16_split::are_halves(g, x) && shared.product::<i64>() >= LEAST;
+        let all: i64 = dims.iter().map(|&dim| g.max_of(dim)).product();
+        let fits = whole && all / g.max_elements(turned).max(1) >= LEAST;
         fits.then_some(DequantiseTransposed {
             of: Operands { weight, x, base: x },
             turned,
+            operand,
         })
     }
     /// Matches a contraction if `lies` says that its weight's slot has a repacked layout.
@@ -94,10 +96,10 @@ impl DequantiseTransposed {
         let packed = g[g[across.turned].src[0]].src[0];
         matches!(g[packed].arg, Arg::Packed(slot, _) if lies(slot)).then_some(across)
     }
-    /// Rewrites it as a product of f16 operands; returns the sum and the f16 weight to materialise.
+    /// Rewrites it as a product of such operands; returns the sum and the weight to materialise.
     pub fn product(&self, g: &mut Graph) -> (Id, Id) {
         let Operands { weight, x, .. } = self.of;
-        let half = g.cast(self.turned, Scalar::F16);
+        let half = g.cast(self.turned, self.operand);
         let wide = g.cast(half, Scalar::F32);
         let weight = moved(g, weight, self.turned, wide);
         let product = g.mul(weight, x);

@@ -8,11 +8,16 @@ use gristmill_uop::{Arg, Graph, Id, Node, Op, Scalar};
 
 /// Returns whether all values of a tensor are f16, read as f32. Looks through movements.
 pub fn are_halves(g: &Graph, x: Id) -> bool {
+    operand(g, x).is_some_and(|half| g.scalar(half) == Scalar::F16)
+}
+
+/// Returns the f16 or bf16 values that a tensor reads as f32. Looks through movements.
+pub fn operand(g: &Graph, x: Id) -> Option<Id> {
     let n = &g[x];
     match n.op {
-        Op::Cast => rounded(g, x),
-        Op::Gather | Op::Reshape | Op::Permute | Op::Expand | Op::Shrink => are_halves(g, n.src[0]),
-        _ => false,
+        Op::Cast if n.dtype.scalar == Scalar::F32 && g.scalar(n.src[0]).is_half() => Some(n.src[0]),
+        Op::Gather | Op::Reshape | Op::Permute | Op::Expand | Op::Shrink => operand(g, n.src[0]),
+        _ => None,
     }
 }
 

@@ -16,7 +16,7 @@
 use super::dequantise_transposed::{self, DequantiseTransposed};
 use super::matmul_variant::{MatmulVariant, MatmulVariants};
 use super::operands::{Operands, Suits};
-use super::{bf16, cooperative, f16_mma};
+use super::{bf16, cooperative, f16_mma, half_products};
 use crate::ir::hints::{CausalSkip, FusedSum, Hint, StagedTile};
 use crate::ir::layout::{Layout, Packing};
 use crate::ir::nest::flatten;
@@ -179,6 +179,10 @@ pub fn layouts(g: &Graph, slots: &[Slot], roots: &[Id], target: &Target) -> Layo
         {
             out.insert(slot as u32, (layout, p));
         }
+    }
+    // With halves the many products along rows decide.
+    if target.has_halves() {
+        return out;
     }
     // A weight that is read along another axis keeps its file's layout, unless only a dequantised
     // copy is read so.
@@ -350,9 +354,10 @@ impl Derivation<'_, '_, '_> {
                 cooperative::suits(g, *operands, packing, target),
             ],
         };
-        let [coarse, fine] = match target.activation_group < GROUP {
-            true => [Suits::Not, Suits::Preferred],
-            false => [Suits::Preferred, Suits::Legal],
+        let [coarse, fine] = match target.activation_group {
+            _ if target.has_halves() => [Suits::Not; 2],
+            FINE_GROUP => [Suits::Not, Suits::Preferred],
+            _ => [Suits::Preferred, Suits::Legal],
         };
         let suits = [
             (MatmulVariant::Tiles, tiles),
@@ -428,13 +433,16 @@ impl Derivation<'_, '_, '_> {
         );
         sum
     }
-    /// Rewrites a contraction of a weight read across its rows as an f16 product;
-    /// returns other nodes unchanged.
+    /// Rewrites a contraction of a weight read across its rows as a product of halves, and
+    /// materialises the factors of other such products; returns other nodes unchanged.
     fn across(&mut self, g: &mut Graph, id: Id) -> Id {
         let (layouts, target) = (&self.derived.layouts, self.forms.target());
         let Some(across) =
             DequantiseTransposed::of_copy(g, id, |slot| layouts.contains_key(&slot), target)
         else {
+            if let Some(factors) = half_products::factors(g, id, target) {
+                self.buffers.extend(factors.into_iter().chain([id]));
+            }
             return id;
         };
         let suits = [
@@ -446,6 +454,9 @@ impl Derivation<'_, '_, '_> {
         }
         let (sum, half) = across.product(g);
         self.buffers.push(half);
+        if let Some(factors) = half_products::factors(g, sum, target) {
+            self.buffers.extend(factors.into_iter().chain([sum]));
+        }
         self.derived.across.push(sum);
         sum
     }

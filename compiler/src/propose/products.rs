@@ -55,7 +55,7 @@ pub fn products(
     } else {
         MIN_TILE
     };
-    let shape = |tall: i64, wide: i64| tiled(g, axes, [(rows, tall), (columns, wide)]);
+    let shape = |tall: i64, wide: i64| tiled(axes.len(), [(rows, tall), (columns, wide)]);
     Some(vec![
         ("tiles of warps", shape(tile, tile)),
         ("taller tiles", shape(2 * tile, tile)),
@@ -139,19 +139,9 @@ fn tiles_of_a_core(
 }
 
 /// Tiles of two axes; the other axes are spread over the launch.
-fn tiled(g: &Graph, axes: &[Id], tile: [(usize, i64); 2]) -> Workgroup {
-    let others = (0..axes.len()).filter(|&i| tile.iter().all(|t| t.0 != i));
-    let over = |i: usize| {
-        AxisPart::rest(
-            i,
-            if host_bound(g, axes[i]) {
-                RangeKind::Global
-            } else {
-                RangeKind::Loop
-            },
-            1,
-        )
-    };
+fn tiled(axes: usize, tile: [(usize, i64); 2]) -> Workgroup {
+    let others = (0..axes).filter(|&i| tile.iter().all(|t| t.0 != i));
+    let over = |i: usize| AxisPart::rest(i, RangeKind::Global, 1);
     let launch = tile
         .iter()
         .map(|&(axis, n)| AxisPart::rest(axis, RangeKind::Global, n));

@@ -52,7 +52,7 @@ pub use pools::{CacheKinds, Pools};
 pub use rope::RopeTable;
 pub use step::StepBuilder;
 pub use tensors::TensorSpec;
-pub use trained::{Trained, TrainingPlan, TrainingShape};
+pub use trained::{Trained, TrainingPlan, TrainingProducts, TrainingShape};
 pub use training::training_plan;
 
 use crate::gguf::Metadata;

@@ -238,7 +238,7 @@ impl<'o> StepFunction<'o> {
         let adapters = self.adapters_of(weights, name);
         adapters
             .iter()
-            .fold(y, |y, adapter| y + adapter.apply(x, |side| side))
+            .fold(y, |y, adapter| y + adapter.apply(self, x, |side| side))
     }
     /// Returns the values of a tensor in f32, times its scale if there is one.
     pub fn weight(&self, weights: &LayerWeights, name: &str) -> Tensor<'_> {

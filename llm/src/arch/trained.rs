@@ -8,6 +8,7 @@ use super::cache::CacheType;
 use super::low_rank::LowRank;
 use super::plan::{Bind, BoundCall, ExpertTile, Logits, Options, StepKind};
 use super::pools::Pools;
+use gristmill_uop::dtype::Scalar;
 use std::collections::BTreeMap;
 
 /// Parameters that a step of training changes.
@@ -30,6 +31,13 @@ pub struct TrainingShape {
     pub packed: bool,
     /// Rows whose logits are computed at a time; a divisor of the step's tokens.
     pub loss_rows: usize,
+}
+
+/// How the products of a step of training are computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TrainingProducts {
+    /// Type that their factors are rounded to: bf16 on machines with matrix units, f32 for none.
+    pub operands: Scalar,
     /// Tile sizes of experts.
     pub tile: ExpertTile,
 }
@@ -40,7 +48,7 @@ impl TrainingShape {
         self.sequences * self.length
     }
     /// Options of the functions of a step; those of the loss have `loss_rows` tokens.
-    pub fn options(&self, [sequences, length]: [usize; 2]) -> Options {
+    pub fn options(&self, [sequences, length]: [usize; 2], tile: ExpertTile) -> Options {
         Options {
             tokens: StepKind::Train {
                 sequences,
@@ -57,7 +65,7 @@ impl TrainingShape {
             depth: self.length,
             cache: CacheType::F32,
             logits: Logits::All,
-            tile: self.tile,
+            tile,
         }
     }
 }

@@ -332,7 +332,7 @@ const WARP_GROUP_ROWS: [usize; 2] = [
 ];
 
 /// Returns the tile of tokens of one expert: whole MMA columns if the machine has f16 MMA or tiles.
-fn expert_tile(target: &Target) -> ExpertTile {
+pub(crate) fn expert_tile(target: &Target) -> ExpertTile {
     let own = if target.machine.kind == MachineKind::Cpu {
         Options::TILE_OF_CORES
     } else {

@@ -75,11 +75,11 @@ pub fn trainer(file: &Gguf, device: &str, adapter: Option<&Adapter>, rows: &Rows
             length,
             packed: false,
             loss_rows: length,
-            tile: arch::Options::TILE,
         },
         trained,
         clip: 1.0,
         weight_decay: 0.01,
+        exact: true,
     };
     let opened = open(device, &Options::default()).expect("a device");
     let opened = opened.with_precision(Precision::Exact);

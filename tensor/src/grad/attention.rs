@@ -37,6 +37,8 @@ struct Sources<'g> {
     scoring: Scoring,
     heads: usize,
     kv_heads: usize,
+    /// Type that factors of matrix products are rounded to.
+    operands: Scalar,
 }
 
 /// Gradients of a chunk of query rows.
@@ -138,7 +140,13 @@ impl<'g> Sources<'g> {
             scoring,
             heads,
             kv_heads,
+            operands: s.operands,
         }
+    }
+    /// `y[b, m, n] = Σ_k x[b, m, k]·w[b, n, k]`
+    fn product(&self, x: Tensor<'g>, w: Tensor<'g>) -> Tensor<'g> {
+        x.rounded(self.operands)
+            .matmul_transposed(w.rounded(self.operands))
     }
     /// Rows `[kv heads, group·tokens, n]` by head, `[heads, tokens, n]`.
     fn by_head(&self, x: Tensor<'g>) -> Tensor<'g> {
@@ -155,7 +163,7 @@ impl<'g> Sources<'g> {
     /// Scores after scale and cap, and their slope by the uncapped scores: `[heads, tokens,
     /// positions]`.
     fn scores(&self) -> (Tensor<'g>, Option<Tensor<'g>>) {
-        let scores = self.by_head(self.q.matmul(self.k.permute(&[0, 2, 1]))) * self.scoring.scale;
+        let scores = self.by_head(self.product(self.q, self.k)) * self.scoring.scale;
         match self.scoring.cap {
             None => (scores, None),
             Some(cap) => {
@@ -186,13 +194,14 @@ impl<'g> Sources<'g> {
     fn gradients(&self) -> Gradients<'g> {
         let (scores, slope) = self.scores();
         let (weights, of_sinks) = self.weights(scores);
-        let d_weights = self.by_head(self.d_out.matmul(self.v.permute(&[0, 2, 1])));
+        let d_weights = self.by_head(self.product(self.d_out, self.v));
         let d_scores = weights * (d_weights - self.delta.unsqueeze(2)) * self.scoring.scale;
         let d_scores = self.by_group(slope.map_or(d_scores, |slope| d_scores * slope));
+        let turned = |x: Tensor<'g>| x.permute(&[0, 2, 1]);
         let back =
-            |x: Tensor<'g>, y: Tensor<'g>| x.permute(&[0, 2, 1]).matmul(y).permute(&[1, 0, 2]);
+            |x: Tensor<'g>, y: Tensor<'g>| self.product(turned(x), turned(y)).permute(&[1, 0, 2]);
         Gradients {
-            q: self.by_token(d_scores.matmul(self.k)),
+            q: self.by_token(self.product(d_scores, turned(self.k))),
             k: back(d_scores, self.q),
             v: back(self.by_group(weights), self.d_out),
             sinks: of_sinks.map(|p| -(p * self.delta).sum(&[1])),

@@ -1,5 +1,6 @@
 //! Rules of ops that move or sum elements, and the sum of a value's contributions.
 
+use super::product;
 use super::step::{Part, Step, Window, dims_of, filled, zeros};
 use crate::dims;
 use crate::tensor::{Dim, Tensor};
@@ -139,7 +140,8 @@ pub(super) fn permute<'g>(s: &Step<'g>, _: &dyn Fn(usize) -> bool) -> Vec<(usize
 pub(super) fn expand<'g>(s: &Step<'g>, _: &dyn Fn(usize) -> bool) -> Vec<(usize, Part<'g>)> {
     let (from, to) = (s.src[0].dims(), s.y.dims());
     let repeated: Vec<usize> = (0..to.len()).filter(|&a| from[a] != to[a]).collect();
-    one(s.dy.sum(&repeated).reshape(&dims_of(s.src[0])))
+    let sum = product::summed(s.dy, &repeated, s.operands);
+    one(sum.reshape(&dims_of(s.src[0])))
 }
 
 /// A window of one axis stays one; other axes are padded.
@@ -220,7 +222,34 @@ pub(super) fn reduce<'g>(s: &Step<'g>, _: &dyn Fn(usize) -> bool) -> Vec<(usize,
 
 /// Rows that were read several times get the sum.
 pub(super) fn gather<'g>(s: &Step<'g>, _: &dyn Fn(usize) -> bool) -> Vec<(usize, Part<'g>)> {
-    one(zeros(s.src[0]).scatter_add(s.dy, s.src[1]))
+    let (x, index) = (s.src[0], s.src[1]);
+    let c = s.y.capture();
+    match c.inverse(index.id) {
+        Some(places) => one(gathered_back(s.dy, x, index, c.tensor(places))),
+        None => one(zeros(x).scatter_add(s.dy, index)),
+    }
+}
+
+/// Sums the rows of `dy` that `index` read from each row of `x`, at known places.
+fn gathered_back<'g>(
+    dy: Tensor<'g>,
+    x: Tensor<'g>,
+    index: Tensor<'g>,
+    places: Tensor<'g>,
+) -> Tensor<'g> {
+    let c = x.capture();
+    let count = index.dims().iter().fold(c.int(1), |n, &d| n * c.tensor(d));
+    let rows: Vec<Dim> = std::iter::once(count.into())
+        .chain(dims_of(x).into_iter().skip(1))
+        .collect();
+    // Places of rows that were not read are arbitrary, or below 0.
+    let places = places.maximum(0);
+    let own = index.reshape(&[count.into()]).gather(places);
+    let is_own = own.equals(c.iota(&dims_of(places), 0));
+    let mut beside = dims_of(places);
+    beside.resize(x.rank() + 1, Dim::Size(1));
+    let taken = dy.reshape(&rows).gather(places);
+    is_own.reshape(&beside).select(taken, 0.0).sum(&[1])
 }
 
 pub(super) fn scatter_add<'g>(

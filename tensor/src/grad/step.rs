@@ -45,6 +45,8 @@ pub(super) struct Step<'g> {
     pub arg: Arg,
     /// Gradient of the value, f32.
     pub dy: Tensor<'g>,
+    /// Type that factors of matrix products are rounded to.
+    pub operands: Scalar,
 }
 
 impl<'g> Step<'g> {

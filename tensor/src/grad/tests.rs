@@ -15,7 +15,7 @@ fn gradients(body: impl for<'g> Fn(&'g Capture, [Tensor<'g>; 3]) -> Tensor<'g>) 
     let x = ["x", "y", "z"].map(|name| c.input(name, dims![1], Scalar::F32));
     let y = body(&c, x);
     let seed = c.constant(2.0, Scalar::F32).expand(dims![1]);
-    for dx in pullback(&[(y, seed)], &x) {
+    for dx in pullback(&[(y, seed)], &x, Scalar::F32) {
         c.output("dx", dx);
     }
     let f = c.finish();

@@ -64,11 +64,14 @@ pub fn tiles<'g>(
 
     let slot = slots.of_rows(row, expert, start, count, height);
     let token = slot.clamp_index(max_slots - 1) / k as i64;
+    let row = row.reshape(dims![tokens, k]);
+    c.set_inverse(token.id, row.id);
+    c.set_inverse(row.id, slot.unsqueeze(1).id);
     Tiles {
         count,
         expert,
         token,
-        row: row.reshape(dims![tokens, k]),
+        row,
     }
 }
 
@@ -96,10 +99,14 @@ pub fn sorted<'g>(index: Tensor<'g>, tokens: Tensor<'g>) -> Sorted<'g> {
         .sum(&[1])
         .minimum(last);
     let slot = slot_of_each(place, count, count).maximum(0).minimum(last);
+    let (token, place) = (slot / k, place.reshape(dims![tokens, k as usize]));
+    let c = index.capture();
+    c.set_inverse(token.id, place.id);
+    c.set_inverse(place.id, slot.unsqueeze(1).id);
     Sorted {
         expert: expert.gather(slot),
-        token: slot / k,
-        place: place.reshape(dims![tokens, k as usize]),
+        token,
+        place,
     }
 }
 

@@ -19,7 +19,7 @@ pub struct QualityReport {
 }
 
 /// One mode on one file.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct QualityRow {
     pub model: String,
     /// Flags of the program; empty for the default mode.
@@ -32,7 +32,7 @@ pub struct QualityRow {
 }
 
 /// Difference of logits to a reference.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct LogitsDifference {
     /// RMS of the difference, in standard deviations of the reference.
     pub rms: f64,

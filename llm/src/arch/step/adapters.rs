@@ -16,8 +16,13 @@ pub(in super::super) struct WeightAdapter<'g> {
 impl<'g> WeightAdapter<'g> {
     /// Computes `scale · B (A x)` of rows `x [.., in]`; `of` selects the matrices of the rows'
     /// experts, if there are any.
-    pub fn apply(&self, x: Tensor<'g>, of: impl Fn(Tensor<'g>) -> Tensor<'g>) -> Tensor<'g> {
-        let y = x.contract_in_f32(of(self.a)).contract_in_f32(of(self.b));
+    pub fn apply(
+        &self,
+        s: &'g StepFunction,
+        x: Tensor<'g>,
+        of: impl Fn(Tensor<'g>) -> Tensor<'g>,
+    ) -> Tensor<'g> {
+        let y = s.float_product(s.float_product(x, of(self.a)), of(self.b));
         if self.scale == 1.0 { y } else { y * self.scale }
     }
 }

@@ -3,11 +3,13 @@
 use super::super::plan::{BoundCall, Options};
 use super::super::trained::Trained;
 use gristmill_uop::Id;
+use gristmill_uop::dtype::Scalar;
 use std::cell::{Cell, RefCell};
 
 /// State of a builder of a step of training.
 pub(super) struct Training<'a> {
     pub trained: &'a Trained,
+    pub operands: Scalar,
     /// Options of the function of the loss, which has other rows.
     pub loss_options: &'a Options,
     pub loss: Option<BoundCall>,
@@ -28,6 +30,7 @@ pub(super) enum Pass {
 /// What the capture of one call keeps for its gradients.
 pub(super) struct TrainedCall<'o> {
     pub trained: &'o Trained,
+    pub operands: Scalar,
     pub pass: Pass,
     /// Hidden rows that the call reads, and their layer.
     pub hidden: Cell<Option<(usize, Id)>>,

@@ -19,16 +19,18 @@ use std::cell::{Cell, RefCell};
 const SELECTION_BIAS: &str = "exp_probs_b.bias";
 
 impl<'a> StepBuilder<'a> {
-    /// Creates an empty step of training: options of the step, and of the function of the loss.
+    /// Creates an empty step of training: options of the step, and of the function of the loss;
+    /// what is trained, and the type of its products' operands.
     pub(in super::super) fn training(
         architecture: &'static str,
         [options, loss_options]: [&'a Options; 2],
-        trained: &'a Trained,
+        (trained, operands): (&'a Trained, Scalar),
         functions: &'a mut Functions,
     ) -> StepBuilder<'a> {
         StepBuilder {
             training: Some(Training {
                 trained,
+                operands,
                 loss_options,
                 loss: None,
                 evaluation: None,
@@ -68,10 +70,13 @@ impl<'a> StepBuilder<'a> {
         pass: Pass,
         write: &dyn Fn(&StepFunction<'a>),
     ) -> Option<BoundCall> {
-        let trained = self.training.as_ref()?.trained;
+        let Training {
+            trained, operands, ..
+        } = *self.training.as_ref()?;
         let mut step = StepFunction::new(self.architecture, part, options);
         step.trained = Some(TrainedCall {
             trained,
+            operands,
             pass,
             hidden: Cell::default(),
             parameters: RefCell::default(),
@@ -101,12 +106,31 @@ impl<'o> StepFunction<'o> {
     pub(super) fn is_training(&self) -> bool {
         self.trained.is_some()
     }
-    /// Multiplies `x [.., in]` by `w [.., out, in]`. Training computes in f32; other steps round
-    /// activations where the weight is f16: see [`Tensor::contract`].
+    /// Multiplies `x [.., in]` by `w [.., out, in]`. Training rounds both to the operands of its
+    /// products; other steps round activations where the weight is f16: see [`Tensor::contract`].
     pub(in super::super) fn product<'g>(&'g self, x: Tensor<'g>, w: Tensor<'g>) -> Tensor<'g> {
         match self.is_training() {
-            true => x.contract_in_f32(w),
+            // The compiler decides how a packed weight is multiplied.
+            true if w.is_packed() => x.contract_in_f32(w),
+            true => self.float_product(x, w),
             false => x.contract(w),
+        }
+    }
+    /// Multiplies `x [.., in]` by `w [.., out, in]` of f32 values.
+    pub(super) fn float_product<'g>(&'g self, x: Tensor<'g>, w: Tensor<'g>) -> Tensor<'g> {
+        let to = self.operands();
+        x.rounded(to).contract_in_f32(w.rounded(to))
+    }
+    /// Type that factors of float products are rounded to.
+    fn operands(&self) -> Scalar {
+        self.trained.as_ref().map_or(Scalar::F32, |t| t.operands)
+    }
+    /// Type that queries, keys and values are rounded to: f16 where products have halves, as in
+    /// caches.
+    fn attention_operands(&self) -> Scalar {
+        match self.operands() {
+            Scalar::F32 => Scalar::F32,
+            _ => Scalar::F16,
         }
     }
     /// Returns the trained adapter of a weight, if it has one.
@@ -219,7 +243,7 @@ impl<'o> StepFunction<'o> {
             .chain(parameters.iter().map(|p| p.1))
             .map(tensor)
             .collect();
-        let mut gradients = pullback(&results, &of).into_iter();
+        let mut gradients = pullback(&results, &of, self.operands()).into_iter();
         if let Some((layer, _)) = hidden
             && let Some(dx) = gradients.next()
         {
@@ -272,8 +296,9 @@ impl<'o> StepFunction<'o> {
             each.reshape(dims![all(heads)])
         });
         let seen = [self.capture.int(0), self.capture.int(length)];
-        let kv = kv.map(as_heads);
-        let out = as_heads(q).attention_within(kv, seen, of.scores, of.window, sinks);
+        let to = self.attention_operands();
+        let [q, k, v] = [q, kv[0], kv[1]].map(|x| as_heads(x).rounded(to));
+        let out = q.attention_within([k, v], seen, of.scores, of.window, sinks);
         let width = out.dim(2);
         out.reshape(dims![length, sequences, heads, width])
             .permute(&[1, 0, 2, 3])
@@ -296,7 +321,9 @@ impl<'o> StepFunction<'o> {
         let [k, v] = kv.map(by_head);
         let rows = heads / groups * length;
         let grouped = |x: Tensor<'g>| x.reshape(dims![sequences, groups, rows, x.dim(3)]);
-        let scores = grouped(by_head(q)).matmul(k.permute(&[0, 1, 3, 2])) * of.scores.scale;
+        let to = self.operands();
+        let product = |x: Tensor<'g>, w: Tensor<'g>| x.rounded(to).matmul_transposed(w.rounded(to));
+        let scores = product(grouped(by_head(q)), k) * of.scores.scale;
         let scores = of
             .scores
             .cap
@@ -318,7 +345,7 @@ impl<'o> StepFunction<'o> {
         let sum = terms.sum(&[3]);
         let sum = sinks.map_or(sum, |s| sum + (s - largest).exp());
         let weights = grouped(terms * sum.recip().unsqueeze(3));
-        let out = weights.matmul(v);
+        let out = product(weights, v.permute(&[0, 1, 3, 2]));
         out.reshape(dims![sequences, heads, length, v.dim(3)])
             .permute(&[0, 2, 1, 3])
             .reshape(dims![self.tokens(), heads, v.dim(3)])
