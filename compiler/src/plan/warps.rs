@@ -56,7 +56,9 @@ pub fn warps(
         ("warps together", of(first, TILES_OF_WARP, Along::Together)),
     ];
     let of_warps = |w| NestPlan::Warps(w);
-    let of_each = rows(first, TILES_OF_WARP);
+    let of_each = square(product, all)
+        .filter(|_| !product.is_staged(g) && product.of_both(g).is_none())
+        .unwrap_or_else(|| rows(first, TILES_OF_WARP));
     let (first, without_groups) = match of_groups(g, store, target) {
         Some(groups) => (groups, Some(("warps by themselves", of_each))),
         None => (of_each, None),
@@ -111,6 +113,33 @@ fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
 fn tiles_for_all_warps(product: &MmaProduct, warps: i64) -> i64 {
     let along_columns = warps / power_divisor(product.high, warps);
     ((product.tiles_beside() + along_columns - 1) / along_columns).clamp(1, TILES_BESIDE)
+}
+
+/// Tiles of a warp, at least and at most, where both operands come from memory: four registers each.
+const TILES_FROM_MEMORY: [i64; 2] = [8, 16];
+
+/// The division with the fewest operand loads, with all tiles of the product in registers; `None`
+/// if they are too few or too many.
+fn square(product: &MmaProduct, warps: i64) -> Option<Warps> {
+    let beside = product.tiles_beside();
+    let [least, most] = TILES_FROM_MEMORY;
+    let of = |rows: i64| {
+        let columns = warps / rows;
+        let fits = product.high % rows == 0 && beside % columns == 0;
+        let (tall, wide) = (product.high / rows, beside / columns);
+        (fits && (least..=most).contains(&(tall * wide))).then_some(Warps {
+            batch_warps: false,
+            rows,
+            columns,
+            wide,
+            tall,
+            groups: false,
+        })
+    };
+    // A tile has twice as many rows as columns.
+    (0..=warps.ilog2())
+        .filter_map(|bits| of(1 << bits))
+        .min_by_key(|w| 2 * w.tall + w.wide)
 }
 
 /// Maximum tiles of a warp.

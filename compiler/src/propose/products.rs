@@ -16,6 +16,8 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 /// Rows and columns of a workgroup's tile. With 64, each of eight warps has four column fragments,
 /// and reads 1.5 times as much as if one operand were free.
 const TILE: i64 = 64;
+/// A larger tile, where there are enough of them.
+const MAX_TILE: i64 = 128;
 /// A smaller tile, to occupy more multiprocessors: one or two fragments per warp.
 const MIN_TILE: i64 = 32;
 
@@ -50,11 +52,10 @@ pub fn products(
         .product();
     let groups =
         |tile: i64| others * ((size(rows) + tile - 1) / tile) * ((size(columns) + tile - 1) / tile);
-    let tile = if groups(TILE) >= machine.units as i64 {
-        TILE
-    } else {
-        MIN_TILE
-    };
+    let tile = [MAX_TILE, TILE]
+        .into_iter()
+        .find(|&tile| groups(tile) >= machine.units as i64)
+        .unwrap_or(MIN_TILE);
     let shape = |tall: i64, wide: i64| tiled(axes.len(), [(rows, tall), (columns, wide)]);
     Some(vec![
         ("tiles of warps", shape(tile, tile)),

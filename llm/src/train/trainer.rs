@@ -346,7 +346,10 @@ impl<'a> PlannedTraining<'a> {
 /// Descriptions of a call's launches: the function, and what each kernel computes.
 fn launches(call: &Call) -> Vec<String> {
     let (function, compiled) = (&call.function.function, &call.function.compiled);
-    let title = |p: &Arc<Program>| format!("{}: {}", function.name, p.title);
+    let title = |p: &Arc<Program>| {
+        let last = p.notes.last().map_or("", String::as_str);
+        format!("{}: {}; {last}", function.name, p.title)
+    };
     compiled.programs.iter().map(title).collect()
 }
 
