@@ -160,6 +160,25 @@ impl Model {
         }
         Ok(self)
     }
+    /// Attaches the adapters of --lora so that each sequence may choose among them.
+    pub fn with_choices(mut self, adapters: &[Lora]) -> Result<Model> {
+        if adapters.is_empty() {
+            return Ok(self);
+        }
+        if adapters.len() > MAX_CHOICES {
+            return Err(Failure::usage(
+                format_args!("there are {} adapters", adapters.len()),
+                format_args!("--lora can be given {MAX_CHOICES} times; merge some, or serve them apart"),
+            ));
+        }
+        let model = self.describe()?;
+        let read = |lora: &Lora| self.adapter(lora, model.as_ref());
+        let all = adapters.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let mut bytes = Vec::new();
+        stacked(&all).write(&mut bytes)?;
+        self.file.attach_choices(ModelFile::from_bytes(bytes)?, all.len());
+        Ok(self)
+    }
     /// Names the file in an error about its kind.
     fn named(&self, error: FileError) -> Failure {
         match error {

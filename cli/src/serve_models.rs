@@ -8,7 +8,7 @@ use gristmill_backend::Opened;
 use gristmill_hub::{Store, file_stem, models_in};
 use gristmill_llm::engine::{self, Engine, MemoryEstimate, Progress};
 use gristmill_llm::language;
-use gristmill_server::{LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText};
+use gristmill_server::{LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText, NamedAdapter};
 use gristmill_uop::machine::MachineKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,6 +68,7 @@ pub fn specs(
         found,
     } in candidates
     {
+        let model = model.with_choices(&common.lora)?;
         let file = File::new(&model, &name, common, parallel, &opened)?;
         let plan = match file.planned(&model) {
             Ok(plan) => Ok(plan),
@@ -98,6 +99,7 @@ pub fn specs(
         specs.push(ModelSpec {
             name,
             aliases,
+            adapters: file.adapters(),
             plan,
             source: Arc::new(file),
         });
@@ -342,6 +344,14 @@ impl File {
             kept: Mutex::default(),
         })
     }
+    /// Adapters by which requests name them.
+    fn adapters(&self) -> Vec<NamedAdapter> {
+        let named = |lora: &Lora| NamedAdapter {
+            name: lora.name(),
+            scale: lora.scale,
+        };
+        self.common.lora.iter().map(named).collect()
+    }
     fn keep(&self, model: Model) {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
     }
@@ -351,11 +361,12 @@ impl File {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        match (kept, &self.at) {
-            (Some(model), _) => Ok(model),
-            (None, Location::File(path)) => Model::at(path.clone()),
-            (None, Location::Name(name)) => Model::open(Some(name)),
-        }
+        let model = match (kept, &self.at) {
+            (Some(model), _) => return Ok(model),
+            (None, Location::File(path)) => Model::at(path.clone())?,
+            (None, Location::Name(name)) => Model::open(Some(name))?,
+        };
+        model.with_choices(&self.common.lora)
     }
     /// Engine settings; `context` overrides --ctx.
     fn settings(&self, context: Option<usize>) -> engine::Settings {

@@ -68,6 +68,7 @@ fn toy_spec(text: ModelText, context: usize) -> ModelSpec {
     ModelSpec {
         name,
         aliases: Vec::new(),
+        adapters: Vec::new(),
         plan: Ok(plan),
         source,
     }

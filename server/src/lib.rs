@@ -18,6 +18,7 @@ mod net;
 mod page;
 
 pub use config::Config;
+pub use core::adapters::NamedAdapter;
 pub use core::constraint::check::{ARGUMENT as GRAMMAR_HELPER, helper as grammar_helper};
 pub use core::engine_health::EngineHealth;
 pub use core::loading::Loading;

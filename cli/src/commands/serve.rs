@@ -173,12 +173,6 @@ fn say_ready(names: &[String], context: Option<usize>, listens: SocketAddr) {
 
 pub fn run(options: ServeArgs) -> Result {
     options.common.check()?;
-    if !options.common.lora.is_empty() {
-        return Err(Failure::usage(
-            "serve applies no adapters yet",
-            "`gristmill run` and `gristmill chat` take --lora",
-        ));
-    }
     if options.log {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
     }

@@ -46,6 +46,7 @@ impl Tensors for Gguf {
     fn adapters(&self) -> Vec<AppliedAdapter> {
         let applied = |attached: &AttachedAdapter| AppliedAdapter {
             prefix: attached.prefix.clone(),
+            choices: attached.choices,
             low_rank: LowRank {
                 shapes: self
                     .tensors()

@@ -46,4 +46,20 @@ pub struct AppliedAdapter {
     pub prefix: String,
     /// Adapted weights, and the factors of their adapters.
     pub low_rank: LowRank,
+    /// Number of adapters that share its matrices, if each row of a step chooses among them.
+    pub choices: Option<usize>,
+}
+
+/// Most adapters that requests may choose from.
+pub const MAX_CHOICES: usize = 8;
+
+/// Factors that a sequence gives the adapters of its engine, in their order; 0 leaves one out.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct AdapterScales(pub [f32; MAX_CHOICES]);
+
+impl AdapterScales {
+    /// Returns true if no adapter changes anything.
+    pub fn is_base(&self) -> bool {
+        self.0.iter().all(|&scale| scale == 0.0)
+    }
 }

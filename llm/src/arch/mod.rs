@@ -44,7 +44,7 @@ mod training;
 pub use cache::{CacheExtent, CacheSpec, CacheTensor, CacheType, Component};
 pub use error::{Error, Result};
 pub use lookup::Tensors;
-pub use low_rank::{AppliedAdapter, LowRank, LowRankShape};
+pub use low_rank::{AdapterScales, AppliedAdapter, LowRank, LowRankShape, MAX_CHOICES};
 use model::AdaptedModel;
 pub use model::{Architecture, Model, ModelInfo};
 pub use plan::{Bind, BoundCall, ExpertTile, Functions, Logits, Options, Plan, StepKind};

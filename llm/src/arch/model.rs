@@ -50,6 +50,10 @@ pub trait Model: Send + Sync {
     fn adapters(&self) -> &[AppliedAdapter] {
         &[]
     }
+    /// Returns the number of adapters that rows of a step choose among, if there are any.
+    fn choices(&self) -> Option<usize> {
+        self.adapters().iter().find_map(|adapter| adapter.choices)
+    }
     /// Adds the calls of one step, in order.
     fn build(&self, step: &mut StepBuilder);
 

@@ -160,6 +160,8 @@ pub enum Bind {
     Positions,
     /// Cache row of each token in the page pool, `[n]` i32, in mixed batches.
     Slots,
+    /// Factor of each adapter for each token, `[n, choices]` f32, if rows choose adapters.
+    AdapterScales,
     /// Block table of the step's only sequence or of the chunk's sequence, `[rows / PAGE]` i32.
     Pages,
     /// Block tables of all sequences, `[n, rows / PAGE]` i32. In mixed batches: the chunk's

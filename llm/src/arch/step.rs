@@ -91,6 +91,8 @@ pub(super) struct StepFunction<'o> {
     tables: [Cell<Option<Id>>; 2],
     positions: Cell<Option<Id>>,
     slots: Cell<Option<Id>>,
+    /// Factors of adapters; created on first use.
+    scales: Cell<Option<Id>>,
     /// Signs of the Hadamard matrix; created on first use.
     hadamard: Cell<Option<Id>>,
     /// Rows of the sequences' recurrent states; created on first use.
@@ -133,6 +135,7 @@ impl<'o> StepFunction<'o> {
             tables: Default::default(),
             positions: Cell::default(),
             slots: Cell::default(),
+            scales: Cell::default(),
             hadamard: Cell::default(),
             states: Cell::default(),
             options,
@@ -209,6 +212,16 @@ impl<'o> StepFunction<'o> {
         debug_assert_eq!(self.binds.borrow().len(), self.capture.slot_count());
         slot
     }
+    /// Returns the factor of each adapter for each token, `[tokens, choices]`.
+    fn adapter_scales(&self, choices: usize) -> Tensor<'_> {
+        if let Some(known) = self.scales.get() {
+            return self.capture.tensor(known);
+        }
+        let dims = dims![self.tokens(), choices];
+        let scales = self.input("scales", Bind::AdapterScales, dims, Scalar::F32);
+        self.scales.set(Some(scales.id()));
+        scales
+    }
     /// Adds an input that is neither weight nor cache.
     pub fn input(&self, name: &str, bind: Bind, dims: &[Dim], scalar: Scalar) -> Tensor<'_> {
         self.bound(bind, self.capture.input(name, dims, scalar))
@@ -238,7 +251,7 @@ impl<'o> StepFunction<'o> {
         let adapters = self.adapters_of(weights, name);
         adapters
             .iter()
-            .fold(y, |y, adapter| y + adapter.apply(self, x, |side| side))
+            .fold(y, |y, adapter| y + adapter.apply(self, x, |side| side, |row| row))
     }
     /// Returns the values of a tensor in f32, times its scale if there is one.
     pub fn weight(&self, weights: &LayerWeights, name: &str) -> Tensor<'_> {

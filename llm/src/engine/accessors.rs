@@ -293,6 +293,7 @@ impl WholePool {
             all: &self.all,
             windows: &self.windows,
             state: self.state,
+            ..super::Pages::default()
         }
     }
     /// Returns a step with a prefill chunk of the sequence and the logits of its last token.

@@ -393,7 +393,10 @@ impl<'a> CompiledModel<'a> {
         let tokens = limits.long + settings.decode_rows().unwrap_or(0);
         let rows_of_logits = limits.chunk.max(settings.parallel);
         let blocks = cache.rows / Options::PAGE;
-        let inputs = || StepInputs::new(&*device, cache.pools, blocks, settings.parallel, tokens);
+        let inputs = || {
+            let sizes = [settings.parallel, tokens];
+            StepInputs::new(&*device, cache.pools, blocks, sizes, model.choices())
+        };
         let sizes = [tokens, rows_of_logits, cache.rows];
         let mut engine = Engine {
             inputs: [inputs()?, inputs()?],

@@ -493,6 +493,11 @@ impl Engine {
         if key.graph.others > 0 {
             inputs.write_slots(device, all.clone().map(|(_, at, pages)| (at, pages)))?;
         }
+        let of_chunk = step.chunk.iter();
+        let scales = of_chunk
+            .flat_map(|chunk| chunk.tokens.iter().map(|_| chunk.pages.adapters))
+            .chain(step.rows.iter().map(|row| row.pages.adapters));
+        inputs.write_scales(device, scales)?;
         match key.tokens {
             Tokens::Given => self
                 .activations

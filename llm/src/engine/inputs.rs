@@ -3,7 +3,7 @@
 
 use super::pages::{Pages, WrittenTable};
 use super::step::{DecodeRow, TokenSource};
-use crate::arch::{Bind, Options, Pools};
+use crate::arch::{AdapterScales, Bind, Options, Pools};
 use crate::error::Error;
 use crate::sampling::{PositionRng, REQUEST_PARAMS};
 use gristmill_runtime::{Buffer, Device, Memory};
@@ -24,6 +24,8 @@ pub(super) struct StepInputs {
     slots: Buffer,
     /// The state row of each sequence; `None` if the model has no recurrent states.
     states: Option<Buffer>,
+    /// Factors of adapters of each token, and their number, if rows choose adapters.
+    scales: Option<(Buffer, usize)>,
     /// Source of each row's token: a row of the previous step, or the id.
     pub(super) from: Buffer,
     pub(super) given: Buffer,
@@ -40,8 +42,8 @@ impl StepInputs {
         device: &dyn Device,
         pools: Pools,
         blocks: usize,
-        sequences: usize,
-        tokens: usize,
+        [sequences, tokens]: [usize; 2],
+        choices: Option<usize>,
     ) -> Result<StepInputs, Error> {
         let numbers = |n: usize| device.alloc(n * size_of::<i32>(), Memory::Scratch);
         let count = 1 + usize::from(pools.windows.is_some());
@@ -54,6 +56,9 @@ impl StepInputs {
             positions: numbers(tokens)?,
             slots: numbers(tokens)?,
             states: (pools.states > 0).then(|| numbers(sequences)).transpose()?,
+            scales: choices
+                .map(|count| Ok::<_, Error>((numbers(tokens * count)?, count)))
+                .transpose()?,
             from: numbers(sequences)?,
             given: numbers(sequences)?,
             numbers: numbers(sequences * REQUEST_PARAMS)?,
@@ -106,6 +111,18 @@ impl StepInputs {
             |(at, pages): (usize, Pages)| pages.all[at / page] * page as u32 + (at % page) as u32;
         Ok(device.write(&self.slots, 0, &bytes(tokens.map(slot)))?)
     }
+    /// Writes the factors of adapters of each token.
+    pub(super) fn write_scales(
+        &self,
+        device: &dyn Device,
+        tokens: impl Iterator<Item = AdapterScales>,
+    ) -> Result<(), Error> {
+        let Some((scales, count)) = &self.scales else {
+            return Ok(());
+        };
+        let numbers: Vec<f32> = tokens.flat_map(|of| of.0.into_iter().take(*count)).collect();
+        Ok(device.write(scales, 0, bytemuck::cast_slice(&numbers))?)
+    }
     /// Writes the token sources of these rows.
     pub(super) fn write_sources(
         &self,
@@ -150,6 +167,10 @@ impl StepInputs {
             // A step of one sequence reads the first row.
             Bind::Table | Bind::Pages => self.tables[0].clone(),
             Bind::WindowTable | Bind::WindowPages => self.tables[1].clone(),
+            Bind::AdapterScales => match &self.scales {
+                Some((scales, _)) => scales.clone(),
+                None => unreachable!("the model has no adapters to choose from"),
+            },
             Bind::StateRows | Bind::StateRow => self
                 .states
                 .clone()
@@ -163,6 +184,7 @@ impl StepInputs {
             positions,
             slots,
             states,
+            scales,
             from,
             given,
             numbers,
@@ -173,6 +195,7 @@ impl StepInputs {
         tables
             .iter()
             .chain(states)
+            .chain(scales.iter().map(|s| &s.0))
             .chain([positions, slots, from, given, numbers, random, chosen])
     }
 }

@@ -169,7 +169,7 @@ impl KvCache {
             self.check(Pages {
                 all: &[page],
                 windows,
-                state: 0,
+                ..Pages::default()
             })?;
         }
         let mut rows = Vec::new();

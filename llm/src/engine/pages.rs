@@ -1,11 +1,11 @@
 //! Page numbers of a sequence, as assigned by its scheduler (`sched`).
 
-use crate::arch::Pools;
+use crate::arch::{AdapterScales, Pools};
 use crate::error::Error;
 use std::ops::Range;
 
 /// The block table of a sequence: its pages in order of position.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Pages<'a> {
     /// Pages of full-attention layers, or of all layers if there is no window pool.
     pub all: &'a [u32],
@@ -15,6 +15,8 @@ pub struct Pages<'a> {
     /// Row of recurrent states, exclusive to the sequence within a step; ignored if
     /// the model has none.
     pub state: u32,
+    /// Factors of adapters that its rows are computed with, if rows choose adapters.
+    pub adapters: AdapterScales,
 }
 
 impl<'a> From<&'a [u32]> for Pages<'a> {

@@ -54,6 +54,8 @@ pub struct AttachedAdapter {
     pub alpha: f32,
     /// Factor that its user chose.
     pub scale: f32,
+    /// Number of adapters that it holds, if rows choose among them.
+    pub choices: Option<usize>,
 }
 
 impl Gguf {
@@ -137,6 +139,16 @@ impl Gguf {
 
     /// Adds the tensors of an adapter, which must fit the model; `scale` multiplies its effect.
     pub fn attach(&mut self, adapter: Gguf, alpha: f32, scale: f32) {
+        self.attach_as(adapter, [alpha, scale], None);
+    }
+
+    /// Adds `count` adapters in one file, their matrices one after the other along the rank, among
+    /// which each row of a step chooses.
+    pub fn attach_choices(&mut self, adapters: Gguf, count: usize) {
+        self.attach_as(adapters, [0.0, 1.0], Some(count));
+    }
+
+    fn attach_as(&mut self, adapter: Gguf, [alpha, scale]: [f32; 2], choices: Option<usize>) {
         let prefix = format!("adapter{}.", self.attached.len());
         let first = self.sources.len();
         for mut tensor in adapter.tensors {
@@ -150,6 +162,7 @@ impl Gguf {
             prefix,
             alpha,
             scale,
+            choices,
         });
     }
 

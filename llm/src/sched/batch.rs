@@ -145,6 +145,7 @@ impl Borrowed {
             all: &self.pages,
             windows: &self.windows,
             state: self.state.unwrap_or(0),
+            ..Pages::default()
         }
     }
 }

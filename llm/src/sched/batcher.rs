@@ -8,8 +8,8 @@ use super::pages::Swap;
 use super::prefill_budget::PrefillBudget;
 use super::scheduler::Scheduler;
 use super::sequence::{SequenceId, SequenceOptions};
-use crate::arch::{Logits, Options};
-use crate::engine::{Chunk, DecodeRow, Engine, Step, TokenRun, TokenSource};
+use crate::arch::{AdapterScales, Logits, Options};
+use crate::engine::{Chunk, DecodeRow, Engine, Pages, Step, TokenRun, TokenSource};
 use crate::sampling::{Candidates, RowParams, RowSampling, SamplingMethod};
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -463,14 +463,14 @@ impl Batcher {
             }
         }
     }
-    /// Runs a whole prompt in borrowed pages, in parts of at most `most` tokens. Returns `None` if
-    /// there are not enough free pages.
+    /// Runs a whole prompt with these adapters in borrowed pages, in parts of at most `most` tokens.
+    /// Returns `None` if there are not enough free pages.
     ///
     /// # Errors
     /// When the prompt does not fit or has ids outside the vocabulary, or the device fails.
     pub fn run_uncached(
         &mut self,
-        prompt: &[u32],
+        (prompt, adapters): (&[u32], AdapterScales),
         most: usize,
         run: &mut RunPart,
     ) -> Result<Option<ControlFlow<()>>, Error> {
@@ -493,7 +493,10 @@ impl Batcher {
             self.scheduler.invalidate_swaps(&moves);
         }
         let (pages, contiguous) = (
-            borrowed.pages(),
+            Pages {
+                adapters,
+                ..borrowed.pages()
+            },
             self.scheduler.is_idle() && !self.scheduler.has_distrusted(),
         );
         let mut in_parts = |engine: &mut Engine| {

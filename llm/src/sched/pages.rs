@@ -10,7 +10,7 @@
 //! at the next prefix hit; when the slots run out, the least recently used is dropped. Slots are
 //! numbered after the pages.
 
-use super::prefix_node::{NodeId, PrefixNode, ROOT};
+use super::prefix_node::{NodeId, PrefixNode, ROOT, is_root};
 use super::reuse::{BLOCK, Reuse};
 use super::sliding_window_pool::{WindowPages, WindowPool};
 use super::state_pool::StatePool;
@@ -267,8 +267,14 @@ impl PagePool {
     /// for which the window pages and the state snapshot exist.
     ///
     /// With `parts` the hit may also have a partial page: with [`Reuse::Exact`] in whole blocks.
-    pub fn find(&mut self, tokens: &[u32], reuse: Reuse, parts: bool) -> PrefixHit {
-        let mut found = self.find_pages(tokens, reuse);
+    pub fn find(
+        &mut self,
+        root: NodeId,
+        tokens: &[u32],
+        reuse: Reuse,
+        parts: bool,
+    ) -> PrefixHit {
+        let mut found = self.find_pages(root, tokens, reuse);
         let exact = found.exact;
         self.find_partial(tokens, reuse, &mut found, parts);
         if found.partial.is_none() && !self.covers_window(&found.pages, None) {
@@ -278,11 +284,11 @@ impl PagePool {
             let node = found
                 .pages
                 .last()
-                .map_or(ROOT, |&page| self.entry(page).node);
+                .map_or(root, |&page| self.entry(page).node);
             found.node = PrefixNode::new(found.pages.len(), node);
             found.exact = exact.min(found.pages.len() * self.page_size);
         }
-        self.truncate_to_snapshot(tokens, reuse, &mut found, parts);
+        self.truncate_to_snapshot((root, tokens), reuse, &mut found, parts);
         found.state.iter().for_each(|&row| self.retain_state(row));
         let part = found.partial.as_ref().map(|part| part.page);
         let all: Vec<u32> = found
@@ -297,8 +303,11 @@ impl PagePool {
         found
     }
     /// Returns the whole pages that match `tokens`.
-    fn find_pages(&self, tokens: &[u32], reuse: Reuse) -> PrefixHit {
-        let mut found = PrefixHit::default();
+    fn find_pages(&self, root: NodeId, tokens: &[u32], reuse: Reuse) -> PrefixHit {
+        let mut found = PrefixHit {
+            node: PrefixNode::new(0, root),
+            ..PrefixHit::default()
+        };
         for block in tokens.chunks_exact(self.page_size) {
             let all = self
                 .children
@@ -354,7 +363,7 @@ impl PagePool {
         } = self.entry(page);
         // If the parent has left the tree, the page cannot be found any more.
         let whole = tokens.len() == self.page_size
-            && (*before == ROOT || self.children.contains_key(before));
+            && (is_root(*before) || self.children.contains_key(before));
         let host_page = self.free_slots.pop().or_else(|| {
             let (_, host_page) = if whole {
                 self.evictable_slots.pop_first()?
@@ -511,7 +520,7 @@ impl PagePool {
         tokens: &[u32],
         exact: usize,
     ) -> Option<NodeId> {
-        if before != ROOT && !self.children.contains_key(&before) {
+        if !is_root(before) && !self.children.contains_key(&before) {
             return None;
         }
         let others = &self.children.entry(before).or_default().clone();

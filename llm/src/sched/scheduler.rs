@@ -11,7 +11,7 @@ mod admission;
 
 use super::batch::{Batch, Borrowed, Decode, Load, PrefillChunk, SchedulerConfig};
 use super::pages::{PagePool, PartialPage, Swap};
-use super::prefix_node::PrefixNode;
+use super::prefix_node::{PrefixNode, root_of};
 use super::reuse::{BLOCK, Reuse};
 use super::sequence::{Sequence, SequenceId, SequenceOptions};
 use crate::engine::{PageCopy, Pages, StateCopy};
@@ -90,6 +90,7 @@ impl Scheduler {
         let SequenceOptions {
             reuse,
             batch_invariant,
+            adapters,
         } = options;
         let reuse = if batch_invariant { Reuse::Exact } else { reuse };
         let sequence = Sequence {
@@ -100,12 +101,13 @@ impl Scheduler {
             exact: 0,
             reuse,
             batch_invariant,
+            adapters,
             exact_blocks: false,
             pages: Vec::new(),
             windows: Default::default(),
             state: None,
             matched: 0,
-            node: Default::default(),
+            node: PrefixNode::new(0, root_of(&adapters)),
             reused: None,
             turn: 0,
         };
@@ -135,6 +137,7 @@ impl Scheduler {
             all: &s.pages[..to(&s.pages)],
             windows,
             state: s.state.unwrap_or(0),
+            adapters: s.adapters,
         }
     }
     /// Returns the prompt tokens reused at the first admission; `None` before it.
@@ -270,7 +273,8 @@ impl Scheduler {
         }
         self.pool.release(pages);
         pages.clear();
-        (sequence.computed, sequence.exact, sequence.node) = (0, 0, Default::default());
+        let root = PrefixNode::new(0, root_of(&sequence.adapters));
+        (sequence.computed, sequence.exact, sequence.node) = (0, 0, root);
         sequence
     }
     /// Releases a sequence's state row as the snapshot after `computed`; `node` is the node of

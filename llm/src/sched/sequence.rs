@@ -2,6 +2,7 @@
 
 use super::prefix_node::PrefixNode;
 use super::reuse::Reuse;
+use crate::arch::AdapterScales;
 use super::sliding_window_pool::WindowPages;
 
 /// Identifier of a sequence, in order of arrival.
@@ -9,7 +10,7 @@ use super::sliding_window_pool::WindowPages;
 pub struct SequenceId(pub(super) u64);
 
 /// Guarantees for the steps of a sequence.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SequenceOptions {
     /// Which rows of the prefix cache it may reuse; only [`Reuse::Exact`] gives the same text
     /// for the same request.
@@ -17,6 +18,8 @@ pub struct SequenceOptions {
     /// Whether its logits have the same bits whatever else is in the batch; it then
     /// reuses exact rows only.
     pub batch_invariant: bool,
+    /// Factors of the model's adapters.
+    pub adapters: AdapterScales,
 }
 
 impl Default for SequenceOptions {
@@ -24,6 +27,7 @@ impl Default for SequenceOptions {
         SequenceOptions {
             reuse: Reuse::Any,
             batch_invariant: false,
+            adapters: AdapterScales::default(),
         }
     }
 }
@@ -45,6 +49,8 @@ pub(super) struct Sequence {
     pub reuse: Reuse,
     /// Whether its decode steps run the kernels of the largest batch.
     pub batch_invariant: bool,
+    /// Factors of the model's adapters. Rows of other factors are other rows.
+    pub adapters: AdapterScales,
     /// Whether blocks of its prompt run in exact chunks.
     pub exact_blocks: bool,
     pub pages: Vec<u32>,

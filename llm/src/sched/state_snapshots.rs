@@ -4,7 +4,7 @@
 //! A state cannot be truncated: a prefix hit ends at the last position with a snapshot.
 
 use super::pages::{PagePool, PartialPage, PrefixHit};
-use super::prefix_node::{NodeId, PrefixNode, ROOT};
+use super::prefix_node::{NodeId, PrefixNode, is_root};
 use super::reuse::Reuse;
 use super::state_pool::StatePool;
 
@@ -13,7 +13,7 @@ impl PagePool {
     /// Truncates a prefix hit to the last position with a state snapshot and pages on the device.
     pub(super) fn truncate_to_snapshot(
         &self,
-        tokens: &[u32],
+        (root, tokens): (NodeId, &[u32]),
         reuse: Reuse,
         found: &mut PrefixHit,
         parts: bool,
@@ -22,7 +22,7 @@ impl PagePool {
         for blocks in (0..=found.pages.len()).rev() {
             let node = blocks
                 .checked_sub(1)
-                .map_or(ROOT, |last| self.entry(found.pages[last]).node);
+                .map_or(root, |last| self.entry(found.pages[last]).node);
             let rest = &tokens[blocks * self.page_size..];
             for copy in states.snapshots_at(node, rest, reuse) {
                 let part = self
@@ -47,6 +47,7 @@ impl PagePool {
         }
         *found = PrefixHit {
             matched: found.matched,
+            node: PrefixNode::new(0, root),
             ..PrefixHit::default()
         };
     }
@@ -104,7 +105,7 @@ impl PagePool {
         tokens: &[u32],
         exact: bool,
     ) {
-        let known = !node.lost && (node.id == ROOT || self.children.contains_key(&node.id));
+        let known = !node.lost && (is_root(node.id) || self.children.contains_key(&node.id));
         let tail = tokens
             .get(node.blocks * self.page_size..)
             .filter(|tail| !tokens.is_empty() && tail.len() < self.page_size);

@@ -193,6 +193,16 @@ impl Adapter {
             false => Err(AdapterError::Kind(format!("its {ALPHA} is {alpha}"))),
         }
     }
+    /// Names of the adapted weights.
+    pub(super) fn weights(&self) -> impl Iterator<Item = &str> {
+        let names = self.tensors.keys();
+        names.filter_map(|name| name.strip_suffix(SIDES[0]))
+    }
+    /// Factor of the adapter of a weight.
+    pub(super) fn scale_of(&self, weight: &str) -> f32 {
+        let rank = self.rank_of(weight).unwrap_or(1);
+        LowRankShape::new(rank, self.alpha).scale
+    }
     fn rank_of(&self, weight: &str) -> Option<usize> {
         let a = self.tensors.get(&LowRank::matrices(weight)[0])?;
         a.dims.iter().rev().nth(1).copied()

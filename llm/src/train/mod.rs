@@ -8,6 +8,7 @@ mod optimizer;
 mod parameters;
 mod run;
 mod schedule;
+mod stacked;
 mod stream;
 mod trainer;
 
@@ -20,6 +21,7 @@ pub use full::{FullError, initial_weights, write_model};
 pub use parameters::{Place, Places};
 pub use run::{Run, StepReport, TrainError};
 pub use schedule::{Course, Schedule};
+pub use stacked::stacked;
 pub use stream::{Stream, StreamOptions};
 pub use trainer::{
     PlannedTraining, StepLoss, Trainer, TrainerOptions, TrainingBatch, TrainingMemory,

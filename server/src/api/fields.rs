@@ -126,7 +126,6 @@ const FOREIGN: &[&str] = &[
     "preserved_tokens",
     "kv_transfer_params",
     "vllm_xargs",
-    "lora",
     "seeds",
     "stops",
     "tool",

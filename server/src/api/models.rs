@@ -3,6 +3,7 @@
 
 use crate::api::date::date;
 use crate::app::App;
+use crate::core::adapters::joined_names;
 use crate::core::error::RequestError;
 use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Status;
@@ -47,10 +48,24 @@ fn describe(app: &App, model: &ModelEntry) -> Value {
     })
 }
 
+/// A model with each of its adapters, as a model of its own with vLLM's field `parent`.
+fn adapted<'a>(app: &'a App, model: &'a ModelEntry) -> impl Iterator<Item = Value> + 'a {
+    joined_names(model.name(), &model.adapters).map(|name| {
+        let mut described = describe(app, model);
+        described["id"] = json!(name);
+        described["display_name"] = json!(name);
+        described["parent"] = json!(model.name());
+        described["aliases"] = json!([]);
+        described
+    })
+}
+
 /// `GET /v1/models`: all served models.
 pub async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     let all = app.models.entries();
-    let data: Vec<Value> = all.iter().map(|model| describe(&app, model)).collect();
+    let data: Vec<Value> = (all.iter())
+        .flat_map(|model| std::iter::once(describe(&app, model)).chain(adapted(&app, model)))
+        .collect();
     let name = |model: Option<&Arc<ModelEntry>>| model.map(|model| model.name().to_owned());
     let (first, last) = (name(all.first()), name(all.last()));
     Json(

@@ -631,11 +631,12 @@ impl BatchWorker {
         run: &mut RunPart,
     ) -> Result<Usage, Aborted> {
         let (prompt, model) = (request.prompt(), self.model.clone());
+        let adapters = request.options.adapters;
         loop {
             let begun = Instant::now();
             let done = self
                 .batcher
-                .run_uncached(prompt, most, &mut |engine, part| {
+                .run_uncached((prompt, adapters), most, &mut |engine, part| {
                     run(engine, part)?;
                     Ok(poll_cancelled(request, &model.queue))
                 })?;

@@ -2,6 +2,7 @@
 //! ([`queue`]), run ([`batch_worker`]) and streamed as events ([`output`]). Nothing in this module
 //! depends on HTTP or on an interface's JSON.
 
+pub mod adapters;
 pub mod admission;
 pub mod batch_worker;
 pub mod budget;

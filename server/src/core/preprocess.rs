@@ -1,5 +1,6 @@
 //! Preprocessing: from a request as an interface parsed it to the queue of its model.
 
+use crate::core::adapters::{self, AdapterChoice};
 use crate::core::budget::{self, ReplySize};
 use crate::core::channel::channel;
 use crate::core::client::Origin;
@@ -21,6 +22,7 @@ use crate::core::request::{GenerateRequest, Input, PromptText};
 use crate::core::sampling::whole;
 use crate::core::tools::ToolSet;
 use gristmill_llm::chat::reply::{Begins, Reply, Schemas};
+use gristmill_llm::arch::AdapterScales;
 use gristmill_llm::sched::SequenceOptions;
 use std::sync::Arc;
 
@@ -31,6 +33,8 @@ pub struct Preprocessor {
     pub model: Arc<ModelEntry>,
     /// Text side of the model.
     pub served: Arc<Served>,
+    /// Name by which the request asked for it.
+    asked: Option<String>,
 }
 
 /// Treatment of texts to embed that exceed the context.
@@ -88,7 +92,12 @@ impl Preprocessor {
             models: models.clone(),
             model: model.clone(),
             served,
+            asked: name.map(str::to_owned),
         })
+    }
+    /// Factors of adapters that a request chooses, by its field `lora` or its name of the model.
+    fn adapters(&self, lora: Option<&[AdapterChoice]>) -> Result<AdapterScales, RequestError> {
+        adapters::chosen(&self.model.adapters, self.asked.as_deref(), lora)
     }
     fn limits(&self) -> &Limits {
         &self.models.shared.limits
@@ -139,9 +148,11 @@ impl Preprocessor {
             .map(|(constraint, field)| self.constraint(&constraint, begins, form, field));
         let several = request.several_calls;
         let conversation = is_conversation.then(|| Conversation::new(begins, &tools, several));
-        let options = request
-            .sampling
-            .sequence_options(self.models.shared.batch_invariant);
+        let sampled = &request.sampling;
+        let options = SequenceOptions {
+            adapters: self.adapters(sampled.lora.as_deref())?,
+            ..sampled.sequence_options(self.models.shared.batch_invariant)
+        };
         let params = GenerationParams {
             bias,
             constraint: constraint.transpose()?,
@@ -248,7 +259,10 @@ impl Preprocessor {
         texts.iter_mut().for_each(|text| self.read_plainly(text));
         let (prompts, options) = (
             self.texts(texts, name, MAX_EMBEDDINGS)?,
-            SequenceOptions::default(),
+            SequenceOptions {
+                adapters: self.adapters(None)?,
+                ..SequenceOptions::default()
+            },
         );
         Ok(self.engine_request(origin, Task::Embed, prompts, options, Replies::default()))
     }

@@ -1,5 +1,6 @@
 //! Sampling parameters of a request.
 
+use crate::core::adapters::AdapterChoice;
 use crate::core::error::RequestError;
 use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::sched::{Reuse, SequenceOptions};
@@ -42,6 +43,8 @@ pub struct SamplingOptions {
     pub logit_bias: Vec<(BiasKey, Value)>,
     /// Whether the text must not depend on other requests; absent, the server's default applies.
     pub batch_invariant: Option<bool>,
+    /// Adapters and their factors; absent, those that the model's name chooses.
+    pub lora: Option<Vec<AdapterChoice>>,
 }
 
 impl SamplingOptions {
@@ -107,6 +110,7 @@ impl SamplingOptions {
         SequenceOptions {
             reuse,
             batch_invariant,
+            ..SequenceOptions::default()
         }
     }
     /// Returns the logit bias of each token.

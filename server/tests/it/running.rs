@@ -83,6 +83,7 @@ impl File {
         ModelSpec {
             name: name.into(),
             aliases: Vec::new(),
+            adapters: Vec::new(),
             plan: file.plan(),
             source: Arc::new(file),
         }

@@ -52,6 +52,7 @@ fn several(most_loaded: Option<usize>, memory: impl Fn(&[u64]) -> u64 + Send + '
         models.push(ModelSpec {
             name: "huge".into(),
             aliases: Vec::new(),
+            adapters: Vec::new(),
             plan: Broken.plan(),
             source: Arc::new(Broken),
         });

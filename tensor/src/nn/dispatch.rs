@@ -44,6 +44,13 @@ impl<'g> Dispatch<'g> {
             }
         }
     }
+    /// Arranges values of rows `[rows, c]` as the last axes but one of what experts make.
+    pub fn beside(self, x: Tensor<'g>) -> Tensor<'g> {
+        match self {
+            Dispatch::Beside(index) => x.expand(dims![index.dim(0), x.dim(1)]),
+            _ => self.spread(x),
+        }
+    }
     /// Gathers per-expert parameters `[experts, rest..]` to match the rows of [`Dispatch::spread`].
     ///
     /// Parameters are matrices `[out, in]` for a contraction, or biases `[out]` for its result.

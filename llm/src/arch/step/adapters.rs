@@ -4,25 +4,33 @@ use super::super::low_rank::{LowRank, LowRankShape};
 use super::super::plan::Bind;
 use super::super::tensors::{LayerWeights, WeightInfo};
 use super::StepFunction;
-use gristmill_tensor::tensor::Tensor;
+use gristmill_tensor::tensor::{Dim, Tensor};
 
 /// Matrices and factor of one adapter of a weight.
 pub(in super::super) struct WeightAdapter<'g> {
     a: Tensor<'g>,
     b: Tensor<'g>,
     scale: f64,
+    /// Number of adapters whose matrices these are, one after the other, and the rank of each.
+    choices: Option<[usize; 2]>,
 }
 
 impl<'g> WeightAdapter<'g> {
-    /// Computes `scale · B (A x)` of rows `x [.., in]`; `of` selects the matrices of the rows'
-    /// experts, if there are any.
+    /// Computes `scale · B (A x)` of rows `x [.., in]`. `of` selects the matrices of the rows'
+    /// experts, and `spread` arranges values of tokens `[n, c]` as the rows.
     pub fn apply(
         &self,
         s: &'g StepFunction,
         x: Tensor<'g>,
         of: impl Fn(Tensor<'g>) -> Tensor<'g>,
+        spread: impl Fn(Tensor<'g>) -> Tensor<'g>,
     ) -> Tensor<'g> {
-        let y = s.float_product(s.float_product(x, of(self.a)), of(self.b));
+        let low = s.float_product(x, of(self.a));
+        let low = match self.choices {
+            Some(sizes) => low * s.scales_of_ranks(low, sizes, spread),
+            None => low,
+        };
+        let y = s.float_product(low, of(self.b));
         if self.scale == 1.0 { y } else { y * self.scale }
     }
 }
@@ -41,13 +49,34 @@ impl StepFunction<'_> {
         let applied = self.adapters.iter().filter_map(|of| {
             let shape = *of.low_rank.shapes.get(&w.name)?;
             let [a, b] = LowRank::matrices(&w.name).map(|name| of.prefix.clone() + &name);
-            Some(adapter(w, shape, |side, dims| {
+            let matrices = adapter(w, shape, |side, dims| {
                 let (name, short) = [(&a, "lora_a"), (&b, "lora_b")][side];
                 let slot = self.capture.weight(short, dims, &gristmill_encodings::F32);
                 self.bound(Bind::Weight(name.clone()), slot)
-            }))
+            });
+            Some(WeightAdapter {
+                choices: of.choices.map(|n| [n, shape.rank / n]),
+                ..matrices
+            })
         });
         applied.collect()
+    }
+    /// The factor of each rank `[.., choices·r]` of rows `low`: that which its token gives the
+    /// adapter.
+    fn scales_of_ranks<'g>(
+        &'g self,
+        low: Tensor<'g>,
+        [choices, rank]: [usize; 2],
+        spread: impl Fn(Tensor<'g>) -> Tensor<'g>,
+    ) -> Tensor<'g> {
+        let last = low.rank() - 1;
+        let scales = spread(self.adapter_scales(choices));
+        let dims = |of: Tensor<'g>| -> Vec<Dim> {
+            of.dims().into_iter().map(Dim::Of).collect()
+        };
+        let mut each = dims(scales.unsqueeze(scales.rank()));
+        each[last + 1] = Dim::Size(rank);
+        scales.unsqueeze(scales.rank()).expand(&each).reshape(&dims(low))
     }
 }
 
@@ -68,5 +97,6 @@ pub(super) fn adapter<'g>(
         a: side(0, [rank, *width]),
         b: side(1, [*out, rank]),
         scale: f64::from(scale),
+        choices: None,
     }
 }

@@ -1,6 +1,7 @@
 //! Admission: gives waiting sequences their prefix hit and pages.
 
 use super::super::pages::{PagePool, PrefixHit};
+use super::super::prefix_node::root_of;
 use super::super::reuse::{BLOCK, Reuse};
 use super::super::sequence::Sequence;
 use super::Scheduler;
@@ -23,15 +24,15 @@ impl Scheduler {
                 Reuse::Exact => (first.prompt - 1) / BLOCK * BLOCK,
                 Reuse::Any => first.tokens.len() - 1,
             };
-            let known = &first.tokens[..known];
-            let mut found = self.pool.find(known, first.reuse, true);
+            let (known, root) = (&first.tokens[..known], root_of(&first.adapters));
+            let mut found = self.pool.find(root, known, first.reuse, true);
             let short = |pool: &PagePool, found: &PrefixHit| {
                 needed.saturating_sub(found.pages.len()) > pool.free()
             };
             // The source of a copy is retained, which takes one more page.
             if short(&self.pool, &found) && found.partial.is_some() {
                 self.pool.release_hit(found);
-                found = self.pool.find(known, first.reuse, false);
+                found = self.pool.find(root, known, first.reuse, false);
             }
             // Until the pending copies are made, their sources may occupy all spare state rows.
             let (lacks, state) = (short(&self.pool, &found), self.pool.take_state());

@@ -211,6 +211,7 @@ impl MessageRequest {
             temperature: temperature.map(|number| number.0),
             top_p: top_p.map(|number| number.0),
             top_k: top_k.map(|k| k.0),
+            lora: None,
             batch_invariant,
             ..SamplingOptions::default()
         };

@@ -212,6 +212,7 @@ impl Interface for Responses {
             temperature: temperature.map(|number| number.0),
             top_p: top_p.map(|number| number.0),
             batch_invariant: batch_invariant.map(|switch| switch.0),
+            lora: None,
             ..SamplingOptions::default()
         };
         request.tools = tools;

@@ -1,5 +1,6 @@
 //! A model that can be loaded: its source, its plan, its queue and its metrics.
 
+use crate::core::adapters::{NamedAdapter, joined_names};
 use crate::core::engine_request::EngineRequest;
 use crate::core::error::RequestError;
 use crate::core::load::Load;
@@ -78,6 +79,8 @@ pub struct ModelSpec {
     pub name: String,
     /// Further names by which clients may request the model.
     pub aliases: Vec<String>,
+    /// Adapters that requests may choose, in the order of the engine's.
+    pub adapters: Vec<NamedAdapter>,
     /// The plan, or why there is none; a failed plan is retried when the model is requested.
     pub plan: Result<ModelPlan, LoadError>,
     /// Source that plans and loads the model.
@@ -88,6 +91,8 @@ pub struct ModelSpec {
 pub struct ModelEntry {
     /// Name and aliases of the model.
     pub names: Names,
+    /// Adapters that requests may choose.
+    pub adapters: Vec<NamedAdapter>,
     /// Time since which it is served, in seconds since the Unix epoch.
     pub created: u64,
     /// Source that plans and loads the model.
@@ -118,12 +123,15 @@ impl ModelEntry {
     ) -> ModelEntry {
         let ModelSpec {
             name,
-            aliases,
+            mut aliases,
+            adapters,
             plan,
             source,
         } = spec;
+        aliases.extend(joined_names(&name, &adapters));
         ModelEntry {
             names: Names { name, aliases },
+            adapters,
             created: now(),
             source,
             queue: Queue::new(waiting),
