@@ -2,9 +2,9 @@
 //!
 //! [`Report`] aggregates a recording, [`text`] prints it, [`page`] renders it as one HTML file, and
 //! [`trace`] as a Chrome trace. A [`compilation`](mod@compilation) records how functions became
-//! kernels, and [`viewer`] renders that as one HTML file.
+//! kernels, and [`viewer`] renders that as one HTML file. [`training`] renders a run of training.
 //!
-//! The crate knows only device timings. A kernel's description, its provenance and the bytes that
+//! The crate knows only numbers and texts. A kernel's description, its provenance and the bytes that
 //! it must read are passed in as strings and numbers.
 
 pub mod compilation;
@@ -14,6 +14,7 @@ mod recording;
 mod report;
 pub mod text;
 pub mod trace;
+pub mod training;
 pub mod viewer;
 
 pub use recording::{KernelLaunch, Limits, ProfiledKernel, Recording, StageText, StepRun};
