@@ -100,7 +100,7 @@ impl GpuLayers {
 /// An adapter of --lora and the factor of its effect.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Lora {
-    /// GGUF file in llama.cpp's layout.
+    /// GGUF file in llama.cpp's layout, or folder or safetensors file of PEFT.
     pub path: std::path::PathBuf,
     /// 1 for the effect that was trained.
     pub scale: f32,
@@ -190,7 +190,8 @@ pub struct Common {
         help_heading = "Context and precision"
     )]
     pub exact: bool,
-    /// Apply a LoRA adapter, with its effect multiplied by SCALE; repeatable; not for serve, train
+    /// Apply a LoRA adapter, with its effect multiplied by SCALE; repeatable; not for serve, train.
+    /// FILE is GGUF, or a folder or .safetensors file of Hugging Face PEFT
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = Lora::parse, value_hint = clap::ValueHint::FilePath, help_heading = "Adapters")]
     pub lora: Vec<Lora>,
     /// Disable an optimisation, for comparison; repeatable. `bench --ablate` measures each

@@ -12,7 +12,7 @@ use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, TextS
 use gristmill_llm::engine::{self, Engine, Progress, Settings};
 use gristmill_llm::file::{Error as FileError, ModelFile, OtherKind};
 use gristmill_llm::tokenizer::Tokenizer;
-use gristmill_llm::train::{Adapter, AdapterError};
+use gristmill_llm::train::{Adapter, AdapterError, open_adapter};
 use gristmill_llm::{language, synth};
 use std::path::{Path, PathBuf};
 
@@ -146,18 +146,20 @@ impl Model {
     /// Attaches the adapters of --lora.
     pub fn with_adapters(mut self, adapters: &[Lora]) -> Result<Model> {
         for Lora { path, scale } in adapters {
-            let failed = |error: AdapterError| {
-                let message = format!("{}: {error}", path.display());
-                Failure::new(
-                    message,
-                    "--lora takes a LoRA adapter of this model as a GGUF file",
-                )
-            };
-            let file = ModelFile::open(path)?;
+            let failed = |error| adapter_failure(path, error, "--lora");
             let model = self.describe()?;
+            let file = open_adapter(path, model.as_ref(), self.file.metadata()).map_err(failed)?;
             let alpha = Adapter::check_file(&file, model.as_ref()).map_err(failed)?;
             self.file.attach(file, alpha, *scale);
         }
+        Ok(self)
+    }
+    /// Attaches an adapter in memory.
+    pub fn with_adapter(mut self, adapter: &Adapter) -> Result<Model> {
+        let hint = "write it to a file first: leave --html out";
+        let file = adapter.to_file();
+        let file = file.map_err(|error| Failure::new(error, hint))?;
+        self.file.attach(file, adapter.alpha, 1.0);
         Ok(self)
     }
     /// Names the file in an error about its kind.
@@ -293,6 +295,18 @@ impl Model {
         warn(&engine.model().info().warnings);
         Ok(engine)
     }
+}
+
+/// The failure of reading an adapter that `flag` names.
+pub fn adapter_failure(path: &Path, error: AdapterError, flag: &str) -> Failure {
+    let message = match error {
+        AdapterError::File(error) => return error.into(),
+        AdapterError::Io(..) => error.to_string(),
+        error => format!("{}: {error}", path.display()),
+    };
+    let hint = "takes a LoRA adapter of this model: a GGUF file, or a folder or .safetensors file \
+                of PEFT";
+    Failure::new(message, format!("{flag} {hint}"))
 }
 
 /// Returns the number of tokens of the shortest conversation.

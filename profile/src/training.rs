@@ -40,7 +40,7 @@ pub struct StepRecord {
     pub loss: f64,
     /// L2 norm of all gradients before clipping.
     pub gradient_norm: f64,
-    /// Learning rate.
+    /// Learning rate of the update.
     pub rate: f64,
 }
 
@@ -318,11 +318,20 @@ fn number(value: f64) -> String {
             let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 6) as usize;
             format!("{value:.digits$}")
         }
-        _ => return format!("{value:.2e}"),
+        _ => {
+            let shown = format!("{value:.2e}");
+            let (digits, power) = shown.split_once('e').unwrap_or((&shown, "0"));
+            return format!("{}e{power}", trimmed(digits));
+        }
     };
-    match shown.contains('.') {
-        true => shown.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => shown,
+    trimmed(&shown).to_owned()
+}
+
+/// A decimal number without the zeros at its end.
+fn trimmed(digits: &str) -> &str {
+    match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.'),
+        false => digits,
     }
 }
 
@@ -408,7 +417,7 @@ mod tests {
         let shown = [0.0, 1e-4, 0.00123456, 1.5, 12.3456, 4321.9, 2e7].map(number);
         assert_eq!(
             shown,
-            ["0", "1.00e-4", "0.001235", "1.5", "12.35", "4322", "2.00e7"]
+            ["0", "1e-4", "0.001235", "1.5", "12.35", "4322", "2e7"]
         );
         assert_eq!(ticks([0.0, 8.0]), [0.0, 2.0, 4.0, 6.0, 8.0]);
     }
