@@ -2,7 +2,8 @@
 //!
 //! [`Report`] aggregates a recording, [`text`] prints it, [`page`] renders it as one HTML file, and
 //! [`trace`] as a Chrome trace. A [`compilation`](mod@compilation) records how functions became
-//! kernels, and [`viewer`] renders that as one HTML file. [`training`] renders a training run.
+//! kernels, and [`viewer`] renders that as one HTML file. [`training`](mod@training) renders a
+//! training run.
 //!
 //! The crate knows only numbers and texts. A kernel's description, its provenance and the bytes that
 //! it must read are passed in as strings and numbers.

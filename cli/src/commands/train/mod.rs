@@ -92,12 +92,14 @@ fn finish(
     let Some(page) = page else {
         return ended.and(written);
     };
-    let trained = match (&ended, start) {
-        (_, Start::Adapter(adapter)) => Some(output::trained(adapter, &run)?),
-        (Ok(()), Start::Full) => None,
-        // Weights of a stopped run are not in a file that could be loaded.
-        (Err(_), Start::Full) => return ended.and(page.stopped(&history)),
+    let trained = match start {
+        Start::Full => None,
+        Start::Adapter(adapter) => output::trained(adapter, &run).ok(),
     };
+    // Weights of a stopped run are not in a file that could be loaded.
+    if ended.is_err() && trained.is_none() {
+        return ended.and(page.stopped(&history));
+    }
     // The model is loaded again: its first copy goes first.
     drop((run, model));
     let shown = page.finish(options, &history, trained.as_ref());
