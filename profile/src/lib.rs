@@ -5,8 +5,8 @@
 //! kernels, and [`viewer`] renders that as one HTML file. [`training`](mod@training) renders a
 //! training run.
 //!
-//! The crate knows only numbers and texts. A kernel's description, its provenance and the bytes that
-//! it must read are passed in as strings and numbers.
+//! The crate knows only numbers and texts. A kernel's description, its provenance and the bytes
+//! that it must read are passed in as strings and numbers.
 
 pub mod compilation;
 mod html;
