@@ -335,7 +335,12 @@ fn an_adapter_in_the_layout_of_peft_is_the_same() {
     let text = folder.join("text.txt").to_str().unwrap().to_owned();
     std::fs::write(&text, "What is the owl like?").unwrap();
     let adapter = folder.join("adapter.gguf").to_str().unwrap().to_owned();
-    let perplexity = |lora: &[&str]| run(&[&["perplexity", DEMO, &text], lora].concat()).ok();
+    let perplexity = |lora: &[&str]| -> String {
+        let out = run(&[&["perplexity", DEMO, &text], lora].concat()).ok();
+        let mut lines = out.lines();
+        let line = lines.find(|line| line.starts_with("perplexity "));
+        line.unwrap().to_owned()
+    };
     let file = folder.join("peft/adapter_model.safetensors");
     let theirs = perplexity(&["--lora", file.to_str().unwrap()]);
     assert_eq!(perplexity(&["--lora", &peft]), theirs);
