@@ -100,13 +100,18 @@ impl GpuLayers {
 /// An adapter of --lora and the factor of its effect.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Lora {
-    /// GGUF file in llama.cpp's layout.
+    /// GGUF file in llama.cpp's layout, or folder or safetensors file of PEFT.
     pub path: std::path::PathBuf,
     /// 1 for the effect that was trained.
     pub scale: f32,
 }
 
 impl Lora {
+    /// Name for clients of a server: that of the file, without its suffix.
+    pub fn name(&self) -> String {
+        let stem = self.path.file_stem().unwrap_or(self.path.as_os_str());
+        stem.to_string_lossy().into_owned()
+    }
     fn parse(text: &str) -> std::result::Result<Lora, String> {
         // A name may have an `=` of its own.
         let scaled = text.rsplit_once('=').and_then(|(path, scale)| {
@@ -190,7 +195,8 @@ pub struct Common {
         help_heading = "Context and precision"
     )]
     pub exact: bool,
-    /// Apply a LoRA adapter, with its effect multiplied by SCALE; repeatable; not for serve, train
+    /// Apply a LoRA adapter, with its effect multiplied by SCALE; repeatable; not for serve, train.
+    /// FILE is GGUF, or a folder or .safetensors file of Hugging Face PEFT
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = Lora::parse, value_hint = clap::ValueHint::FilePath, help_heading = "Adapters")]
     pub lora: Vec<Lora>,
     /// Disable an optimisation, for comparison; repeatable. `bench --ablate` measures each

@@ -7,12 +7,12 @@ use crate::flags::{Common, Lora, warn_of};
 use crate::isolation;
 use crate::progress::{Bars, Fetching};
 use gristmill_hub::{Client, FileFormat, Name, SHORT_NAMES, Store};
-use gristmill_llm::arch;
+use gristmill_llm::arch::{self, MAX_CHOICES};
 use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, TextSpan};
 use gristmill_llm::engine::{self, Engine, Progress, Settings};
 use gristmill_llm::file::{Error as FileError, ModelFile, OtherKind};
 use gristmill_llm::tokenizer::Tokenizer;
-use gristmill_llm::train::{Adapter, AdapterError};
+use gristmill_llm::train::{Adapter, AdapterError, open_adapter, stacked};
 use gristmill_llm::{language, synth};
 use std::path::{Path, PathBuf};
 
@@ -146,15 +146,9 @@ impl Model {
     /// Attaches the adapters of --lora.
     pub fn with_adapters(mut self, adapters: &[Lora]) -> Result<Model> {
         for Lora { path, scale } in adapters {
-            let failed = |error: AdapterError| {
-                let message = format!("{}: {error}", path.display());
-                Failure::new(
-                    message,
-                    "--lora takes a LoRA adapter of this model as a GGUF file",
-                )
-            };
-            let file = ModelFile::open(path)?;
+            let failed = |error| adapter_failure(path, error, "--lora");
             let model = self.describe()?;
+            let file = open_adapter(path, model.as_ref(), self.file.metadata()).map_err(failed)?;
             let alpha = Adapter::check_file(&file, model.as_ref()).map_err(failed)?;
             self.file.attach(file, alpha, *scale);
         }
@@ -168,15 +162,27 @@ impl Model {
         if adapters.len() > MAX_CHOICES {
             return Err(Failure::usage(
                 format_args!("there are {} adapters", adapters.len()),
-                format_args!("--lora can be given {MAX_CHOICES} times; merge some, or serve them apart"),
+                format!("serve takes {MAX_CHOICES} of them; merge some into models of their own"),
             ));
         }
         let model = self.describe()?;
-        let read = |lora: &Lora| self.adapter(lora, model.as_ref());
+        let read = |lora: &Lora| {
+            let file = open_adapter(&lora.path, model.as_ref(), self.file.metadata())?;
+            Adapter::read(&file, model.as_ref())
+        };
+        let read = |lora| read(lora).map_err(|error| adapter_failure(&lora.path, error, "--lora"));
         let all = adapters.iter().map(read).collect::<Result<Vec<_>>>()?;
-        let mut bytes = Vec::new();
-        stacked(&all).write(&mut bytes)?;
-        self.file.attach_choices(ModelFile::from_bytes(bytes)?, all.len());
+        let file = stacked(&all).to_file();
+        let file = file.map_err(|error| Failure::new(error, "leave --lora out"))?;
+        self.file.attach_choices(file, all.len());
+        Ok(self)
+    }
+    /// Attaches an adapter in memory.
+    pub fn with_adapter(mut self, adapter: &Adapter) -> Result<Model> {
+        let hint = "write it to a file first: leave --html out";
+        let file = adapter.to_file();
+        let file = file.map_err(|error| Failure::new(error, hint))?;
+        self.file.attach(file, adapter.alpha, 1.0);
         Ok(self)
     }
     /// Names the file in an error about its kind.
@@ -312,6 +318,18 @@ impl Model {
         warn(&engine.model().info().warnings);
         Ok(engine)
     }
+}
+
+/// The failure of reading an adapter that `flag` names.
+pub fn adapter_failure(path: &Path, error: AdapterError, flag: &str) -> Failure {
+    let message = match error {
+        AdapterError::File(error) => return error.into(),
+        AdapterError::Io(..) => error.to_string(),
+        error => format!("{}: {error}", path.display()),
+    };
+    let hint = "takes a LoRA adapter of this model: a GGUF file, or a folder or .safetensors file \
+                of PEFT";
+    Failure::new(message, format!("{flag} {hint}"))
 }
 
 /// Returns the number of tokens of the shortest conversation.

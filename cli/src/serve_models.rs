@@ -1,7 +1,7 @@
 //! Models of `serve`: from MODEL arguments to the specifications that the server takes.
 
 use crate::failure::{Failure, Result, printable};
-use crate::flags::Common;
+use crate::flags::{Common, Lora};
 use crate::model::{DEMO_NAME, Model, shortest, warn};
 use crate::progress::Bars;
 use gristmill_backend::Opened;

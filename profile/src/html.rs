@@ -50,7 +50,8 @@ pub fn render_page(of: &PageParts) -> String {
     out + rest
 }
 
-fn escaped(text: &str) -> String {
+/// Text as markup that shows it.
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

@@ -2,10 +2,11 @@
 //!
 //! [`Report`] aggregates a recording, [`text`] prints it, [`page`] renders it as one HTML file, and
 //! [`trace`] as a Chrome trace. A [`compilation`](mod@compilation) records how functions became
-//! kernels, and [`viewer`] renders that as one HTML file.
+//! kernels, and [`viewer`] renders that as one HTML file. [`training`](mod@training) renders a
+//! training run.
 //!
-//! The crate knows only device timings. A kernel's description, its provenance and the bytes that
-//! it must read are passed in as strings and numbers.
+//! The crate knows only numbers and texts. A kernel's description, its provenance and the bytes
+//! that it must read are passed in as strings and numbers.
 
 pub mod compilation;
 mod html;
@@ -14,6 +15,7 @@ mod recording;
 mod report;
 pub mod text;
 pub mod trace;
+pub mod training;
 pub mod viewer;
 
 pub use recording::{KernelLaunch, Limits, ProfiledKernel, Recording, StageText, StepRun};

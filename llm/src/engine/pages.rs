@@ -180,7 +180,7 @@ mod tests {
             let pages = Pages {
                 all: &all,
                 windows,
-                state: 0,
+                ..Pages::default()
             };
             pages
                 .contiguous(pools, 20, Some(100), positions)

@@ -48,6 +48,12 @@ pub enum AdapterError {
         /// Architecture of the model.
         model: String,
     },
+    /// A file operation failed.
+    #[error("cannot {0} {1}: {2}")]
+    Io(&'static str, String, std::io::Error),
+    /// An adapter in the layout of PEFT is malformed, or of a kind that is not supported.
+    #[error("{0}")]
+    Peft(String),
     /// A tensor does not fit the model.
     #[error("{name}: {problem}")]
     Tensor {
@@ -94,7 +100,7 @@ fn starts_with_any(t: &TensorSpec, starts: &[&str]) -> bool {
 }
 
 /// Returns true for weights of linear layers of blocks.
-fn is_adaptable(t: &TensorSpec) -> bool {
+pub(super) fn is_adaptable(t: &TensorSpec) -> bool {
     let linear = matches!(
         t.role,
         Role::Matrix | Role::Down(_) | Role::Experts | Role::ExpertsDown(_)
@@ -240,6 +246,15 @@ impl Adapter {
             alpha,
             tensors: places.iter().map(tensor).collect(),
         }
+    }
+    /// The adapter as a GGUF file in memory.
+    ///
+    /// # Errors
+    /// When a matrix has no elements, or the adapter cannot be declared as a file.
+    pub fn to_file(&self) -> Result<Gguf, AdapterError> {
+        let mut bytes = Vec::new();
+        self.write(&mut bytes)?;
+        Ok(Gguf::from_bytes(bytes)?)
     }
     /// Writes the adapter as a GGUF file.
     ///

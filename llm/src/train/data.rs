@@ -7,11 +7,15 @@
 use crate::chat::{ChatError, ChatTemplate, Message, RenderOptions, TextSpan};
 use crate::tokenizer::Tokenizer;
 use serde_json::{Map, Value as Json};
+use std::ops::Range;
 
 /// Longest line in bytes.
 const LONGEST_LINE: usize = 64 << 20;
 /// Most messages of a line: a template renders every beginning of a conversation.
 const MOST_MESSAGES: usize = 1000;
+
+/// Tokens of a text before [`Example::reply`], and in it.
+const SHOWN_TEXT: usize = 48;
 
 /// Which tokens count in the loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +35,22 @@ pub struct Example {
     pub is_target: Vec<bool>,
     /// Whether the example may be cut into several; other long examples lose their end.
     pub is_text: bool,
+    /// Tokens of the first reply, to compare generated ones with; of a text, some in its middle.
+    pub reply: Range<usize>,
+}
+
+impl Example {
+    /// The first run of targets, or the half of a text's first tokens.
+    fn first_reply(&self) -> Range<usize> {
+        let length = self.tokens.len();
+        if self.is_text {
+            let end = length.min(2 * SHOWN_TEXT);
+            return end / 2..end;
+        }
+        let begin = self.is_target.iter().position(|&t| t).unwrap_or(length);
+        let run = self.is_target[begin..].iter().take_while(|&&t| t).count();
+        begin..begin + run
+    }
 }
 
 /// A line that cannot be used.
@@ -77,6 +97,7 @@ impl ExampleReader<'_> {
         }
         let object: Map<String, Json> = serde_json::from_str(line).map_err(LineError::Json)?;
         let mut example = self.example(&object)?;
+        example.reply = example.first_reply();
         if self.loss_on == LossOn::All {
             example.is_target.fill(true);
         }
@@ -253,8 +274,8 @@ impl Conversation<'_> {
         Ok(TextSpan::concat(&self.spans(count, prompt)?))
     }
     /// Byte ranges of the assistant's turns in the rendered `text`, with the token that ends each.
-    fn replies(&self, text: &str) -> Result<Vec<std::ops::Range<usize>>, LineError> {
-        let mut found: Vec<std::ops::Range<usize>> = Vec::new();
+    fn replies(&self, text: &str) -> Result<Vec<Range<usize>>, LineError> {
+        let mut found: Vec<Range<usize>> = Vec::new();
         let turns = self.messages.iter().enumerate();
         for (i, message) in turns.filter(|(_, m)| m.role == "assistant") {
             let from = found.last().map_or(0, |r| r.end);
@@ -295,7 +316,7 @@ impl Conversation<'_> {
         Ok(found)
     }
     /// Extends a reply by the control token that follows it, unless it ends with one.
-    fn with_ending(&self, text: &str, range: std::ops::Range<usize>) -> std::ops::Range<usize> {
+    fn with_ending(&self, text: &str, range: Range<usize>) -> Range<usize> {
         let control = self.reader.tokenizer.special_texts();
         let is_ended = control
             .iter()
@@ -314,7 +335,7 @@ impl Conversation<'_> {
 }
 
 /// Cuts rendered spans at the borders of replies.
-fn segments<'a>(spans: &'a [TextSpan], replies: &[std::ops::Range<usize>]) -> Vec<Segment<'a>> {
+fn segments<'a>(spans: &'a [TextSpan], replies: &[Range<usize>]) -> Vec<Segment<'a>> {
     let mut borders: Vec<(usize, bool)> = Vec::new();
     let mut at = 0;
     for reply in replies {

@@ -6,6 +6,7 @@ mod data;
 mod full;
 mod optimizer;
 mod parameters;
+mod peft;
 mod run;
 mod schedule;
 mod stacked;
@@ -15,10 +16,11 @@ mod trainer;
 pub use adapter::{
     Adapter, AdapterError, AdapterTensor, Targets, ignored_elsewhere, initial_adapter,
 };
-pub use checkpoint::{Checkpoint, CheckpointError};
+pub use checkpoint::{Checkpoint, CheckpointError, Fingerprint};
 pub use data::{Example, ExampleReader, LineError, LossOn};
 pub use full::{FullError, initial_weights, write_model};
 pub use parameters::{Place, Places};
+pub use peft::{check_exportable, is_peft, open_adapter, write_peft};
 pub use run::{Run, StepReport, TrainError};
 pub use schedule::{Course, Schedule};
 pub use stacked::stacked;

@@ -82,6 +82,10 @@ impl Run {
     pub fn steps(&self) -> u64 {
         self.trainer.steps()
     }
+    /// Steps of the whole run.
+    pub fn steps_planned(&self) -> u64 {
+        self.schedule.steps
+    }
     /// Whether all steps are done.
     pub fn is_done(&self) -> bool {
         self.steps() >= self.schedule.steps

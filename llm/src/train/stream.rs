@@ -186,6 +186,7 @@ fn cut(example: Example, length: usize) -> Vec<Example> {
             tokens: example.tokens[begin..end].to_vec(),
             is_target,
             is_text: true,
+            ..Example::default()
         });
         begin = end - 1;
     }
@@ -225,7 +226,7 @@ mod tests {
         Example {
             is_target: (0..tokens.len()).map(|i| i > 0).collect(),
             tokens,
-            is_text: false,
+            ..Example::default()
         }
     }
     const OPTIONS: StreamOptions = StreamOptions {

@@ -29,6 +29,7 @@ mod mixed;
 mod nvrtc;
 mod parity;
 mod parity_support;
+mod peft;
 mod plans;
 mod prefix;
 mod real;

@@ -1,6 +1,7 @@
 //! Property tests of the scheduler over random events, and of the prefix tree.
 
 use super::super::pages::PagePool;
+use super::super::prefix_node::ROOT;
 use super::super::reuse::Reuse;
 use super::super::{Batch, Decode, SequenceId, SequenceOptions, Swap};
 use super::{Besides, Model, PAGE, alone, prompt};
@@ -60,7 +61,7 @@ proptest! {
                 Act::Add { seed, length, answer, exact, invariant } => {
                     let prompt = prompt(seed, length);
                     let reuse = if exact { Reuse::Exact } else { Reuse::Any };
-                    let options = SequenceOptions { reuse, batch_invariant: invariant };
+                    let options = SequenceOptions { reuse, batch_invariant: invariant, ..SequenceOptions::default() };
                     asked.insert(model.add_with(prompt.clone(), answer, options), (prompt, answer));
                 }
                 Act::Cancel(nth) => {
@@ -121,7 +122,7 @@ proptest! {
         let mut holds: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (seed, length) in lengths {
             let tokens = prompt(seed, length);
-            let mut found = pool.find(&tokens, Reuse::Any, true);
+            let mut found = pool.find(ROOT, &tokens, Reuse::Any, true);
             for (page, block) in found.pages.iter().zip(tokens.chunks(PAGE)) {
                 prop_assert_eq!(&holds[page][..], block);
             }
