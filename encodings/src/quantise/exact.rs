@@ -2,7 +2,7 @@
 //! nothing.
 
 use super::choice::Choice;
-use super::fit::extremes;
+use super::fit::{Line, Numbers, all_levels};
 use super::layout::{Factor, Field, Layout};
 use super::levels::Levels;
 use half::f16;
@@ -29,10 +29,17 @@ pub(super) fn find(layout: &Layout, x: &[f32], unit: f64) -> Option<Choice> {
     let groups: Vec<&[f32]> = layout.groups.iter().map(|g| &x[g.clone()]).collect();
     let has_offset = layout.offset.is_some();
     let mut scales = Vec::new();
-    for group in &groups {
+    for (number, group) in groups.iter().enumerate() {
+        // Without a field or without an f16, few factors exist.
+        let exists =
+            |possible: &Possible| match (layout.scale.half, layout.scale.fields.get(number)) {
+                (Some(_), None) => half_near(*possible, unit).is_some(),
+                (None, field) => field_near(field, *possible, (1.0, unit)).is_some(),
+                (Some(_), Some(_)) => true,
+            };
         let possible = match has_offset {
-            false => scales_of(&layout.levels, group),
-            true => scales_with_offset(&layout.levels, group),
+            false => scales_of(&layout.levels, group, exists),
+            true => scales_with_offset(&layout.levels, group, exists),
         };
         // Nothing fits this group.
         if possible.as_ref().is_some_and(Vec::is_empty) {
@@ -46,62 +53,45 @@ pub(super) fn find(layout: &Layout, x: &[f32], unit: f64) -> Option<Choice> {
             return Some(Some(Choice::new([half, 0.0], fields.to_vec(), Vec::new())));
         };
         tries += 1;
-        let found = offsets(layout, factor, &groups, (half, fields, unit));
+        let found = offsets(layout, factor, &groups, &scales, (half, unit));
         found.map(Some).or((tries >= TRIES).then_some(None))
     })?
 }
 
-/// Finds the offsets of all groups for given scales.
+/// Finds the offsets of all groups, for an f16 of the scales and their possible values.
 fn offsets(
     layout: &Layout,
     factor: &Factor,
     groups: &[&[f32]],
-    (half, fields, unit): (f32, &[usize], f64),
+    scales: &[Option<Vec<Possible>>],
+    (half, unit): (f32, f64),
 ) -> Option<Choice> {
-    let one = |group: usize| {
-        let field = layout.scale.fields.get(group);
-        let known = fields.get(group).copied().unwrap_or(0);
+    let of_group = |number: usize| {
+        let field = layout.scale.fields.get(number);
+        let indices: Vec<usize> = match &scales[number] {
+            Some(all) => {
+                let index = |possible: &Possible| field_near(field, *possible, (half, unit));
+                all.iter().filter_map(index).collect()
+            }
+            // Equal numbers have any scale.
+            None => (0..field.map_or(1, |field| field.levels.values().len())).collect(),
+        };
         let scale = |index: usize| {
-            let own = field.map_or(1.0, |field| field.levels.values()[index]);
-            f64::from(half * own) / unit
+            let value = field.map_or(1.0, |field| field.levels.values()[index]);
+            (index, f64::from(half * value) / unit)
         };
-        let x = groups[group];
-        let [low, high, largest] = extremes(x);
-        let error = ROUNDING * largest.abs();
-        let values = layout.levels.values();
-        if !is_constant(x) {
-            let anchor = if scale(known) > 0.0 { low } else { high };
-            let all = values
-                .iter()
-                .map(|&level| anchor - scale(known) * f64::from(level));
-            let fits = |offset: &f64| is_near(&layout.levels, x, scale(known), *offset);
-            let possible = |value| Possible {
-                value,
-                error,
-                scale: known,
-            };
-            return all.filter(fits).map(possible).collect::<Vec<_>>();
-        }
-        // Equal numbers: any scale with any level.
-        let indices = 0..field.map_or(1, |field| field.levels.values().len());
-        let of_scale = |index: usize| {
-            let all = values
-                .iter()
-                .map(move |&level| low - scale(index) * f64::from(level));
-            all.map(move |value| Possible {
-                value,
-                error,
-                scale: index,
-            })
-        };
-        indices.flat_map(of_scale).collect()
+        let lines = indices.into_iter().map(scale);
+        lines
+            .flat_map(|line| offsets_of(&layout.levels, groups[number], line))
+            .collect()
     };
-    let possible: Vec<Option<Vec<Possible>>> = (0..groups.len()).map(|g| Some(one(g))).collect();
+    let possible: Vec<Option<Vec<Possible>>> =
+        (0..groups.len()).map(|g| Some(of_group(g))).collect();
     let mut chosen: Vec<usize> = Vec::new();
-    let found = common_of(factor, &possible, unit, &mut chosen, |offset, of_offset| {
-        Some((offset, of_offset.to_vec()))
+    let found = common_of(factor, &possible, unit, &mut chosen, |offset, fields| {
+        Some((offset, fields.to_vec()))
     });
-    let (offset, of_offset) = found?;
+    let (offset, fields) = found?;
     let scale_of = |(group, &at): (usize, &usize)| {
         possible[group]
             .as_ref()
@@ -111,81 +101,117 @@ fn offsets(
         true => Vec::new(),
         false => chosen.iter().enumerate().map(scale_of).collect(),
     };
-    Some(Choice::new([half, offset], scales, of_offset))
+    Some(Choice::new([half, offset], scales, fields))
+}
+
+/// Offsets with which all numbers of a group are levels, for one scale with its field's index.
+fn offsets_of(levels: &Levels, x: &[f32], (index, scale): (usize, f64)) -> Vec<Possible> {
+    let numbers = Numbers::new(x);
+    let error = ROUNDING * numbers.largest().abs();
+    let anchor = if scale > 0.0 {
+        numbers.low
+    } else {
+        numbers.high
+    };
+    let values = levels
+        .values()
+        .iter()
+        .map(|&level| anchor - scale * f64::from(level));
+    let is_constant = is_constant(&numbers);
+    let fits = |&offset: &f64| is_constant || is_near(levels, x, Line { scale, offset });
+    let possible = |value| Possible {
+        value,
+        error,
+        scale: index,
+    };
+    values.filter(fits).map(possible).collect()
 }
 
 /// Whether numbers differ by no more than their rounding.
-fn is_constant(x: &[f32]) -> bool {
-    let [low, high, largest] = extremes(x);
-    high - low <= ROUNDING * largest.abs()
+fn is_constant(numbers: &Numbers) -> bool {
+    numbers.high - numbers.low <= ROUNDING * numbers.largest().abs()
 }
 
 /// Whether all numbers are on a line's levels.
-fn is_near(levels: &Levels, x: &[f32], scale: f64, offset: f64) -> bool {
-    let [low, high] = levels.ends();
-    let (scale, offset) = (scale as f32, offset as f32);
-    let inverse = 1.0 / scale;
-    x.iter().all(|&x| {
-        let level = (x - offset) * inverse;
-        let near = match levels.is_linear() {
-            true => level.round().clamp(low, high),
-            false => levels.values()[levels.nearest(level.into())],
-        };
-        let error = f64::from((x - (scale * near + offset)).abs());
-        error <= NEAR * f64::from(scale.abs()) + ROUNDING * f64::from(x.abs())
+fn is_near(levels: &Levels, x: &[f32], line: Line) -> bool {
+    let (scale, offset) = (line.scale as f32, line.offset as f32);
+    let near = (NEAR * line.scale.abs()) as f32;
+    all_levels(levels, x, line, |x, level| {
+        (x - (scale * level + offset)).abs() <= near + ROUNDING as f32 * x.abs()
     })
 }
 
 /// Scales with which all numbers of a group are levels; `None` for zeros, which any scale has.
-fn scales_of(levels: &Levels, x: &[f32]) -> Option<Vec<Possible>> {
-    let largest = extremes(x)[2];
+fn scales_of(
+    levels: &Levels,
+    x: &[f32],
+    exists: impl Fn(&Possible) -> bool,
+) -> Option<Vec<Possible>> {
+    let largest = Numbers::new(x).largest();
     if largest == 0.0 && levels.values().contains(&0.0) {
         return None;
     }
-    let scale = |&level: &f32| largest / f64::from(level);
-    let possible = |value: f64| Possible {
-        value,
-        error: ROUNDING * value.abs(),
-        scale: 0,
+    let possible = |&level: &f32| {
+        let value = largest / f64::from(level);
+        Possible {
+            value,
+            error: ROUNDING * value.abs(),
+            scale: 0,
+        }
     };
     let all = levels
         .values()
         .iter()
         .filter(|level| **level != 0.0)
-        .map(scale);
-    Some(
-        all.filter(|&scale| is_near(levels, x, scale, 0.0))
-            .map(possible)
-            .collect(),
-    )
+        .map(possible);
+    let fits = |p: &Possible| {
+        is_near(
+            levels,
+            x,
+            Line {
+                scale: p.value,
+                offset: 0.0,
+            },
+        )
+    };
+    Some(all.filter(exists).filter(fits).collect())
 }
 
 /// As [`scales_of`] for lines with an offset; `None` for equal numbers.
-fn scales_with_offset(levels: &Levels, x: &[f32]) -> Option<Vec<Possible>> {
-    let [low, high, largest] = extremes(x);
-    if is_constant(x) {
+fn scales_with_offset(
+    levels: &Levels,
+    x: &[f32],
+    exists: impl Fn(&Possible) -> bool,
+) -> Option<Vec<Possible>> {
+    let numbers = Numbers::new(x);
+    if is_constant(&numbers) {
         return None;
     }
+    let Numbers { low, high, .. } = numbers;
     let [first, last] = levels.ends().map(f64::from);
-    let span = (last - first) as usize;
-    let error = ROUNDING * largest.abs();
-    let lines = (1..=span).flat_map(|n| {
+    let error = ROUNDING * numbers.largest().abs();
+    let possible = (1..=(last - first) as usize).flat_map(|n| {
         let value = (high - low) / n as f64;
         let error = ROUNDING * value + error / n as f64;
-        [(value, low), (-value, high)].map(|(value, anchor)| {
-            let offset = anchor - value * first;
-            (
-                Possible {
-                    value,
-                    error,
-                    scale: 0,
-                },
-                offset,
-            )
+        [value, -value].map(|value| Possible {
+            value,
+            error,
+            scale: 0,
         })
     });
-    let fits = |(possible, offset): &(Possible, f64)| is_near(levels, x, possible.value, *offset);
-    Some(lines.filter(fits).map(|(possible, _)| possible).collect())
+    let fits = |possible: &Possible| {
+        let scale = possible.value;
+        let anchor = if scale > 0.0 { low } else { high };
+        is_near(
+            levels,
+            x,
+            Line {
+                scale,
+                offset: anchor - scale * first,
+            },
+        )
+    };
+    Some(possible.filter(exists).filter(fits).collect())
 }
 
 /// Calls `each` with f16s and field indices that give each group one of its possible factors,

@@ -1,6 +1,6 @@
 //! Least-squares lines: the real scale and offset that represent a group's numbers best.
 
-use super::levels::Levels;
+use super::levels::{LANES, Lanes, Levels};
 
 /// Numbers are `scale · level + offset`.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
@@ -20,6 +20,47 @@ pub(super) enum Form {
     LineBelow,
 }
 
+/// Sums over the numbers `x` of a group, and their extremes.
+#[derive(Clone, Copy)]
+pub(super) struct Numbers {
+    n: f64,
+    sum: f64,
+    squares: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Numbers {
+    /// Sums and extremes of finite numbers.
+    pub fn new(x: &[f32]) -> Numbers {
+        let (mut sum, mut squares) = ([0.0; LANES], [0.0; LANES]);
+        let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+        for chunk in lanes(x) {
+            for (i, &x) in chunk.iter().enumerate() {
+                sum[i] += x;
+                squares[i] += x * x;
+                low[i] = if x < low[i] { x } else { low[i] };
+                high[i] = if x > high[i] { x } else { high[i] };
+            }
+        }
+        Numbers {
+            n: x.len() as f64,
+            sum: total(sum),
+            squares: total(squares),
+            low: low.into_iter().fold(f32::INFINITY, f32::min).into(),
+            high: high.into_iter().fold(f32::NEG_INFINITY, f32::max).into(),
+        }
+    }
+    /// The number of largest magnitude.
+    pub fn largest(&self) -> f64 {
+        if -self.low > self.high {
+            self.low
+        } else {
+            self.high
+        }
+    }
+}
+
 /// Sums over the numbers `x` of a group and their levels `l`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sums {
@@ -31,29 +72,35 @@ pub(super) struct Sums {
     pub xx: f64,
 }
 
-/// Partial sums, so that additions are independent.
-const LANES: usize = 8;
+/// Whole chunks of a group.
+fn lanes(x: &[f32]) -> &[Lanes] {
+    x.as_chunks().0
+}
+
+fn total(lanes: Lanes) -> f64 {
+    lanes.iter().map(|&v| f64::from(v)).sum()
+}
 
 impl Sums {
-    /// Sums of numbers and their levels.
-    pub fn new(x: &[f32], levels: &[f32]) -> Sums {
-        let mut sums = [[0f32; LANES]; 5];
-        for (x, l) in x.chunks(LANES).zip(levels.chunks(LANES)) {
-            for (lane, (&x, &l)) in x.iter().zip(l).enumerate() {
-                let terms = [l, l * l, x, x * l, x * x];
-                sums.iter_mut()
-                    .zip(terms)
-                    .for_each(|(sum, term)| sum[lane] += term);
+    /// Sums of numbers and their nearest levels on a line.
+    pub fn new(levels: &Levels, x: &[f32], numbers: &Numbers, line: Line) -> Sums {
+        let scaled = line.to_levels();
+        let (mut l, mut ll, mut xl) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+        for chunk in lanes(x) {
+            let level = levels.round(scaled(chunk));
+            for i in 0..LANES {
+                l[i] += level[i];
+                ll[i] += level[i] * level[i];
+                xl[i] += chunk[i] * level[i];
             }
         }
-        let [l, ll, x_, xl, xx] = sums.map(|lanes| lanes.iter().map(|&v| f64::from(v)).sum());
         Sums {
-            n: x.len() as f64,
-            l,
-            ll,
-            x: x_,
-            xl,
-            xx,
+            n: numbers.n,
+            l: total(l),
+            ll: total(ll),
+            x: numbers.sum,
+            xl: total(xl),
+            xx: numbers.squares,
         }
     }
     /// Squared error of a line with these levels.
@@ -86,53 +133,59 @@ impl Sums {
     }
 }
 
-/// Writes the level of each number to `out`.
-pub(super) fn round(levels: &Levels, x: &[f32], line: Line, out: &mut [f32]) {
-    let inverse = 1.0 / line.scale;
-    // A scale of 0, or too small a one, has every number at its offset.
-    let inverse = if inverse.is_finite() {
-        inverse as f32
-    } else {
-        0.0
-    };
-    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-    let offset = line.offset as f32;
-    for (out, &x) in out.iter_mut().zip(x) {
-        *out = (x - offset) * inverse;
+impl Line {
+    /// Maps numbers to multiples of the scale. A scale of 0, or too small a one, has every number
+    /// at its offset.
+    fn to_levels(self) -> impl Fn(&Lanes) -> Lanes {
+        let inverse = (1.0 / self.scale) as f32;
+        let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+        let offset = self.offset as f32;
+        move |x| x.map(|x| (x - offset) * inverse)
     }
-    levels.round(out);
 }
 
-/// Squared error of the nearest levels, which are left in `out`.
-pub(super) fn error(levels: &Levels, x: &[f32], line: Line, out: &mut [f32]) -> f64 {
-    round(levels, x, line, out);
+/// Whether `is_so` holds for every number of a group and its nearest level.
+pub(super) fn all_levels(
+    levels: &Levels,
+    x: &[f32],
+    line: Line,
+    mut is_so: impl FnMut(f32, f32) -> bool,
+) -> bool {
+    let scaled = line.to_levels();
+    lanes(x).iter().all(|chunk| {
+        let level = levels.round(scaled(chunk));
+        chunk.iter().zip(level).all(|(&x, level)| is_so(x, level))
+    })
+}
+
+/// Squared error of the nearest levels.
+pub(super) fn error(levels: &Levels, x: &[f32], line: Line) -> f64 {
+    let scaled = line.to_levels();
     let (scale, offset) = (line.scale as f32, line.offset as f32);
-    let mut sums = [0f32; LANES];
-    for (x, l) in x.chunks(LANES).zip(out.chunks(LANES)) {
-        for (sum, (&x, &l)) in sums.iter_mut().zip(x.iter().zip(l)) {
-            let difference = x - (scale * l + offset);
-            *sum += difference * difference;
+    let mut sums = [0.0; LANES];
+    for chunk in lanes(x) {
+        let level = levels.round(scaled(chunk));
+        for i in 0..LANES {
+            let difference = chunk[i] - (scale * level[i] + offset);
+            sums[i] += difference * difference;
         }
     }
-    sums.iter().map(|&sum| f64::from(sum)).sum()
+    total(sums)
 }
 
 /// Widths of the levels that are tried: this step in units of the mean distance of two levels, so
 /// many times inwards and outwards.
 const STRETCH: f64 = 0.7;
-const STRETCHES: std::ops::RangeInclusive<i32> = -2..=6;
-
-/// Returns the smallest number, the largest, and the one of largest magnitude.
-pub(super) fn extremes(x: &[f32]) -> [f64; 3] {
-    let low = x.iter().copied().fold(f32::INFINITY, f32::min);
-    let high = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let largest = if -low > high { low } else { high };
-    [low, high, largest].map(f64::from)
-}
+const STRETCHES: std::ops::RangeInclusive<i32> = -2..=5;
 
 /// The lines that map the extremes of the numbers to the ends of the levels.
-fn plain_lines(levels: &Levels, x: &[f32], form: Form, stretch: f64) -> impl Iterator<Item = Line> {
-    let [low, high, largest] = extremes(x);
+fn plain_lines(
+    levels: &Levels,
+    numbers: &Numbers,
+    form: Form,
+    stretch: f64,
+) -> impl Iterator<Item = Line> + use<> {
+    let &Numbers { low, high, .. } = numbers;
     let [first, last] = levels.ends().map(f64::from);
     let below = form == Form::LineBelow;
     let low = if below { low.min(0.0) } else { low };
@@ -142,6 +195,7 @@ fn plain_lines(levels: &Levels, x: &[f32], form: Form, stretch: f64) -> impl Ite
         scale,
         offset: if below { middle.min(0.0) } else { middle },
     };
+    let largest = numbers.largest();
     let ends = [last, first].map(|end| Line {
         scale: largest / (end * stretch),
         offset: 0.0,
@@ -158,17 +212,17 @@ fn plain_lines(levels: &Levels, x: &[f32], form: Form, stretch: f64) -> impl Ite
 
 /// The lines of round-to-nearest with the extremes at the ends of the levels.
 pub(super) fn plain(levels: &Levels, x: &[f32], form: Form) -> impl Iterator<Item = Line> {
-    plain_lines(levels, x, form, 1.0)
+    plain_lines(levels, &Numbers::new(x), form, 1.0)
 }
 
-/// Finds a line with a small squared error. `out` is scratch space of the length of `x`.
-pub(super) fn fit(levels: &Levels, x: &[f32], form: Form, out: &mut [f32]) -> Line {
+/// Finds a line with a small squared error.
+pub(super) fn fit(levels: &Levels, x: &[f32], form: Form) -> Line {
     let unit = STRETCH / levels.values().len() as f64;
+    let numbers = Numbers::new(x);
     let mut best = (f64::INFINITY, Line::default());
     for stretch in STRETCHES.map(|i| 1.0 + f64::from(i) * unit) {
-        for line in plain_lines(levels, x, form, stretch) {
-            round(levels, x, line, out);
-            let sums = Sums::new(x, out);
+        for line in plain_lines(levels, &numbers, form, stretch) {
+            let sums = Sums::new(levels, x, &numbers, line);
             let refined = sums.best(form);
             let error = sums.error(refined);
             let is_possible = refined.scale > 0.0 || form == Form::Scale(true);

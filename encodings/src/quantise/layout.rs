@@ -7,7 +7,7 @@
 //! format needs no description of its packing.
 
 use super::evaluate::Element;
-use super::levels::Levels;
+use super::levels::{LANES, Levels};
 use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::encoding::EncodingRef;
@@ -160,7 +160,8 @@ impl Layout {
         let groups: Vec<Range<usize>> = runs(&split);
         let values = split[0].0.values.clone();
         let levels = split[0].0.levels()?;
-        if split.iter().any(|(code, _)| code.values != values) {
+        let is_whole = |group: &Range<usize>| group.len().is_multiple_of(LANES);
+        if split.iter().any(|(code, _)| code.values != values) || !groups.iter().all(is_whole) {
             return None;
         }
         let factor = |side: usize| {

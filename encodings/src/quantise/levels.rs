@@ -14,8 +14,10 @@ pub(super) struct Levels {
 /// Adding and subtracting it rounds an f32 below 2^22 to the nearest integer.
 const ROUND: f32 = 12_582_912.0;
 
-/// Elements that are rounded together.
-const CHUNK: usize = 16;
+/// Numbers that are rounded together.
+pub(super) type Lanes = [f32; LANES];
+/// Length of [`Lanes`]; groups are multiples of it.
+pub(super) const LANES: usize = 8;
 
 impl Levels {
     /// Creates the table; `None` if it is empty.
@@ -61,25 +63,30 @@ impl Levels {
     pub fn nearest(&self, v: f64) -> usize {
         self.bounds.partition_point(|&bound| f64::from(bound) < v)
     }
-    /// Replaces each number by its nearest value.
-    pub fn round(&self, numbers: &mut [f32]) {
+    /// Index of an entry.
+    pub fn index_of(&self, value: f32) -> usize {
+        match self.linear {
+            true => (value - self.values[0]) as usize,
+            false => self.values.partition_point(|&v| v < value),
+        }
+    }
+    /// Nearest value of each number.
+    #[inline(always)]
+    pub fn round(&self, numbers: Lanes) -> Lanes {
         let [low, high] = self.ends();
         if self.linear {
-            for v in numbers {
-                let within = if *v > low { *v } else { low };
-                let within = if within < high { within } else { high };
-                *v = within + ROUND - ROUND;
-            }
-            return;
+            return numbers.map(|v| {
+                let v = if v > low { v } else { low };
+                let v = if v < high { v } else { high };
+                v + ROUND - ROUND
+            });
         }
-        for numbers in numbers.chunks_mut(CHUNK) {
-            let mut out = [low; CHUNK];
-            for (&bound, &value) in self.bounds.iter().zip(&self.values[1..]) {
-                for (out, &v) in out.iter_mut().zip(&*numbers) {
-                    *out = if v > bound { value } else { *out };
-                }
+        let mut out = [low; LANES];
+        for (&bound, &value) in self.bounds.iter().zip(&self.values[1..]) {
+            for (out, v) in out.iter_mut().zip(numbers) {
+                *out = if v > bound { value } else { *out };
             }
-            numbers.copy_from_slice(&out[..numbers.len()]);
         }
+        out
     }
 }

@@ -2,9 +2,10 @@
 
 use super::choice::{Choice, line};
 use super::exact;
-use super::fit::{Form, Line, Sums, error, fit, plain, round};
+use super::fit::{Form, Line, Numbers, Sums, all_levels, error, fit, plain};
 use super::layout::{Factor, Layout};
 use half::f16;
+use std::ops::Range;
 
 /// Most times that the f16s of a block are computed again for the codes found with them.
 const ROUNDS: usize = 2;
@@ -16,8 +17,6 @@ pub(super) struct Search<'l> {
     /// Numbers of the block divided by `unit`, so that their squares are in f32's range.
     x: Vec<f32>,
     unit: f64,
-    /// Levels of the numbers.
-    levels: Vec<f32>,
 }
 
 impl<'l> Search<'l> {
@@ -37,7 +36,6 @@ impl<'l> Search<'l> {
             form,
             x: vec![0.0; n],
             unit: 1.0,
-            levels: vec![0.0; n],
         }
     }
     /// Encodes one block into zero bytes.
@@ -71,38 +69,33 @@ impl<'l> Search<'l> {
         }
     }
     /// Whether a choice found by `exact` represents the numbers.
-    fn represents(&mut self, choice: &Choice) -> bool {
-        (0..self.layout.groups.len()).all(|group| {
-            let line = choice.line(self.layout, group, self.unit);
-            let range = self.layout.groups[group].clone();
-            let (x, levels) = (&self.x[range.clone()], &mut self.levels[range]);
-            round(&self.layout.levels, x, line, levels);
-            x.iter().zip(levels).all(|(&x, level)| {
-                let near = line.scale * f64::from(*level) + line.offset;
+    fn represents(&self, choice: &Choice) -> bool {
+        let layout = self.layout;
+        layout.groups.iter().enumerate().all(|(group, range)| {
+            let line = choice.line(layout, group, self.unit);
+            all_levels(&layout.levels, &self.x[range.clone()], line, |x, level| {
+                let near = line.scale * f64::from(level) + line.offset;
                 let error = (f64::from(x) - near).abs();
                 error <= 1e-3 * line.scale.abs() + 1e-5 * f64::from(x.abs())
             })
         })
     }
     /// Finds a choice with a small squared error.
-    fn best(&mut self) -> Choice {
+    fn best(&self) -> Choice {
         let layout = self.layout;
-        let mut fitted = Vec::new();
-        for range in &layout.groups {
-            let (x, levels) = (&self.x[range.clone()], &mut self.levels[range.clone()]);
-            fitted.push(fit(&layout.levels, x, self.form, levels));
-        }
-        let mut starts = vec![fitted];
+        let fit = |range: &Range<usize>| fit(&layout.levels, &self.x[range.clone()], self.form);
+        let mut starts: Vec<Vec<Line>> = vec![layout.groups.iter().map(fit).collect()];
         // With one group, rounding to the nearest with the extremes at the ends is tried too.
         if let [range] = &layout.groups[..] {
             let lines = plain(&layout.levels, &self.x[range.clone()], self.form);
             starts.extend(lines.map(|line| vec![line]));
         }
         let mut best: Option<(f64, Choice)> = None;
-        for lines in starts {
-            let halves = self.halves_of(&lines);
-            let mut candidate = self.fields(halves, &lines);
-            for _ in 0..ROUNDS {
+        for (number, lines) in starts.iter().enumerate() {
+            let first = number == 0;
+            let halves = self.halves_of(lines);
+            let mut candidate = self.fields(halves, lines);
+            for _ in 0..if first { ROUNDS } else { 0 } {
                 let Some((halves, lines)) = self.refined(&candidate.1) else {
                     break;
                 };
@@ -145,7 +138,7 @@ impl<'l> Search<'l> {
         ]
     }
     /// Chooses the fields of all groups; returns the squared error too.
-    fn fields(&mut self, halves: [f32; 2], lines: &[Line]) -> (f64, Choice) {
+    fn fields(&self, halves: [f32; 2], lines: &[Line]) -> (f64, Choice) {
         let layout = self.layout;
         let mut choice = Choice::new(halves, Vec::new(), Vec::new());
         let mut total = 0.0;
@@ -174,28 +167,22 @@ impl<'l> Search<'l> {
         (total, choice)
     }
     /// Squared error of a group with these fields.
-    fn group_error(&mut self, halves: &[f32; 2], group: usize, [scale, offset]: [usize; 2]) -> f64 {
+    fn group_error(&self, halves: &[f32; 2], group: usize, [scale, offset]: [usize; 2]) -> f64 {
         let line = line(self.layout, *halves, group, [scale, offset], self.unit);
         let range = self.layout.groups[group].clone();
-        error(
-            &self.layout.levels,
-            &self.x[range.clone()],
-            line,
-            &mut self.levels[range],
-        )
+        error(&self.layout.levels, &self.x[range], line)
     }
     /// The f16s with the least squared error for the codes and fields of a choice, and its lines;
     /// `None` if no f16 would change.
-    fn refined(&mut self, choice: &Choice) -> Option<([f32; 2], Vec<Line>)> {
+    fn refined(&self, choice: &Choice) -> Option<([f32; 2], Vec<Line>)> {
         let layout = self.layout;
         let mut all = Sums::default();
         let groups: Vec<Line> = (0..layout.groups.len())
             .map(|g| choice.line(layout, g, self.unit))
             .collect();
         for (range, line) in layout.groups.iter().zip(&groups) {
-            let (x, levels) = (&self.x[range.clone()], &mut self.levels[range.clone()]);
-            round(&layout.levels, x, *line, levels);
-            let sums = Sums::new(x, levels);
+            let x = &self.x[range.clone()];
+            let sums = Sums::new(&layout.levels, x, &Numbers::new(x), *line);
             let Line {
                 scale: a,
                 offset: o,
@@ -225,7 +212,7 @@ impl<'l> Search<'l> {
         (halves != choice.halves).then_some((halves, groups))
     }
     /// Writes the codes of the nearest levels, and all other numbers.
-    fn write(&mut self, choice: &Choice, block: &mut [u8]) {
+    fn write(&self, choice: &Choice, block: &mut [u8]) {
         let layout = self.layout;
         let factors = [
             (Some(&layout.scale), &choice.scales),
@@ -241,12 +228,14 @@ impl<'l> Search<'l> {
         }
         for (group, range) in layout.groups.iter().enumerate() {
             let line = choice.line(self.layout, group, self.unit);
-            let levels = &mut self.levels[range.clone()];
-            round(&layout.levels, &self.x[range.clone()], line, levels);
-            for (level, place) in levels.iter().zip(&layout.codes[range.clone()]) {
-                let index = layout.levels.nearest(f64::from(*level));
-                place.set(block, layout.levels.code(index));
-            }
+            let mut places = layout.codes[range.clone()].iter();
+            all_levels(&layout.levels, &self.x[range.clone()], line, |_, level| {
+                let code = layout.levels.code(layout.levels.index_of(level));
+                places
+                    .next()
+                    .inspect(|place| place.set(block, code))
+                    .is_some()
+            });
         }
     }
 }
