@@ -264,7 +264,8 @@ fn common_of<T>(
 /// The f16 that a possible factor is, times `by`; `None` if none is near.
 fn half_near(possible: Possible, by: f64) -> Option<f32> {
     let exact = possible.value * by;
-    let half = f16::from_f64(exact).to_f32();
+    // The conversion from f32 is an instruction; that from f64 is not.
+    let half = f16::from_f32(exact as f32).to_f32();
     let error = (f64::from(half) - exact).abs();
     (half.is_finite() && half != 0.0 && error <= possible.error * by.abs()).then_some(half)
 }

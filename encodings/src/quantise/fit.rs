@@ -158,6 +158,18 @@ pub(super) fn all_levels(
     })
 }
 
+/// Calls `each` with the position of every number of a group and its nearest level.
+pub(super) fn for_levels(levels: &Levels, x: &[f32], line: Line, mut each: impl FnMut(usize, f32)) {
+    let scaled = line.to_levels();
+    for (number, chunk) in lanes(x).iter().enumerate() {
+        let level = levels.round(scaled(chunk));
+        level
+            .iter()
+            .enumerate()
+            .for_each(|(i, &level)| each(number * LANES + i, level));
+    }
+}
+
 /// Squared error of the nearest levels.
 pub(super) fn error(levels: &Levels, x: &[f32], line: Line) -> f64 {
     let scaled = line.to_levels();

@@ -2,7 +2,7 @@
 
 use super::choice::{Choice, line};
 use super::exact;
-use super::fit::{Form, Line, Numbers, Sums, all_levels, error, fit, plain};
+use super::fit::{Form, Line, Numbers, Sums, all_levels, error, fit, for_levels, plain};
 use super::layout::{Factor, Layout};
 use half::f16;
 use std::ops::Range;
@@ -228,13 +228,10 @@ impl<'l> Search<'l> {
         }
         for (group, range) in layout.groups.iter().enumerate() {
             let line = choice.line(self.layout, group, self.unit);
-            let mut places = layout.codes[range.clone()].iter();
-            all_levels(&layout.levels, &self.x[range.clone()], line, |_, level| {
+            let places = &layout.codes[range.clone()];
+            for_levels(&layout.levels, &self.x[range.clone()], line, |k, level| {
                 let code = layout.levels.code(layout.levels.index_of(level));
-                places
-                    .next()
-                    .inspect(|place| place.set(block, code))
-                    .is_some()
+                places[k].set(block, code);
             });
         }
     }
