@@ -107,7 +107,8 @@ pub struct Lora {
 }
 
 impl Lora {
-    fn parse(text: &str) -> std::result::Result<Lora, String> {
+    /// Parses `FILE` or `FILE=SCALE`.
+    pub fn parse(text: &str) -> std::result::Result<Lora, String> {
         // A name may have an `=` of its own.
         let scaled = text.rsplit_once('=').and_then(|(path, scale)| {
             let scale = scale

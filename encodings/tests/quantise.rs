@@ -21,7 +21,7 @@ impl Random {
     fn uniform(&mut self) -> f64 {
         (self.bits() % (1 << 30)) as f64 / f64::from(1 << 30)
     }
-    /// Of mean 0 and variance 1, nearly normal.
+    /// A nearly normal number with mean 0 and variance 1.
     fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.uniform()).sum::<f64>() as f32 - 6.0
     }
@@ -35,7 +35,7 @@ fn quantisers() -> Vec<Quantiser> {
     TABLE.iter().filter_map(|e| Quantiser::new(e)).collect()
 }
 
-/// Formats of blocks among them.
+/// The formats with several elements in a block.
 fn of_blocks() -> impl Iterator<Item = Quantiser> {
     quantisers()
         .into_iter()
@@ -126,7 +126,7 @@ fn random_block(random: &mut Random, e: EncodingRef, any: bool) -> Vec<u8> {
             (true, _) => {
                 let ratio = (16.0 * random.uniform() - 8.0).exp2();
                 f16::from_f64(
-                    scale.to_f64() * ratio * if random.bits() % 2 == 0 { 1.0 } else { -1.0 },
+                    scale.to_f64() * ratio * if random.bits().is_multiple_of(2) { 1.0 } else { -1.0 },
                 )
             }
         };

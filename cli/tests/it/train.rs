@@ -13,7 +13,7 @@ const CHATS: &str = concat!(
 );
 
 /// Arguments of a short run with files in `folder`, and `more`.
-fn train(folder: &Path, more: &[&str]) -> super::Outcome {
+pub fn train(folder: &Path, more: &[&str]) -> super::Outcome {
     let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     std::fs::write(at("chats.jsonl"), CHATS).unwrap();
     let (data, out, log) = (at("chats.jsonl"), at("adapter.gguf"), at("log.jsonl"));

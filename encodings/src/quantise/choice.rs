@@ -6,11 +6,11 @@ use super::layout::{Factor, Layout};
 /// The f16s of a block and an index into the levels of each field.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Choice {
-    /// Of scale and offset.
+    /// The f16 of the scale and that of the offset; 1 or 0 without one.
     pub halves: [f32; 2],
-    /// Of the scale's field of each group, if it has fields.
+    /// Indices for the scale: one for each group, or 0 without fields.
     pub scales: Vec<usize>,
-    /// Of the offset's field of each group, if it has fields.
+    /// Indices for the offset: one for each group, or 0 without fields.
     pub offsets: Vec<usize>,
 }
 

@@ -14,7 +14,7 @@ pub(super) struct Line {
 pub(super) enum Form {
     /// No offset, and a scale of any sign (`true`) or a positive one.
     Scale(bool),
-    /// Any offset.
+    /// An offset of either sign.
     Line,
     /// Offsets up to 0.
     LineBelow,

@@ -58,7 +58,7 @@ impl Place {
         }
         Some(Place(pieces))
     }
-    /// Reads the code.
+    /// Reads the code, below two to the number of its bits.
     #[inline]
     pub fn get(&self, block: &[u8]) -> usize {
         let part = |p: Piece| usize::from((block[usize::from(p.byte)] >> p.shift) & p.mask) << p.to;
@@ -130,7 +130,7 @@ pub(super) struct Layout {
     pub groups: Vec<Range<usize>>,
     /// Factor of the levels.
     pub scale: Factor,
-    /// What is added.
+    /// What is added to the scaled levels, if anything.
     pub offset: Option<Factor>,
 }
 
@@ -256,7 +256,7 @@ struct Found {
 }
 
 impl Found {
-    /// Multiplies the values.
+    /// Returns the field with its values multiplied by a constant of the expression.
     fn scaled(&self, by: f32) -> Found {
         let values = self.values.iter().map(|v| v * by).collect();
         Found {

@@ -5,7 +5,7 @@
 pub(super) struct Levels {
     values: Vec<f32>,
     codes: Vec<u16>,
-    /// Midpoints of neighbours.
+    /// Midpoints of neighbouring values, one fewer than values.
     bounds: Vec<f32>,
     /// Whether the values are consecutive integers.
     linear: bool,
@@ -45,7 +45,7 @@ impl Levels {
     pub fn ends(&self) -> [f32; 2] {
         [self.values[0], self.values[self.values.len() - 1]]
     }
-    /// Largest magnitude.
+    /// Largest magnitude of a value.
     pub fn extent(&self) -> f32 {
         self.ends()
             .into_iter()

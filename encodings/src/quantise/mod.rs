@@ -53,7 +53,7 @@ impl Quantiser {
         };
         Some(Quantiser { encoding, kind })
     }
-    /// The format.
+    /// The format that blocks are encoded in.
     pub fn encoding(&self) -> EncodingRef {
         self.encoding
     }
@@ -107,7 +107,7 @@ fn plain(encoding: EncodingRef) -> Option<Scalar> {
     matches!(scalar, Scalar::F32 | Scalar::F16 | Scalar::BF16).then_some(scalar)
 }
 
-/// Writes a float.
+/// Writes a number as the float type, little-endian; too large ones as its largest.
 fn put(scalar: Scalar, x: f32, out: &mut [u8]) {
     let x = if x.is_nan() { 0.0 } else { x };
     match scalar {
@@ -123,7 +123,7 @@ fn put(scalar: Scalar, x: f32, out: &mut [u8]) {
     }
 }
 
-/// Reads a float.
+/// Reads a little-endian number of the float type.
 fn get(scalar: Scalar, bytes: &[u8]) -> f32 {
     match scalar {
         Scalar::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),

@@ -25,6 +25,7 @@ mod golden_tiny;
 mod late_support;
 mod loading;
 mod machines;
+mod merging;
 mod mixed;
 mod nvrtc;
 mod parity;
