@@ -2,7 +2,7 @@
 
 use crate::common::{data, forward};
 use gristmill_backend::{Options, Precision, open};
-use gristmill_llm::arch;
+use gristmill_llm::arch::{self, CacheType};
 use gristmill_llm::engine::{Engine, Settings};
 use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
 use gristmill_llm::train::{Adapter, AdapterTensor, Merge, MergeError};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Some tokens.
 const TOKENS: [u32; 8] = [1, 5, 9, 2, 33, 17, 63, 8];
 /// The effect of the test adapter, which has just begun to learn, times this is seen in logits.
-const SCALE: f32 = 30.0;
+const SCALE: f32 = 10.0;
 
 fn demo() -> Gguf {
     Gguf::open(data("demo-glm-Q4_K_M.gguf")).expect("a model")
@@ -45,6 +45,7 @@ fn logits(file: &Gguf) -> Vec<f32> {
     let opened = opened.with_precision(Precision::Exact);
     let settings = Settings {
         context: Some(64),
+        cache: CacheType::F32,
         ..Settings::default()
     };
     let mut engine = Engine::load(file, opened, settings, &|_| ()).expect("an engine");
@@ -76,15 +77,17 @@ fn merged_models_have_the_adapters_logits() {
     let applied = logits(&file);
     let effect = distance(&base, &applied);
     println!("effect {effect}");
-    let mut near = |quant: Option<EncodingRef>, bound: f64| {
+    assert!(effect > 0.5, "{effect}");
+    let near = |quant: Option<EncodingRef>, bound: f64| {
         let found = distance(&logits(&merged(&file, quant)), &applied);
         let name = quant.map_or("its own types", |quant| quant.name);
         println!("{name}: {found}");
         assert!(found < bound, "{name}: {found}");
     };
     near(Some(encoding("f32")), 1e-5);
-    near(Some(encoding("f16")), 1e-5);
-    near(None, 1e-5);
+    near(Some(encoding("f16")), 0.003);
+    // The types of the file have 4 to 6 bits.
+    near(None, 0.3);
 }
 
 #[test]
