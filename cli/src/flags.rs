@@ -112,7 +112,8 @@ impl Lora {
         let stem = self.path.file_stem().unwrap_or(self.path.as_os_str());
         stem.to_string_lossy().into_owned()
     }
-    fn parse(text: &str) -> std::result::Result<Lora, String> {
+    /// Parses `FILE` or `FILE=SCALE`.
+    pub fn parse(text: &str) -> std::result::Result<Lora, String> {
         // A name may have an `=` of its own.
         let scaled = text.rsplit_once('=').and_then(|(path, scale)| {
             let scale = scale

@@ -8,7 +8,9 @@ use gristmill_backend::Opened;
 use gristmill_hub::{Store, file_stem, models_in};
 use gristmill_llm::engine::{self, Engine, MemoryEstimate, Progress};
 use gristmill_llm::language;
-use gristmill_server::{LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText, NamedAdapter};
+use gristmill_server::{
+    LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText, NamedAdapter,
+};
 use gristmill_uop::machine::MachineKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -8,6 +8,9 @@ use gristmill_uop::encoding::{Encoding, EncodingRef};
 
 mod grids;
 mod parts;
+mod quantise;
+
+pub use quantise::Quantiser;
 
 macro_rules! table { ($($module:ident $id:ident;)*) => {
     $(mod $module; pub use $module::$id;)*

@@ -53,6 +53,8 @@ commands! {
     tokenize Tokenize TokenizeArgs;
     /// Train an adapter on chats
     train Train TrainArgs;
+    /// Add adapters to the weights of a model, and write it
+    merge Merge MergeArgs;
     /// Write the logits of given tokens to a .npy file
     logits Logits LogitsArgs;
     /// Compute the perplexity of a text

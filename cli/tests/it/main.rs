@@ -3,6 +3,7 @@
 mod bad;
 mod deploy;
 mod grammars;
+mod merge;
 mod minutes;
 mod names;
 mod numbers;

@@ -40,7 +40,8 @@ fn command(folder: &Path, more: &[&str]) -> std::process::Command {
     train_of(DEMO, folder, more)
 }
 
-fn train(folder: &Path, more: &[&str]) -> super::Outcome {
+/// A short run of the demo model with files in `folder`, and `more`.
+pub fn train(folder: &Path, more: &[&str]) -> super::Outcome {
     command(folder, more).output().unwrap().into()
 }
 

@@ -58,6 +58,8 @@ pub const MAX_CHOICES: usize = 8;
 pub struct AdapterScales(pub [f32; MAX_CHOICES]);
 
 impl AdapterScales {
+    /// No adapter.
+    pub const BASE: AdapterScales = AdapterScales([0.0; MAX_CHOICES]);
     /// Returns true if no adapter changes anything.
     pub fn is_base(&self) -> bool {
         self.0.iter().all(|&scale| scale == 0.0)

@@ -52,6 +52,7 @@ pub use pools::{CacheKinds, Pools};
 pub use rope::RopeTable;
 pub use step::StepBuilder;
 pub use tensors::TensorSpec;
+pub(crate) use tensors::scale_under_adapters;
 pub use trained::{Trained, TrainingPlan, TrainingProducts, TrainingShape};
 pub use training::training_plan;
 

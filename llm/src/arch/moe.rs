@@ -247,7 +247,12 @@ pub(super) fn routed<'g>(
         };
         let adapters = s.adapters_of(w, &matrix);
         let y = adapters.iter().fold(y, |y, adapter| {
-            y + adapter.apply(s, x, |side| sent.of_experts(side), |of_token| sent.beside(of_token))
+            y + adapter.apply(
+                s,
+                x,
+                |side| sent.of_experts(side),
+                |of_token| sent.beside(of_token),
+            )
         });
         if w.has(&bias) {
             y + sent.of_experts(s.weight(w, &bias))

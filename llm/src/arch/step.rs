@@ -249,9 +249,9 @@ impl<'o> StepFunction<'o> {
         let y = self.product(x, self.values(weights, name));
         let y = self.scale(weights, name).map_or(y, |scale| y * scale);
         let adapters = self.adapters_of(weights, name);
-        adapters
-            .iter()
-            .fold(y, |y, adapter| y + adapter.apply(self, x, |side| side, |row| row))
+        adapters.iter().fold(y, |y, adapter| {
+            y + adapter.apply(self, x, |side| side, |row| row)
+        })
     }
     /// Returns the values of a tensor in f32, times its scale if there is one.
     pub fn weight(&self, weights: &LayerWeights, name: &str) -> Tensor<'_> {

@@ -107,6 +107,17 @@ pub(super) fn scale_of(weight: &str) -> Option<String> {
         .map(|stem| format!("{stem}.scale"))
 }
 
+/// Returns the name of the scale that multiplies the product of a weight before adapters are added
+/// to it. The scale of experts' down projections without a bias is not one: it multiplies the
+/// routing weights, and so adapters too.
+pub(crate) fn scale_under_adapters(table: &[TensorSpec], weight: &TensorSpec) -> Option<String> {
+    let has = |name: &String| table.iter().any(|t| t.name == *name);
+    let scale = scale_of(&weight.name).filter(has)?;
+    let stem = scale.strip_suffix(".scale")?;
+    let is_folded = stem.ends_with("ffn_down_exps") && !has(&format!("{stem}.bias"));
+    (!is_folded).then_some(scale)
+}
+
 /// A weight tensor of a loaded model.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct WeightInfo {

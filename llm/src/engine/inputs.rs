@@ -120,7 +120,9 @@ impl StepInputs {
         let Some((scales, count)) = &self.scales else {
             return Ok(());
         };
-        let numbers: Vec<f32> = tokens.flat_map(|of| of.0.into_iter().take(*count)).collect();
+        let numbers: Vec<f32> = tokens
+            .flat_map(|of| of.0.into_iter().take(*count))
+            .collect();
         Ok(device.write(scales, 0, bytemuck::cast_slice(&numbers))?)
     }
     /// Writes the token sources of these rows.

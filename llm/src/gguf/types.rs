@@ -125,6 +125,16 @@ pub fn type_id(encoding: EncodingRef) -> Option<i32> {
     row(encoding.name).map(|t| t.id)
 }
 
+/// Returns the `general.file_type` of models whose matrices are mostly of this encoding, if one is
+/// known.
+pub(crate) fn file_type(encoding: EncodingRef) -> Option<u32> {
+    let of_type = FILE_TYPES.iter().find(|t| t.base == encoding.name);
+    match type_id(encoding) {
+        Some(0) => Some(0),
+        _ => of_type.map(|t| t.id),
+    }
+}
+
 fn row(name: &str) -> Option<&'static TensorType> {
     TYPES.iter().find(|t| t.name == name)
 }
@@ -136,7 +146,7 @@ pub(crate) fn fill(encoding: EncodingRef) -> Fill {
 
 /// Returns the encoding that a quantiser uses for rows of `row_len` elements if
 /// type `name` is requested.
-fn fitting(name: &'static str, row_len: u64) -> Option<EncodingRef> {
+pub(crate) fn fitting(name: &'static str, row_len: u64) -> Option<EncodingRef> {
     let mut name = name;
     loop {
         let encoding = by_name(name)?;

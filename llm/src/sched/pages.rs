@@ -267,13 +267,7 @@ impl PagePool {
     /// for which the window pages and the state snapshot exist.
     ///
     /// With `parts` the hit may also have a partial page: with [`Reuse::Exact`] in whole blocks.
-    pub fn find(
-        &mut self,
-        root: NodeId,
-        tokens: &[u32],
-        reuse: Reuse,
-        parts: bool,
-    ) -> PrefixHit {
+    pub fn find(&mut self, root: NodeId, tokens: &[u32], reuse: Reuse, parts: bool) -> PrefixHit {
         let mut found = self.find_pages(root, tokens, reuse);
         let exact = found.exact;
         self.find_partial(tokens, reuse, &mut found, parts);

@@ -20,7 +20,10 @@ pub(super) fn root_of(adapters: &AdapterScales) -> NodeId {
         return ROOT;
     }
     let mut hasher = FxHasher::default();
-    adapters.0.iter().for_each(|scale| scale.to_bits().hash(&mut hasher));
+    adapters
+        .0
+        .iter()
+        .for_each(|scale| scale.to_bits().hash(&mut hasher));
     hasher.finish() | OTHER_ROOTS
 }
 

@@ -2,8 +2,8 @@
 
 use super::prefix_node::PrefixNode;
 use super::reuse::Reuse;
-use crate::arch::AdapterScales;
 use super::sliding_window_pool::WindowPages;
+use crate::arch::AdapterScales;
 
 /// Identifier of a sequence, in order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -4,6 +4,7 @@ mod adapter;
 mod checkpoint;
 mod data;
 mod full;
+mod merge;
 mod optimizer;
 mod parameters;
 mod peft;
@@ -19,6 +20,7 @@ pub use adapter::{
 pub use checkpoint::{Checkpoint, CheckpointError, Fingerprint};
 pub use data::{Example, ExampleReader, LineError, LossOn};
 pub use full::{FullError, initial_weights, write_model};
+pub use merge::{Merge, MergeError, writable_type, writable_types};
 pub use parameters::{Place, Places};
 pub use peft::{check_exportable, is_peft, open_adapter, write_peft};
 pub use run::{Run, StepReport, TrainError};

@@ -13,7 +13,9 @@ pub fn stacked(adapters: &[Adapter]) -> Adapter {
         names.into_iter().zip(matrices(adapters, weight))
     });
     Adapter {
-        architecture: adapters.first().map_or_else(String::new, |a| a.architecture.clone()),
+        architecture: adapters
+            .first()
+            .map_or_else(String::new, |a| a.architecture.clone()),
         alpha: 0.0,
         tensors: tensors.collect::<BTreeMap<_, _>>(),
     }
@@ -24,7 +26,12 @@ fn matrices(adapters: &[Adapter], weight: &str) -> [AdapterTensor; 2] {
     let names = LowRank::matrices(weight);
     let pairs: Vec<Option<[&AdapterTensor; 2]>> = adapters
         .iter()
-        .map(|adapter| Some([adapter.tensors.get(&names[0])?, adapter.tensors.get(&names[1])?]))
+        .map(|adapter| {
+            Some([
+                adapter.tensors.get(&names[0])?,
+                adapter.tensors.get(&names[1])?,
+            ])
+        })
         .collect();
     let known: Vec<[&AdapterTensor; 2]> = pairs.iter().copied().flatten().collect();
     let rank_of = |[a, _]: [&AdapterTensor; 2]| a.dims[a.dims.len() - 2];
@@ -45,7 +52,10 @@ fn matrices(adapters: &[Adapter], weight: &str) -> [AdapterTensor; 2] {
                 let from = (part * out + row) * own;
                 let to = (part * out + row) * all + place * rank;
                 let scaled = b.values[from..from + own].iter().map(|v| v * scale);
-                stacked[1][to..to + own].iter_mut().zip(scaled).for_each(|(y, x)| *y = x);
+                stacked[1][to..to + own]
+                    .iter_mut()
+                    .zip(scaled)
+                    .for_each(|(y, x)| *y = x);
             }
         }
     }
@@ -73,7 +83,9 @@ mod tests {
             values: (0..dims[0] * dims[1]).map(|i| begin + i as f32).collect(),
         };
         let names = LowRank::matrices(weight);
-        let tensors = names.into_iter().zip([tensor([rank, 2]), tensor([3, rank])]);
+        let tensors = names
+            .into_iter()
+            .zip([tensor([rank, 2]), tensor([3, rank])]);
         Adapter {
             architecture: "llama".into(),
             alpha,

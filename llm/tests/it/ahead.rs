@@ -89,6 +89,7 @@ fn answers_with(
     let options = SequenceOptions {
         reuse,
         batch_invariant: reuse == Reuse::Exact,
+        ..SequenceOptions::default()
     };
     let (context, vocabulary) = (
         batcher.engine().context(),

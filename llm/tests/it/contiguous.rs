@@ -94,6 +94,7 @@ impl Sequence {
             all: &self.all[..blocks],
             windows,
             state: self.state,
+            ..Pages::default()
         }
     }
     /// Runs these tokens in one step.

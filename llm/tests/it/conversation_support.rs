@@ -1,5 +1,6 @@
 //! Runs prompts and answers on a batcher.
 
+use gristmill_llm::arch::AdapterScales;
 use gristmill_llm::engine::{Engine, TokenRun};
 use gristmill_llm::generation::Generation;
 use gristmill_llm::sampling::{Sampler, SamplingParams};
@@ -19,6 +20,16 @@ pub struct Asked {
 
 /// Runs a prompt and generates an answer of `tokens` tokens, at least one, with a fixed seed.
 pub fn ask(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -> Asked {
+    ask_with(batcher, prompt, (reuse, AdapterScales::default()), tokens)
+}
+
+/// The same with factors of adapters.
+pub fn ask_with(
+    batcher: &mut Batcher,
+    prompt: &[u32],
+    (reuse, adapters): (Reuse, AdapterScales),
+    tokens: usize,
+) -> Asked {
     let params = SamplingParams {
         temperature: 1.5,
         seed: 7,
@@ -34,7 +45,8 @@ pub fn ask(batcher: &mut Batcher, prompt: &[u32], reuse: Reuse, tokens: usize) -
             prompt,
             SequenceOptions {
                 reuse,
-                batch_invariant: false,
+                adapters,
+                ..SequenceOptions::default()
             },
         )
         .expect("a prompt");
@@ -130,6 +142,8 @@ pub fn apart(
         each(engine, run);
         Ok(ControlFlow::Continue(()))
     };
-    let flow = batcher.run_uncached(prompt, most, &mut run).expect("run");
+    let flow = batcher
+        .run_uncached((prompt, AdapterScales::default()), most, &mut run)
+        .expect("run");
     assert_eq!(flow, Some(ControlFlow::Continue(())), "there are pages");
 }

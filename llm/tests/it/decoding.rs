@@ -237,6 +237,7 @@ fn a_conversation_goes_on_after_what_the_device_chose() {
                 let options = SequenceOptions {
                     reuse: Reuse::Any,
                     batch_invariant: false,
+                    ..SequenceOptions::default()
                 };
                 let mut progress = |_, _| ControlFlow::Continue(());
                 let done = generate(

@@ -108,6 +108,7 @@ fn generated(
     let options = SequenceOptions {
         reuse,
         batch_invariant: false,
+        ..SequenceOptions::default()
     };
     generate(batcher, prompt, options, generation, progress, each)
 }

@@ -161,6 +161,7 @@ fn slots_are_bound_to_what_they_are() {
                 // For training.
                 Bind::HiddenGradient(_) | Bind::Parameter(_) | Bind::Gradient(_) => false,
                 Bind::Targets | Bind::TargetWeights | Bind::Loss => false,
+                Bind::AdapterScales => false,
                 // For quantised caches.
                 Bind::RopeMean(_) | Bind::Hadamard => false,
                 Bind::Positions | Bind::Slots | Bind::Pages | Bind::Table => false,

@@ -1,6 +1,7 @@
 //! Integration tests of models, tokenizers, templates and files, in one program: it is linked once,
 //! and its tests share all cores.
 
+mod adapters;
 mod ahead;
 mod batches;
 mod budget;
@@ -25,6 +26,7 @@ mod golden_tiny;
 mod late_support;
 mod loading;
 mod machines;
+mod merging;
 mod mixed;
 mod nvrtc;
 mod parity;

@@ -91,6 +91,7 @@ fn a_broken_off_prompt_leaves_what_was_done() {
     let options = SequenceOptions {
         reuse: Reuse::Exact,
         batch_invariant: false,
+        ..SequenceOptions::default()
     };
     let generation = Generation::new(
         Sampler::new(SamplingParams::greedy()).expect("parameters"),

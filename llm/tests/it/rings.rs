@@ -102,6 +102,7 @@ fn in_ring(
         all: &all,
         windows: &windows,
         state: 0,
+        ..Pages::default()
     };
     let mut out = Vec::new();
     for (nth, tokens) in tokens.chunks(most).enumerate() {

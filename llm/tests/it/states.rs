@@ -184,6 +184,7 @@ fn turn(
     let options = SequenceOptions {
         reuse,
         batch_invariant: reuse == Reuse::Exact,
+        ..SequenceOptions::default()
     };
     let id = batcher.add(prompt, options).expect("a prompt");
     let (mut logits, mut said) = (Vec::new(), 0);

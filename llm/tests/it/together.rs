@@ -3,6 +3,7 @@
 
 use crate::parity_support::tables::{data, ids};
 use gristmill_backend::{Options, open};
+use gristmill_llm::arch::AdapterScales;
 use gristmill_llm::engine::{DecodeRow, Engine, Pages, Settings, Step, TokenSource};
 use gristmill_llm::generation::{Constraint, Generation, ModelOutput};
 use gristmill_llm::gguf::Gguf;
@@ -65,6 +66,7 @@ fn sampler(asked: &Asked) -> Sampler {
 const INVARIANT: SequenceOptions = SequenceOptions {
     reuse: Reuse::Exact,
     batch_invariant: true,
+    adapters: AdapterScales::BASE,
 };
 
 /// Returns the batch-invariant answers to requests that are added `apart` steps after each other.
@@ -192,6 +194,7 @@ fn steps_have_the_size_of_the_largest_where_a_text_must_not_depend_on_others() {
         let options = SequenceOptions {
             reuse: Reuse::Exact,
             batch_invariant: invariant,
+            ..SequenceOptions::default()
         };
         let asked = &requests(&tokens)[1..2];
         let first = answers_with(&mut batcher, asked, 0, options);
@@ -214,6 +217,7 @@ fn beside(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
             all,
             windows: windows(&all[..]),
             state,
+            ..Pages::default()
         });
         let row = |pages| DecodeRow {
             token: TokenSource::Token(token),

@@ -152,6 +152,7 @@ fn upto([all, windows]: &[Vec<u32>; 2], position: usize) -> Pages<'_> {
         all: &all[..blocks],
         windows: &windows[..blocks],
         state: 0,
+        ..Pages::default()
     }
 }
 
@@ -334,6 +335,7 @@ fn answers(
             let options = SequenceOptions {
                 reuse,
                 batch_invariant: reuse == Reuse::Exact,
+                ..SequenceOptions::default()
             };
             here.insert(
                 batcher.add(&prompts[come], options).expect("a prompt"),

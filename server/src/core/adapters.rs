@@ -60,7 +60,8 @@ pub fn chosen(
         let at = place(adapters, choice)?;
         let scale = choice.scale.unwrap_or(f64::from(adapters[at].scale));
         if !(-MAX_SCALE..=MAX_SCALE).contains(&scale) {
-            let message = format!("the scale of an adapter must be from −{MAX_SCALE} to {MAX_SCALE}");
+            let message =
+                format!("the scale of an adapter must be from −{MAX_SCALE} to {MAX_SCALE}");
             return Err(RequestError::parameter("lora", message));
         }
         scales.0[at] = scale as f32;
@@ -123,7 +124,10 @@ mod tests {
     #[test]
     fn unknown_adapters_and_huge_scales_are_refused() {
         let message = scales("base", Some(r#"[{"name": "odes"}]"#)).expect_err("unknown");
-        assert!(message.contains("odes") && message.contains("sql, poems"), "{message}");
+        assert!(
+            message.contains("odes") && message.contains("sql, poems"),
+            "{message}"
+        );
         assert!(scales("base", Some(r#"[{"id": 2}]"#)).is_err());
         assert!(scales("base", Some(r#"[{"id": 0, "scale": 1e9}]"#)).is_err());
         assert!(scales("base", Some("[{}]")).is_err());

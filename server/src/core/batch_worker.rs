@@ -634,12 +634,12 @@ impl BatchWorker {
         let adapters = request.options.adapters;
         loop {
             let begun = Instant::now();
-            let done = self
-                .batcher
-                .run_uncached((prompt, adapters), most, &mut |engine, part| {
-                    run(engine, part)?;
-                    Ok(poll_cancelled(request, &model.queue))
-                })?;
+            let done =
+                self.batcher
+                    .run_uncached((prompt, adapters), most, &mut |engine, part| {
+                        run(engine, part)?;
+                        Ok(poll_cancelled(request, &model.queue))
+                    })?;
             match done {
                 Some(ControlFlow::Continue(())) => {
                     return Ok(Usage {

@@ -21,8 +21,8 @@ use crate::core::queue::QueueError;
 use crate::core::request::{GenerateRequest, Input, PromptText};
 use crate::core::sampling::whole;
 use crate::core::tools::ToolSet;
-use gristmill_llm::chat::reply::{Begins, Reply, Schemas};
 use gristmill_llm::arch::AdapterScales;
+use gristmill_llm::chat::reply::{Begins, Reply, Schemas};
 use gristmill_llm::sched::SequenceOptions;
 use std::sync::Arc;
 

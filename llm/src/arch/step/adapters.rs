@@ -71,12 +71,13 @@ impl StepFunction<'_> {
     ) -> Tensor<'g> {
         let last = low.rank() - 1;
         let scales = spread(self.adapter_scales(choices));
-        let dims = |of: Tensor<'g>| -> Vec<Dim> {
-            of.dims().into_iter().map(Dim::Of).collect()
-        };
+        let dims = |of: Tensor<'g>| -> Vec<Dim> { of.dims().into_iter().map(Dim::Of).collect() };
         let mut each = dims(scales.unsqueeze(scales.rank()));
         each[last + 1] = Dim::Size(rank);
-        scales.unsqueeze(scales.rank()).expand(&each).reshape(&dims(low))
+        scales
+            .unsqueeze(scales.rank())
+            .expand(&each)
+            .reshape(&dims(low))
     }
 }
 
