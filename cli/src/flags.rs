@@ -196,8 +196,9 @@ pub struct Common {
         help_heading = "Context and precision"
     )]
     pub exact: bool,
-    /// Apply a LoRA adapter, with its effect multiplied by SCALE; repeatable; not for serve, train.
-    /// FILE is GGUF, or a folder or .safetensors file of Hugging Face PEFT
+    /// Apply a LoRA adapter, with its effect multiplied by SCALE; repeatable. Requests of serve
+    /// choose among them; not for train. FILE is GGUF, or a folder or .safetensors file of Hugging Face
+    /// PEFT
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = Lora::parse, value_hint = clap::ValueHint::FilePath, help_heading = "Adapters")]
     pub lora: Vec<Lora>,
     /// Disable an optimisation, for comparison; repeatable. `bench --ablate` measures each

@@ -290,7 +290,8 @@ const MAX_REGISTERS: usize = 256;
 const OF_A_CORE: i64 = 2;
 
 impl Target {
-    /// True if products have halves as operands: see [`activation_group`](Target::activation_group).
+    /// True if products have halves as operands: see
+    /// [`activation_group`](Target::activation_group).
     pub fn has_halves(&self) -> bool {
         self.activation_group == 1
     }

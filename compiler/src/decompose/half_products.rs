@@ -1,6 +1,6 @@
 //! Matrix products of two factors that are rounded to f16 or bf16 where they are computed, as in
-//! gradients. Both are materialised, so that matrix units read them once for many sums, and so is the
-//! product: matrix units compute one sum a kernel.
+//! gradients. Both are materialised, so that matrix units read them once for many sums, and so is
+//! the product: matrix units compute one sum a kernel.
 
 use super::f16_split::operand;
 use gristmill_uop::machine::MachineKind;

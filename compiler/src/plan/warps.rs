@@ -115,7 +115,8 @@ fn tiles_for_all_warps(product: &MmaProduct, warps: i64) -> i64 {
     ((product.tiles_beside() + along_columns - 1) / along_columns).clamp(1, TILES_BESIDE)
 }
 
-/// Tiles of a warp, at least and at most, where both operands come from memory: four registers each.
+/// Tiles of a warp, at least and at most, where both operands come from memory. A tile has four
+/// registers.
 const TILES_FROM_MEMORY: [i64; 2] = [8, 16];
 
 /// The division with the fewest operand loads, with all tiles of the product in registers; `None`

@@ -58,7 +58,7 @@ pub const MAX_CHOICES: usize = 8;
 pub struct AdapterScales(pub [f32; MAX_CHOICES]);
 
 impl AdapterScales {
-    /// No adapter.
+    /// Factors of a sequence that uses the model without adapters.
     pub const BASE: AdapterScales = AdapterScales([0.0; MAX_CHOICES]);
     /// Returns true if no adapter changes anything.
     pub fn is_base(&self) -> bool {

@@ -463,8 +463,8 @@ impl Batcher {
             }
         }
     }
-    /// Runs a whole prompt with these adapters in borrowed pages, in parts of at most `most` tokens.
-    /// Returns `None` if there are not enough free pages.
+    /// Runs a whole prompt with these adapters in borrowed pages, in parts of at most `most`
+    /// tokens. Returns `None` if there are not enough free pages.
     ///
     /// # Errors
     /// When the prompt does not fit or has ids outside the vocabulary, or the device fails.

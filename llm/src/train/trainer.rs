@@ -132,8 +132,8 @@ const OPERATIONS: f64 = 6.0;
 /// model on an H200 has 45,900 tokens/s in f32 and 58,200 with halves.
 const SECONDS: f64 = 5e-3;
 
-/// How a run computes products on a machine: with bf16 operands on matrix units, where they pay, and
-/// in f32 elsewhere.
+/// How a run computes products on a machine: with bf16 operands on matrix units, where they pay,
+/// and in f32 elsewhere.
 fn products(target: &Target, model: &dyn Model, options: &TrainerOptions) -> TrainingProducts {
     let (machine, shape) = (&target.machine, &options.shape);
     let has_units = machine.kind == MachineKind::Gpu && machine.fragment(Scalar::BF16).is_some();

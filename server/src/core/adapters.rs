@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// An adapter that requests may choose.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NamedAdapter {
-    /// Name for clients.
+    /// Name that a request joins to the model's, or gives in its field `lora`.
     pub name: String,
     /// Factor where a request gives none.
     pub scale: f32,

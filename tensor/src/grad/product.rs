@@ -9,13 +9,13 @@ use gristmill_uop::{Id, Op};
 ///
 /// With half-precision operands, a matrix product, of two factors that are each repeated along an
 /// axis of the other, becomes a contraction of their last axes, which matrix units compute: summed
-/// axes come last, and its factors are rounded. In f32 axes stay in the order in which a CPU reads a
-/// weight.
+/// axes come last, and its factors are rounded. In f32 axes stay in the order in which a CPU reads
+/// a weight.
 pub(super) fn summed<'g>(x: Tensor<'g>, axes: &[usize], operands: Scalar) -> Tensor<'g> {
     if operands == Scalar::F32 {
         return x.sum(axes);
     }
-    // Products that share a factor, such as gate and up, add their gradients before they are summed.
+    // Products that share a factor, such as gate and up, add gradients before they are summed.
     if let Some([a, b]) = terms(x)
         && (contains_product(a, axes) || contains_product(b, axes))
     {
