@@ -197,8 +197,8 @@ pub struct Common {
     )]
     pub exact: bool,
     /// Apply a LoRA adapter, with its effect multiplied by SCALE; repeatable. Requests of serve
-    /// choose among them; not for train. FILE is GGUF, or a folder or .safetensors file of Hugging Face
-    /// PEFT
+    /// choose among them; not for train. FILE is GGUF, or a folder or .safetensors file of Hugging
+    /// Face PEFT
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = Lora::parse, value_hint = clap::ValueHint::FilePath, help_heading = "Adapters")]
     pub lora: Vec<Lora>,
     /// Disable an optimisation, for comparison; repeatable. `bench --ablate` measures each
