@@ -8,8 +8,12 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp};
 
 /// Returns the rounded factors of a reduction node, which are to be materialised; `None` if it is
-/// no such product, or the machine has no matrix units for it.
+/// no such product, or the target has no halves or no matrix units for them.
 pub fn factors(g: &Graph, id: Id, target: &Target) -> Option<[Id; 2]> {
+    // Elsewhere the reader of a sum, such as keys that are rounded for attention, has it fused.
+    if !target.has_halves() {
+        return None;
+    }
     let n = &g[id];
     let Arg::Reduce(ReduceOp::Add, axes) = &n.arg else {
         return None;

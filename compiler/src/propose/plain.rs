@@ -26,9 +26,6 @@ const ELEMENTS_OF_ONE_WORKER: i64 = 2048;
 const CHUNK_ELEMENTS: i64 = 64;
 const CHUNK_ELEMENTS_OF_DATA: i64 = 16;
 
-/// Workgroups per multiprocessor from which threads read rows of sectors: with 2.4 (keys of GLM's
-/// heads, dequantised for 512 tokens on an H200) more and shorter threads are faster.
-const TURNED_WAVES: i64 = 8;
 /// Bytes of a sector of a GPU's cache, which a thread reads of a row.
 const SECTOR: i64 = 32;
 
@@ -233,11 +230,14 @@ impl<'a> Plain<'a> {
     /// threads are adjacent along the columns that are written, and each reads adjacent elements of
     /// a row, a sector of the cache. Row by row, every thread would read a sector for one element:
     /// weights of Llama 3.1 8B, dequantised in transposed order on an H200, took 4.8 ms a layer.
+    ///
+    /// For targets with halves; copies of other steps are smaller and were not measured.
     fn turned(&self, nests: &[Id], target: &Target) -> Option<Workgroup> {
         let (&[nest], g) = (nests, self.g) else {
             return None;
         };
-        if g.any(nest, |_, n| matches!(n.op, Op::Reduce | Op::Local))
+        if !target.has_halves()
+            || g.any(nest, |_, n| matches!(n.op, Op::Reduce | Op::Local))
             || self.spread.len() != self.axes.len()
             || g[g[nest].src[0]].op == Op::Local
         {
@@ -252,7 +252,7 @@ impl<'a> Plain<'a> {
         let whole = self.fixed(row).is_some_and(|n| n % of_thread == 0);
         let wide = self.fixed(column).map(|n| divisor(n, threads))?;
         let workgroups = self.total() / of_thread.saturating_mul(wide);
-        if !whole || 4 * wide < threads || workgroups < TURNED_WAVES * self.units {
+        if !whole || 4 * wide < threads || workgroups < self.units {
             return None;
         }
         let others = (0..self.axes.len()).filter(|&i| i != row && i != column);

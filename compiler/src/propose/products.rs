@@ -16,9 +16,9 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 /// Rows and columns of a workgroup's tile. With 64, each of eight warps has four column fragments,
 /// and reads 1.5 times as much as if one operand were free.
 const TILE: i64 = 64;
-/// A larger tile, and the tiles per multiprocessor from which it is chosen: with hardly more than
-/// one the last wave is nearly empty. Prompts of GLM on an H200 took 3 % longer with 1.2 a
-/// multiprocessor; gradients of Llama 3.1 8B have four and more.
+/// A larger tile for operands rounded as a whole, and the tiles per multiprocessor from which it is
+/// chosen: with hardly more than one the last wave is nearly empty. Gradients of Llama 3.1 8B have
+/// four and more. Not measured for keys of prompts.
 const MAX_TILE: i64 = 128;
 const WAVES_OF_MAX_TILE: i64 = 3;
 /// A smaller tile, to occupy more multiprocessors: one or two fragments per warp.
@@ -55,9 +55,9 @@ pub fn products(
         .product();
     let groups =
         |tile: i64| others * ((size(rows) + tile - 1) / tile) * ((size(columns) + tile - 1) / tile);
-    let units = machine.units as i64;
+    let (units, halves) = (machine.units as i64, around.target.has_halves());
     let tile = match () {
-        () if groups(MAX_TILE) >= WAVES_OF_MAX_TILE * units => MAX_TILE,
+        () if halves && groups(MAX_TILE) >= WAVES_OF_MAX_TILE * units => MAX_TILE,
         () if groups(TILE) >= units => TILE,
         () => MIN_TILE,
     };
