@@ -398,7 +398,7 @@ mod tests {
     fn long_runs_are_drawn_as_means() {
         let step = |step: u64| StepRecord {
             step,
-            loss: if step % 2 == 0 { 1.0 } else { 3.0 },
+            loss: if step.is_multiple_of(2) { 1.0 } else { 3.0 },
             gradient_norm: 1.0,
             rate: 1.0,
         };

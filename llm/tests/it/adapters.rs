@@ -127,10 +127,10 @@ fn cached_rows_belong_to_their_adapters() {
     let mut batcher = Batcher::new(engine(&both));
     let prompt = &tokens[..tokens.len().min(100)];
     let mut ask = |of| ask_with(&mut batcher, prompt, (Reuse::Any, scales(of)), 6);
-    let first = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]].map(|of| ask(of));
+    let first = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]].map(&mut ask);
     assert!(first.iter().all(|asked| asked.prefill.reused == 0));
     assert!(first[0].logits != first[1].logits && first[1].logits != first[2].logits);
-    let again = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]].map(|of| ask(of));
+    let again = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]].map(ask);
     for (first, again) in first.iter().zip(&again) {
         assert!(again.prefill.reused > 0);
         assert_eq!(first.answer, again.answer);
