@@ -165,6 +165,14 @@ impl Model {
                 format!("serve takes {MAX_CHOICES} of them; merge some into models of their own"),
             ));
         }
+        let mut names: Vec<String> = adapters.iter().map(|a| a.name().to_lowercase()).collect();
+        names.sort();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Failure::usage(
+                format_args!("two adapters have the name {}", twice[0]),
+                "requests choose adapters by file name: rename one of the files",
+            ));
+        }
         let model = self.describe()?;
         let read = |lora: &Lora| {
             let file = open_adapter(&lora.path, model.as_ref(), self.file.metadata())?;

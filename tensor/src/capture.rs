@@ -6,7 +6,7 @@ use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::shape::Dims;
 use gristmill_uop::{Graph, Id};
 use rustc_hash::FxHashMap;
-use std::cell::{Ref, RefCell};
+use std::cell::RefCell;
 
 /// Length of an axis: a constant, or a scalar i64 tensor.
 ///
@@ -50,10 +50,6 @@ impl Capture {
             outputs,
             inverses,
         }
-    }
-    /// The graph captured so far. No op may be added while it is borrowed.
-    pub fn graph(&self) -> Ref<'_, Graph> {
-        self.graph.borrow()
     }
     /// States where an index `[n]` or `[a, b]` names each row: flat element `places[row, ..]`
     /// (i32, `[rows, m]`) of the index is `row`, or anything if the index does not name the row so

@@ -49,7 +49,12 @@ pub fn chosen(
     let Some(lora) = lora else {
         let named = asked.and_then(|asked| asked.rsplit_once(JOINED));
         let is_named = |adapter: &NamedAdapter| {
-            named.is_some_and(|(_, name)| name.trim_end_matches(":latest") == adapter.name)
+            // As names of models are compared.
+            named.is_some_and(|(_, name)| {
+                let name = name.trim().trim_end_matches(":latest");
+                let name = name.trim_end_matches(".gguf");
+                name.eq_ignore_ascii_case(&adapter.name)
+            })
         };
         if let Some(at) = adapters.iter().position(is_named) {
             scales.0[at] = adapters[at].scale;
@@ -116,6 +121,7 @@ mod tests {
     fn a_name_or_a_list_chooses() {
         assert_eq!(scales("base", None), Ok([0.0, 0.0]));
         assert_eq!(scales("base+poems", None), Ok([0.0, 0.5]));
+        assert_eq!(scales("Base+Poems:latest", None), Ok([0.0, 0.5]));
         assert_eq!(scales("base+poems", Some("[]")), Ok([0.0, 0.0]));
         let both = r#"[{"name": "poems"}, {"id": 0, "scale": 0.25}]"#;
         assert_eq!(scales("base", Some(both)), Ok([0.25, 0.5]));
