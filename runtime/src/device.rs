@@ -233,6 +233,18 @@ pub trait StagedWrite {
     fn send(self: Box<Self>) -> Result<(), Error>;
 }
 
+/// A copy of a buffer's bytes in host memory, made by [`Device::keep`].
+pub trait KeptBytes: Any + Send + Sync {
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+}
+
+impl KeptBytes for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
 /// An opened device: memory, kernels and steps.
 pub trait Device: Send + Sync {
     /// Name of the device on the command line.
@@ -292,6 +304,31 @@ pub trait Device: Send + Sync {
     /// instead, as `read` does.
     fn read_settled(&self, from: &Buffer, offset: usize, data: &mut [u8]) -> Result<(), Error> {
         self.read(from, offset, data)
+    }
+    /// Copies a buffer to host memory that [`Device::restore`] reads as fast as the device can.
+    ///
+    /// # Errors
+    /// As for [`Device::read`], and when the host lacks the memory.
+    fn keep(&self, from: &Buffer) -> Result<Arc<dyn KeptBytes>, Error> {
+        let mut bytes = vec![0; from.len()];
+        self.read(from, 0, &mut bytes)?;
+        Ok(Arc::new(bytes))
+    }
+    /// Copies a range of kept bytes to a buffer. Every step started afterwards sees them, even if
+    /// the copy has not ended when this returns.
+    ///
+    /// # Errors
+    /// As for [`Device::write`].
+    fn restore(
+        &self,
+        kept: &dyn KeptBytes,
+        range: Range<usize>,
+        to: &Buffer,
+        offset: usize,
+    ) -> Result<(), Error> {
+        let bytes = kept.bytes().get(range);
+        let bytes = bytes.ok_or_else(|| Error::invalid("restoring", "bytes that were not kept"))?;
+        self.write(to, offset, bytes)
     }
     /// Returns a staged write of `len` bytes at `offset`, for large transfers.
     ///

@@ -12,6 +12,6 @@ pub mod staging;
 pub mod store;
 
 pub use buffer::{Buffer, View};
-pub use device::{Device, Kernel, Launch, LoadedProgram, Memory, Replay, Span};
+pub use device::{Device, KeptBytes, Kernel, Launch, LoadedProgram, Memory, Replay, Span};
 pub use error::Error;
 pub use lease::{DeviceId, RawBuffer};

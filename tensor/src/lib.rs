@@ -129,4 +129,5 @@ mod function_store;
 pub mod grad;
 pub mod jit;
 pub mod nn;
+pub mod partition;
 pub mod tensor;

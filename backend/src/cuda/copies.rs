@@ -2,12 +2,13 @@
 
 use super::context::Current;
 use super::handle::{Event, Stream, event, stream};
-use super::memory::{PinnedMemory, alloc, pinned};
+use super::memory::{PinnedBytes, PinnedMemory, alloc, pinned};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use gristmill_runtime::lease::Lease;
 use gristmill_runtime::staging::StagedWrite;
 use gristmill_runtime::{Buffer, Error, Memory};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -132,6 +133,24 @@ impl PinnedCopies {
             drop(fence);
             self.trim(MIN_PINNED_BUFFERS);
         }
+        Ok(())
+    }
+
+    /// Queues a copy of pinned bytes to `at`; work that steps queue from now on waits for it.
+    pub fn restore(
+        &self,
+        kept: &PinnedBytes,
+        range: Range<usize>,
+        at: CUdeviceptr,
+    ) -> Result<(), Error> {
+        let current = self.stream.context().enter()?;
+        // SAFETY: the range lies in the bytes, which outlive the copy.
+        let queued = unsafe {
+            let from = kept.address().cast_const().byte_add(range.start);
+            sys::cuMemcpyHtoDAsync_v2(at, from, range.len(), self.stream.raw())
+        };
+        current.check("cuMemcpyHtoDAsync", queued)?;
+        locked(&self.fence).behind = true;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use super::dialect;
 use super::driver::lacking;
 use super::handle::{Stream, stream};
 use super::measure;
-use super::memory::{address, alloc};
+use super::memory::{PinnedBytes, address, alloc};
 use super::modules::{LoadedModule, Module, ModuleLoader};
 use super::nvrtc::{Nvrtc, architecture};
 use super::replay::CudaReplay;
@@ -19,12 +19,14 @@ use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{
-    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay,
+    Buffer, Device, DeviceId, Error, KeptBytes, Kernel, Launch, LoadedProgram, Memory, Replay,
 };
 use gristmill_uop::costs::Costs;
 use gristmill_uop::machine::{Attributes, Machine};
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
+use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -320,6 +322,50 @@ impl Device for CudaDevice {
         };
         current.check("cuMemcpyDtoHAsync", queued)?;
         copies.wait_for_copies(&current)
+    }
+
+    fn keep(&self, from: &Buffer) -> Result<Arc<dyn KeptBytes>, Error> {
+        let _lease = from.lease("keeping", 0, from.len(), Use::Read)?;
+        let at = address(&self.context, "keeping", from, 0, from.len())?;
+        let (current, copies) = (self.context.enter()?, self.copies.stream());
+        let kept = match PinnedBytes::new(copies, from.len()) {
+            Ok(kept) => kept,
+            Err(error) if error.is_lost() => return Err(error),
+            // Memory that is not pinned will do: copies from it take longer.
+            Err(_) => {
+                let mut bytes = vec![0; from.len()];
+                self.read_settled(from, 0, &mut bytes)?;
+                return Ok(Arc::new(bytes));
+            }
+        };
+        if !from.is_empty() {
+            // SAFETY: both have that length and live until the copy has ended.
+            let queued =
+                unsafe { sys::cuMemcpyDtoHAsync_v2(kept.address(), at, from.len(), copies.raw()) };
+            current.check("cuMemcpyDtoHAsync", queued)?;
+            copies.wait_for_copies(&current)?;
+        }
+        Ok(Arc::new(kept))
+    }
+    fn restore(
+        &self,
+        kept: &dyn KeptBytes,
+        range: Range<usize>,
+        to: &Buffer,
+        offset: usize,
+    ) -> Result<(), Error> {
+        let any: &dyn Any = kept;
+        let bytes = kept.bytes().get(range.clone());
+        let bytes = bytes.ok_or_else(|| Error::invalid("restoring", "bytes that were not kept"))?;
+        let Some(pinned) = any.downcast_ref::<PinnedBytes>() else {
+            return self.write(to, offset, bytes);
+        };
+        let at = address(&self.context, "restoring", to, offset, range.len())?;
+        let _lease = to.lease("restoring", offset, range.len(), Use::Write)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.copies.restore(pinned, range, at)
     }
 
     fn stage<'a>(

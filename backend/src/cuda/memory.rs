@@ -4,7 +4,7 @@ use super::context::CudaContext;
 use super::handle::{Handle, Stream};
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use gristmill_runtime::lease::Uses;
-use gristmill_runtime::{Buffer, Error, Memory, RawBuffer};
+use gristmill_runtime::{Buffer, Error, KeptBytes, Memory, RawBuffer};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -86,6 +86,48 @@ pub fn address(
         .raw::<DeviceMemory>()
         .ok_or_else(|| Error::invalid(what, "the buffer is no memory of a GPU"))?;
     Ok(memory.handle.raw() + (buffer.offset() + offset) as CUdeviceptr)
+}
+
+/// Bytes in pinned memory, which copies may read until it is dropped.
+pub struct PinnedBytes {
+    memory: PinnedMemory,
+    len: usize,
+    copies: Arc<Stream>,
+}
+
+impl PinnedBytes {
+    /// Allocates `len` bytes with undefined contents.
+    pub fn new(copies: &Arc<Stream>, len: usize) -> Result<PinnedBytes, Error> {
+        Ok(PinnedBytes {
+            memory: pinned(copies, len.max(1))?,
+            len,
+            copies: copies.clone(),
+        })
+    }
+    /// Address of the first byte.
+    pub fn address(&self) -> *mut c_void {
+        self.memory.raw()
+    }
+}
+
+// SAFETY: the bytes are written before others see them and only read afterwards.
+unsafe impl Send for PinnedBytes {}
+// SAFETY: as above.
+unsafe impl Sync for PinnedBytes {}
+
+impl KeptBytes for PinnedBytes {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: an allocation of that length, initialised by the system and written by `keep`.
+        unsafe { std::slice::from_raw_parts(self.memory.raw().cast(), self.len) }
+    }
+}
+
+impl Drop for PinnedBytes {
+    /// Waits for copies that read the bytes.
+    fn drop(&mut self) {
+        // on failure the device is lost, and `is_stuck` decides about freeing
+        let _ = self.copies.settle();
+    }
 }
 
 /// Page-locked host memory, which the device reads and writes by DMA.

@@ -1,0 +1,172 @@
+//! The minimum cut between weights that are away and everything that stays.
+
+use super::{is_storable, slot_of, users};
+use gristmill_uop::function::Function;
+use gristmill_uop::op::Class;
+use gristmill_uop::{Graph, Id, Op};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::VecDeque;
+
+/// Capacity of values that cannot be moved.
+const NEVER: i64 = i64::MAX / 8;
+
+/// Returns the nodes that run where the away weights are: the side of the minimum cut, by bytes of
+/// values at their largest dims. `None` if there is no cut, or no valid order of the two sides.
+pub(super) fn away_nodes(
+    function: &Function,
+    order: &[Id],
+    is_away: &dyn Fn(u32) -> bool,
+) -> Option<FxHashSet<Id>> {
+    let g = &function.graph;
+    let mut network = Network::default();
+    let mut number: FxHashMap<Id, usize> = FxHashMap::default();
+    for &id in order {
+        let has_data = g[id].src.iter().any(|s| number.contains_key(s));
+        if has_data || g[id].op == Op::Param {
+            let at = network.node();
+            number.insert(id, at);
+            match slot_of(g, id) {
+                Some(slot) if is_away(slot) => network.edge(SOURCE, at, NEVER),
+                Some(_) => network.edge(at, SINK, NEVER),
+                None => {}
+            }
+        }
+    }
+    for (_, id) in &function.outputs {
+        network.edge(number.get(id).copied()?, SINK, NEVER);
+    }
+    add_values(g, order, &number, &mut network);
+    if network.saturate() >= NEVER {
+        return None;
+    }
+    let reached = network.reached();
+    let mut away: FxHashSet<Id> = order
+        .iter()
+        .copied()
+        .filter(|id| number.get(id).is_some_and(|&at| reached[at]))
+        .collect();
+    absorb(function, order, &mut away).then_some(away)
+}
+
+/// Adds an edge for each value: it costs its bytes once if any of its readers is on the other side.
+fn add_values(g: &Graph, order: &[Id], number: &FxHashMap<Id, usize>, network: &mut Network) {
+    let mut readers: FxHashMap<Id, Vec<usize>> = FxHashMap::default();
+    for id in order {
+        for source in &g[*id].src {
+            if let (Some(&reader), true) = (number.get(id), number.contains_key(source)) {
+                readers.entry(*source).or_default().push(reader);
+            }
+        }
+    }
+    for id in order {
+        let (Some(readers), Some(&at)) = (readers.get(id), number.get(id)) else {
+            continue;
+        };
+        let [first, last] = [network.node(), network.node()];
+        network.edge(first, last, cost(g, *id));
+        for &member in readers.iter().chain([&at]) {
+            network.edge(member, first, NEVER);
+            network.edge(last, member, NEVER);
+        }
+    }
+}
+
+/// Cost of moving a value: its bytes, and a little more for a view, since the value that it views
+/// is as good.
+fn cost(g: &Graph, id: Id) -> i64 {
+    const UNIT: i64 = 2;
+    if !is_storable(g.scalar(id)) || g[id].op.is_version() {
+        return NEVER;
+    }
+    let bytes = g.scalar(id).bytes() as i64 * UNIT;
+    let dims = g.dims(id).iter();
+    let all = dims.fold(bytes, |n, &d| {
+        n.saturating_mul(g.max_of(d).max(1)).min(NEVER)
+    });
+    (all + i64::from(g[id].op.class() == Class::Movement)).min(NEVER)
+}
+
+/// Adds the nodes that lie between two nodes that are away. Returns false if one of them must stay.
+fn absorb(function: &Function, order: &[Id], away: &mut FxHashSet<Id>) -> bool {
+    let g = &function.graph;
+    let below = users(g, order, away);
+    let begin: Vec<Id> = away.iter().copied().collect();
+    let above: FxHashSet<Id> = g.toposort(&begin).into_iter().collect();
+    let between: Vec<Id> = below.intersection(&above).copied().collect();
+    away.extend(&between);
+    let stays = |id: &Id| function.outputs.iter().any(|o| o.1 == *id) || g[*id].op.is_version();
+    !between.iter().any(stays)
+}
+
+const SOURCE: usize = 0;
+const SINK: usize = 1;
+
+/// A flow network; edges are stored in pairs, each the other's reverse.
+struct Network {
+    edges: Vec<(usize, i64)>,
+    from: Vec<Vec<usize>>,
+}
+
+impl Default for Network {
+    fn default() -> Network {
+        Network {
+            edges: Vec::new(),
+            from: vec![Vec::new(); 2],
+        }
+    }
+}
+
+impl Network {
+    fn node(&mut self) -> usize {
+        self.from.push(Vec::new());
+        self.from.len() - 1
+    }
+    fn edge(&mut self, from: usize, to: usize, capacity: i64) {
+        self.from[from].push(self.edges.len());
+        self.edges.push((to, capacity));
+        self.from[to].push(self.edges.len());
+        self.edges.push((from, 0));
+    }
+    /// Returns the edge by which a search from the source reaches each node.
+    fn search(&self) -> Vec<Option<usize>> {
+        let mut by = vec![None; self.from.len()];
+        let mut queue = VecDeque::from([SOURCE]);
+        while let Some(at) = queue.pop_front() {
+            for &edge in &self.from[at] {
+                let (to, capacity) = self.edges[edge];
+                if capacity > 0 && to != SOURCE && by[to].is_none() {
+                    by[to] = Some(edge);
+                    queue.push_back(to);
+                }
+            }
+        }
+        by
+    }
+    /// Sends the largest flow along shortest paths (Edmonds and Karp) and returns it; stops at
+    /// [`NEVER`].
+    fn saturate(&mut self) -> i64 {
+        let mut flow = 0i64;
+        while flow < NEVER {
+            let by = self.search();
+            let mut path = Vec::new();
+            let mut at = SINK;
+            while let Some(edge) = by[at] {
+                path.push(edge);
+                at = self.edges[edge ^ 1].0;
+            }
+            let Some(least) = path.iter().map(|&edge| self.edges[edge].1).min() else {
+                break;
+            };
+            for edge in path {
+                self.edges[edge].1 -= least;
+                self.edges[edge ^ 1].1 += least;
+            }
+            flow = flow.saturating_add(least);
+        }
+        flow
+    }
+    /// Returns which nodes are on the source's side of the minimum cut.
+    fn reached(&self) -> Vec<bool> {
+        self.search().iter().map(Option::is_some).collect()
+    }
+}
