@@ -86,6 +86,9 @@ pub enum Error {
         /// The logit of that token.
         value: f32,
     },
+    /// A layer's weights are on two devices, and its function has no parts for them.
+    #[error("{0} cannot be computed on two devices")]
+    NotSeparable(String),
     /// A requested context length is zero or longer than the model allows.
     #[error("a context of {0} tokens is not possible: the model takes 1 to {1}")]
     BadContext(usize, usize),
@@ -130,6 +133,9 @@ impl Error {
             Error::NotInFlight | Error::Pages | Error::Sequences { .. } => Some(
                 "this is a bug in gristmill: please report it with the command that led here"
                     .into(),
+            ),
+            Error::NotSeparable(_) => Some(
+                "place whole layers instead of experts: --gpu-layers N without --cpu-moe".into(),
             ),
             Error::BadLogit { .. } => Some(crate::sampling::GARBAGE.into()),
             Error::BadContext(_, most) => {

@@ -8,6 +8,7 @@ pub mod gguf;
 pub mod language;
 mod load;
 pub mod perplexity;
+pub mod placement;
 pub mod sampling;
 pub mod sched;
 pub mod synth;

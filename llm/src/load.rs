@@ -32,6 +32,10 @@ impl Weights {
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.0.values().map(|w| &w.1)
     }
+    /// Adds a weight in a layout.
+    pub fn insert(&mut self, name: &str, layout: Layout, buffer: Buffer) {
+        self.0.insert(name.to_owned(), (layout, buffer));
+    }
     /// Returns the total bytes of all weights.
     pub fn bytes(&self) -> u64 {
         self.buffers().map(|b| b.len() as u64).sum()
@@ -58,14 +62,20 @@ fn refused(name: &str) -> Error {
     .into()
 }
 
-/// Checks that the loaded weights have the layouts that a compiled function reads.
-pub fn check_layouts(weights: &Weights, call: &BoundCall, ready: &Ready) -> Result<(), Error> {
+/// Checks that the loaded weights, or else those of `streamed`, have the layouts that a compiled
+/// function reads.
+pub fn check_layouts(
+    [weights, streamed]: [&Weights; 2],
+    call: &BoundCall,
+    ready: &Ready,
+) -> Result<(), Error> {
+    let has = |name: &str, layout| weights.has(name, layout) || streamed.has(name, layout);
     let mut of = call
         .binds
         .iter()
         .enumerate()
         .filter_map(|(slot, bind)| match bind {
-            Bind::Weight(name) if !weights.has(name, layout_of(&ready.compiled, slot)) => {
+            Bind::Weight(name) if !has(name, layout_of(&ready.compiled, slot)) => {
                 Some(refused(name))
             }
             _ => None,
@@ -104,6 +114,11 @@ fn bytes(info: &TensorInfo, layout: Layout) -> usize {
     layout
         .bytes(info.encoding, &dims)
         .unwrap_or(info.bytes as usize)
+}
+
+/// Returns the bytes of a weight of the file in a layout; 0 if there is none.
+pub fn packed_bytes(file: &Gguf, name: &str, layout: Layout) -> usize {
+    file.tensor(name).map_or(0, |info| bytes(info, layout))
 }
 
 /// Returns the bytes of the weights in these layouts, without those already loaded.

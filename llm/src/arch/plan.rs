@@ -209,11 +209,31 @@ pub enum Bind {
     TargetWeights,
     /// Weighted sum of the negative log-likelihoods of targets, `[1]` f32; a step adds to it.
     Loss,
+    /// Value between parts of a layer that is on two devices.
+    Cut(CutBind),
+}
+
+impl Bind {
+    /// Returns whether it is a value between parts of a layer.
+    pub fn is_cut(&self) -> bool {
+        matches!(self, Bind::Cut(_))
+    }
+}
+
+/// A value between parts of a layer: see [`gristmill_tensor::partition`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CutBind {
+    /// Number of the value in its layer.
+    pub number: usize,
+    /// Whether it has a row for each token.
+    pub is_per_token: bool,
 }
 
 /// One call of a step: a function and its buffers.
 #[derive(Clone, Debug)]
 pub struct BoundCall {
+    /// Index of the device that runs it; 0 is the main device.
+    pub device: usize,
     /// Function that the call executes.
     pub function: Arc<Function>,
     /// One binding per slot of the function.
@@ -240,6 +260,13 @@ impl Plan {
             }
         }
         seen
+    }
+    /// Returns the plan of the calls on one device.
+    pub fn on_device(&self, device: usize) -> Plan {
+        let calls = self.calls.iter().filter(|call| call.device == device);
+        Plan {
+            calls: calls.cloned().collect(),
+        }
     }
     /// Returns the names of the weight tensors read, each once.
     pub fn weights(&self) -> Vec<&str> {

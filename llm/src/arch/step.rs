@@ -69,6 +69,7 @@ impl<'a> StepBuilder<'a> {
     }
     fn bound_call(&mut self, function: Function, binds: Vec<Bind>) -> BoundCall {
         BoundCall {
+            device: 0,
             function: self.functions.share(function),
             binds,
         }

@@ -1,15 +1,16 @@
 //! Queries on an engine: sizes, cache access, plans, launches and memory traffic.
 
+use super::device_buffers::DeviceBuffers;
 use super::executor::Engine;
 use super::graph_key::{GraphKey, batch_graph};
 use super::graphs::{CaptureKey, Captured, StepKey, Tokens};
-use super::inputs::StepInputs;
 use super::kv_cache::KvCache;
 use super::pages::{PageCopy, StateCopy};
 use super::step::{Chunk, DecodeRow, Step, TokenSource};
 use crate::arch::{Logits, Model, Plan};
 use crate::error::{Error, Progress};
 use crate::load::Weights;
+use crate::placement::PlacementChoice;
 use crate::sampling::{CandidateSet, RowSampling, SamplingMethod};
 use crate::traffic::{self, Traffic};
 use gristmill_runtime::{Buffer, Span};
@@ -21,6 +22,10 @@ impl Engine {
     /// The loaded model architecture.
     pub fn model(&self) -> &dyn Model {
         self.model.as_ref()
+    }
+    /// Where the model's parts are.
+    pub fn placement(&self) -> &PlacementChoice {
+        &self.placement
     }
     /// Context length in tokens.
     pub fn context(&self) -> usize {
@@ -45,20 +50,19 @@ impl Engine {
     /// The weights, for reuse by another engine of the same file on the same device; see
     /// [`CompiledModel::load`](super::CompiledModel::load).
     pub fn weights(&self) -> &Weights {
-        &self.weights
+        &self.main().weights
     }
     /// Bytes of all device memory: weights, KV cache, activations. Cache rows that were never used
     /// may not occupy memory yet.
     pub fn memory_bytes(&self) -> u64 {
         let candidates = self.candidates.iter().flat_map(|rows| rows.buffers());
-        let buffers = self.cache.buffers().chain(self.activations.buffers());
-        let buffers = buffers
-            .chain(self.inputs.iter().flat_map(StepInputs::buffers))
-            .chain(candidates);
+        let of_devices = self.on.iter().flat_map(DeviceBuffers::buffers);
+        let buffers = self.cache.buffers().chain(of_devices).chain(candidates);
         let beside = buffers
             .map(|buffer: &Buffer| buffer.len() as u64)
             .sum::<u64>();
-        self.weights.bytes() + beside + self.graphs.arena_bytes() as u64
+        let weights: u64 = self.on.iter().map(|on| on.weights.bytes()).sum();
+        weights + self.stream.bytes() + beside + self.graphs.arena_bytes() as u64
     }
     /// Returns whether the KV cache is in host memory; swapping pages out gains nothing then.
     pub fn cache_is_on_host(&self) -> bool {
@@ -183,7 +187,10 @@ impl Engine {
         self.limit.bucket(tokens)
     }
     /// Returns the plan of a prefill chunk of `tokens` tokens, or of a decode step if that is 1.
-    pub fn step_plan(&mut self, tokens: usize, position: usize) -> Plan {
+    ///
+    /// # Errors
+    /// When a layer cannot be placed as it is.
+    pub fn step_plan(&mut self, tokens: usize, position: usize) -> Result<Plan, Error> {
         self.plan(self.chunk_key(tokens, Logits::Last, position))
     }
     /// Returns the function and program of every launch of a captured step: a prefill chunk with
@@ -202,8 +209,13 @@ impl Engine {
     }
     /// Returns the bytes that a step of `tokens` tokens at `position` must read.
     pub fn traffic(&mut self, tokens: usize, position: usize) -> Traffic {
-        let plan = self.plan(self.decode_graph(position));
-        let bytes = |name: &str| self.weights.get(name).map_or(0, |b| b.len() as u64);
+        let Ok(plan) = self.plan(self.decode_graph(position)) else {
+            unreachable!("the same layers were separated at load")
+        };
+        let bytes = |name: &str| {
+            let mut of = self.on.iter().filter_map(|on| on.weights.get(name));
+            of.next().map_or(0, |b| b.len() as u64)
+        };
         let rows = position + tokens.saturating_sub(1) / 2 + 1;
         // Recurrent states are also written, which counts as a second read.
         let cache = traffic::cache(&plan, rows) + (2 * self.model.state_bytes()) as f64;
@@ -214,7 +226,11 @@ impl Engine {
     }
     /// Number of distinct compiled functions.
     pub fn compiled(&self) -> usize {
-        self.graphs.jit.compiled()
+        self.graphs
+            .units
+            .iter()
+            .map(|unit| unit.jit.compiled())
+            .sum()
     }
     /// Runs a step and returns the time span of each launch on each worker.
     ///

@@ -29,11 +29,11 @@ impl Engine {
             .graphs
             .functions
             .share(sampling::candidates_function(vocabulary, most));
-        let function = self.graphs.compile(&[function], &|_| ())?.remove(0);
-        let args = std::iter::once(self.activations.logits.clone())
+        let function = self.graphs.compile(&[(0, function)], &|_| ())?.remove(0);
+        let args = std::iter::once(self.main().activations.logits.clone())
             .chain(buffers)
             .collect();
-        self.graphs.capture(key, &[Call { function, args }])
+        self.graphs.capture(key, 0, &[Call { function, args }])
     }
     /// Starts computing the candidates of the step in flight.
     pub(super) fn start_candidates(

@@ -1,19 +1,18 @@
 //! The engine and the execution of a step: check, choose a graph, write its inputs, start it, wait.
 
-use super::activations::Activations;
-use super::graph_key::{GraphKey, Settings, batch_graph, plan_options};
+use super::device_buffers::DeviceBuffers;
+use super::expert_stream::ExpertStream;
+use super::graph_key::{GraphKey, Settings, batch_graph};
 use super::graphs::{CaptureKey, Graphs, StepKey, Tokens, Variables};
-use super::inputs::StepInputs;
 use super::kv_cache::KvCache;
 use super::pages::Pages;
 use super::step::{Chunk, DecodeRow, Step, StepOutput, TokenSource};
 use super::step_limit::StepLimit;
-use crate::arch::{self, Bind, Logits, Model, Options, Plan};
-use crate::error::{Error, Progress};
-use crate::load::{Weights, check_layouts};
-use crate::sampling::{self, CandidateSet, Candidates, DeviceSampler, RowParams};
-use gristmill_runtime::{Buffer, Device};
-use gristmill_tensor::jit::Call;
+use crate::arch::{Logits, Model, Options};
+use crate::error::Error;
+use crate::placement::PlacementChoice;
+use crate::sampling::{CandidateSet, Candidates, DeviceSampler, RowParams};
+use gristmill_runtime::Device;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -32,15 +31,14 @@ pub struct Engine {
     pub(super) model: Box<dyn Model>,
     pub(super) settings: Settings,
     pub(super) context: usize,
-    pub(super) weights: Weights,
     pub(super) cache: KvCache,
     pub(super) graphs: Graphs,
-    pub(super) activations: Activations,
-    pub(super) inputs: [StepInputs; IN_FLIGHT],
+    pub(super) placement: PlacementChoice,
+    pub(super) stream: ExpertStream,
+    /// By device; the first is the main device's.
+    pub(super) on: Vec<DeviceBuffers>,
     pub(super) in_flight: VecDeque<RunningStep>,
     pub(super) candidates: Option<DeviceSampler>,
-    /// Input of the state copy: source and destination row, `[2]` i32.
-    pub(super) state_copy: Option<Buffer>,
     pub(super) limit: StepLimit,
     /// Context depths with their own decode graphs, ascending; the last covers all positions.
     pub(super) depths: Vec<usize>,
@@ -116,13 +114,12 @@ impl Engine {
             tables,
         } = self.prepared(step);
         let waits = step.chunk.is_some() || self.in_flight.len() >= IN_FLIGHT;
-        let ready = self.activations.has_rope(last_position(step) + 1)
+        let ready = self.main().activations.has_rope(last_position(step) + 1)
             && self.graphs.has(&CaptureKey::Step(key));
         if waits || !ready {
             return Ok(false);
         }
-        let device = self.device().clone();
-        self.write_inputs(&*device, step, &key, &tables)?;
+        self.write_inputs(step, &key, &tables)?;
         self.replay(step, key, &variables)?;
         Ok(true)
     }
@@ -143,7 +140,7 @@ impl Engine {
     }
     /// Captures the steps that can follow this one and read its chosen tokens, for both input sets.
     fn prepare_followers(&mut self, key: &StepKey) -> Result<(), Error> {
-        if key.among.is_none() || key.graph.others > 0 || !self.device().overlaps() {
+        if key.among.is_none() || key.graph.others > 0 || !self.overlaps() {
             return Ok(());
         }
         let tokens = if key.graph.batch {
@@ -170,11 +167,13 @@ impl Engine {
             variables,
             tables,
         } = self.prepared(step);
-        let device = self.device().clone();
-        self.activations
-            .fill_rope(&*device, last_position(step) + 1)?;
+        for (device, on) in self.on.iter_mut().enumerate() {
+            let device = self.graphs.on(device);
+            on.activations
+                .fill_rope(&**device, last_position(step) + 1)?;
+        }
         self.prepare(&key, &|_| ())?;
-        self.write_inputs(&*device, step, &key, &tables)?;
+        self.write_inputs(step, &key, &tables)?;
         Ok((key, variables))
     }
     /// Waits for the oldest step in flight.
@@ -191,7 +190,7 @@ impl Engine {
         }
         let mut ids = vec![0i32; rows];
         self.device().read(
-            &self.inputs[key.set].chosen,
+            &self.main().inputs[key.set].chosen,
             0,
             bytemuck::cast_slice_mut(&mut ids),
         )?;
@@ -464,148 +463,24 @@ impl Engine {
             contiguous: true,
         }
     }
-    fn write_inputs(
-        &mut self,
-        device: &dyn Device,
-        step: &Step,
-        key: &StepKey,
-        tables: &[Pages],
-    ) -> Result<(), Error> {
-        let inputs = &mut self.inputs[key.set];
-        if !key.graph.contiguous {
-            inputs.write_tables(device, tables)?;
-        }
-        let chunk = step.chunk.iter().flat_map(|chunk| {
-            chunk
-                .tokens
-                .iter()
-                .zip(chunk.position..)
-                .map(|(&token, at)| (token, at, chunk.pages))
-        });
-        let rows = step
-            .rows
-            .iter()
-            .map(|row| (row.token.token().unwrap_or(0), row.position, row.pages));
-        let all = chunk.chain(rows);
-        if key.graph.batch || key.graph.others > 0 {
-            inputs.write_positions(device, all.clone().map(|token| token.1))?;
-        }
-        if key.graph.others > 0 {
-            inputs.write_slots(device, all.clone().map(|(_, at, pages)| (at, pages)))?;
-        }
-        let of_chunk = step.chunk.iter();
-        let scales = of_chunk
-            .flat_map(|chunk| chunk.tokens.iter().map(|_| chunk.pages.adapters))
-            .chain(step.rows.iter().map(|row| row.pages.adapters));
-        inputs.write_scales(device, scales)?;
-        match key.tokens {
-            Tokens::Given => self
-                .activations
-                .write_tokens(device, all.map(|token| token.0))?,
-            Tokens::Chosen => {}
-            Tokens::Gathered => self.inputs[key.set].write_sources(device, step.rows)?,
-        }
-        match key.among {
-            None | Some(CandidateSet::Top1) => Ok(()),
-            Some(_) => self.inputs[key.set].write_sampling(device, step.rows),
-        }
-    }
-    /// Compiles and captures a step unless it is captured already.
-    pub(super) fn prepare(
-        &mut self,
-        key: &StepKey,
-        progress: &dyn Fn(Progress),
-    ) -> Result<(), Error> {
-        let capture = CaptureKey::Step(*key);
-        if self.graphs.has(&capture) {
-            return Ok(());
-        }
-        let (vocabulary, parallel) = (self.model.vocabulary(), self.settings.parallel);
-        let plan = self.plan(key.graph);
-        let next = (key.tokens == Tokens::Gathered).then(|| sampling::next_function(parallel));
-        let most = match key.graph {
-            GraphKey {
-                others: 0, tokens, ..
-            } => tokens,
-            GraphKey { others, .. } => others + 1,
-        };
-        let choice = key.among.map(|among| among.function(vocabulary, most));
-        let [next, choice] = [next, choice].map(|f| f.map(|f| self.graphs.functions.share(f)));
-        let functions: Vec<_> = next
-            .iter()
-            .chain(plan.calls.iter().map(|call| &call.function))
-            .chain(&choice)
-            .cloned()
-            .collect();
-        let mut ready = self.graphs.compile(&functions, progress)?.into_iter();
-        let (inputs, before) = (
-            &self.inputs[key.set],
-            &self.inputs[(key.set + IN_FLIGHT - 1) % IN_FLIGHT],
-        );
-        let mut calls = Vec::new();
-        if next.is_some()
-            && let Some(function) = ready.next()
-        {
-            let args = [
-                &before.chosen,
-                &inputs.from,
-                &inputs.given,
-                &self.activations.tokens,
-            ];
-            calls.push(Call {
-                function,
-                args: args.map(Buffer::clone).to_vec(),
-            });
-        }
-        for call in &plan.calls {
-            let Some(function) = ready.next() else {
-                unreachable!("as many are ready as were asked for")
-            };
-            check_layouts(&self.weights, call, &function)?;
-            calls.push(Call {
-                function,
-                args: self.args(call, key),
-            });
-        }
-        if let Some(function) = ready.next() {
-            let (numbers, random) = (inputs.numbers.clone(), inputs.random.clone());
-            let drawn = if key.among == Some(CandidateSet::Top1) {
-                vec![]
-            } else {
-                vec![numbers, random]
-            };
-            let args = std::iter::once(self.activations.logits.clone()).chain(drawn);
-            calls.push(Call {
-                function,
-                args: args.chain([inputs.chosen.clone()]).collect(),
-            });
-        }
-        self.graphs.capture(capture, &calls)
-    }
-    /// Returns the buffers that a call of a step is bound to.
-    fn args(&self, call: &arch::BoundCall, key: &StepKey) -> Vec<Buffer> {
-        let before = &self.inputs[(key.set + IN_FLIGHT - 1) % IN_FLIGHT];
-        let bound = |bind: &Bind| match bind {
-            Bind::Tokens if key.tokens == Tokens::Chosen => before.chosen.clone(),
-            Bind::State(layer, plane) if key.graph.contiguous => {
-                self.cache.sequence_buffer(*layer, *plane, key.state_row)
+    /// Writes the inputs of a step on every device. Chosen tokens and sampling are on the main
+    /// device alone.
+    fn write_inputs(&mut self, step: &Step, key: &StepKey, tables: &[Pages]) -> Result<(), Error> {
+        for (number, on) in self.on.iter_mut().enumerate() {
+            let device = &**self.graphs.on(number);
+            write_rows(on, device, step, key, tables)?;
+            if number > 0 {
+                continue;
             }
-            Bind::State(layer, plane) => self.cache.buffer(*layer, *plane).clone(),
-            Bind::Weight(name) => self
-                .weights
-                .get(name)
-                .expect("loaded for all plans")
-                .clone(),
-            bind => self
-                .activations
-                .bound(bind)
-                .unwrap_or_else(|| self.inputs[key.set].bound(bind)),
-        };
-        call.binds.iter().map(bound).collect()
-    }
-    pub(super) fn plan(&mut self, graph: GraphKey) -> Plan {
-        let options = plan_options(graph, self.cache.shape(), self.graphs.jit.target());
-        self.model.plan(&options, &mut self.graphs.functions)
+            let inputs = &on.inputs[key.set];
+            if key.tokens == Tokens::Gathered {
+                inputs.write_sources(device, step.rows)?;
+            }
+            if !matches!(key.among, None | Some(CandidateSet::Top1)) {
+                inputs.write_sampling(device, step.rows)?;
+            }
+        }
+        Ok(())
     }
     /// Checks a step's tokens, positions, pages and number of rows.
     fn check(&self, step: &Step) -> Result<(), Error> {
@@ -666,9 +541,18 @@ impl Engine {
         }
         tokens.iter().try_for_each(|&token| self.check_token(token))
     }
-    /// The device that the engine runs on.
+    /// The device that the engine runs on; the main device of several.
     pub fn device(&self) -> &Arc<dyn Device> {
         self.graphs.device()
+    }
+    /// Returns what the engine has on the main device.
+    pub(super) fn main(&self) -> &DeviceBuffers {
+        &self.on[0]
+    }
+    /// Returns whether a step runs while the host reads the one before: see [`Device::overlaps`].
+    /// A step on several devices has ended when it has been started.
+    pub fn overlaps(&self) -> bool {
+        self.on.len() == 1 && self.device().overlaps()
     }
     /// Returns the positions per sequence that kernels are compiled for; more than the context.
     pub(super) fn rows(&self) -> usize {
@@ -688,4 +572,46 @@ fn last_position(step: &Step) -> usize {
         .iter()
         .map(|chunk| (chunk.position + chunk.tokens.len()).saturating_sub(1));
     rows.chain(chunk).max().unwrap_or(0)
+}
+
+/// Writes the inputs of a step that do not depend on sampling, on one device.
+fn write_rows(
+    on: &mut DeviceBuffers,
+    device: &dyn Device,
+    step: &Step,
+    key: &StepKey,
+    tables: &[Pages],
+) -> Result<(), Error> {
+    let inputs = &mut on.inputs[key.set];
+    if !key.graph.contiguous {
+        inputs.write_tables(device, tables)?;
+    }
+    let chunk = step.chunk.iter().flat_map(|chunk| {
+        chunk
+            .tokens
+            .iter()
+            .zip(chunk.position..)
+            .map(|(&token, at)| (token, at, chunk.pages))
+    });
+    let rows = step
+        .rows
+        .iter()
+        .map(|row| (row.token.token().unwrap_or(0), row.position, row.pages));
+    let all = chunk.chain(rows);
+    if key.graph.batch || key.graph.others > 0 {
+        inputs.write_positions(device, all.clone().map(|token| token.1))?;
+    }
+    if key.graph.others > 0 {
+        inputs.write_slots(device, all.clone().map(|(_, at, pages)| (at, pages)))?;
+    }
+    let of_chunk = step.chunk.iter();
+    let scales = of_chunk
+        .flat_map(|chunk| chunk.tokens.iter().map(|_| chunk.pages.adapters))
+        .chain(step.rows.iter().map(|row| row.pages.adapters));
+    inputs.write_scales(device, scales)?;
+    if key.tokens == Tokens::Given {
+        on.activations
+            .write_tokens(device, all.map(|token| token.0))?;
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@ use super::graph_key::{Settings, cache_rows};
 use crate::arch::hadamard::BLOCK;
 use crate::arch::{CacheKinds, Model, Options, Pools};
 use crate::error::Error;
+use crate::placement::Placement;
 
 /// Share of the available memory for the default context.
 const CONTEXT_SHARE: f64 = 0.25;
@@ -39,11 +40,23 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    /// Computes the footprint of a model with these settings and intermediates of `arena` bytes.
-    pub fn new(model: &dyn Model, probe: &Options, settings: &Settings, arena: usize) -> Footprint {
+    /// Computes the footprint of a model with these settings and intermediates of `arena` bytes, on
+    /// the main device of this placement.
+    pub fn new(
+        model: &dyn Model,
+        probe: &Options,
+        settings: &Settings,
+        placement: &Placement,
+        arena: usize,
+    ) -> Footprint {
         let (chunk, step) = (settings.chunk, settings.long.unwrap_or(settings.chunk));
-        let windowed = model.window_row_bytes(probe.cache);
-        let cached = (model.cache_row_bytes(probe.cache) - windowed) as u64;
+        let own = || {
+            let caches = model.caches().iter().enumerate();
+            caches.filter(|(layer, _)| placement.layer(*layer).layer == 0)
+        };
+        let windowed: usize = own().map(|c| c.1.window_row_bytes(probe.cache)).sum();
+        let all: usize = own().map(|c| c.1.row_bytes(probe.cache)).sum();
+        let cached = (all - windowed) as u64;
         let others = settings.decode_rows().unwrap_or(0);
         let tokens = step + others;
         let hidden =
@@ -66,7 +79,7 @@ impl Footprint {
             cached,
             windowed: windowed as u64,
             kinds: model.cache_kinds(),
-            state: model.state_bytes() as u64,
+            state: own().map(|c| c.1.state_bytes()).sum::<usize>() as u64,
             besides,
             step,
             sequences: settings.parallel,

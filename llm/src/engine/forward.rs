@@ -37,7 +37,7 @@ impl Engine {
             out.resize(begin + rows * vocabulary, 0.0);
             if rows > 0 {
                 engine.device().read(
-                    &engine.activations.logits,
+                    &engine.main().activations.logits,
                     0,
                     bytemuck::cast_slice_mut(&mut out[begin..]),
                 )?;
@@ -59,7 +59,7 @@ impl Engine {
         let mut rows = Vec::new();
         self.run_steps(run, Logits::None, &mut |engine, tokens, _| {
             rows.resize(tokens * engine.model.width(), 0f32);
-            let last = engine.activations.hidden(engine.model.layers());
+            let last = engine.main().activations.hidden(engine.model.layers());
             engine
                 .device()
                 .read(last, 0, bytemuck::cast_slice_mut(&mut rows))?;
@@ -122,7 +122,7 @@ impl Engine {
         logits.resize(vocabulary, 0.0);
         let at = row * vocabulary * size_of::<f32>();
         Ok(self.device().read(
-            &self.activations.logits,
+            &self.main().activations.logits,
             at,
             bytemuck::cast_slice_mut(logits),
         )?)

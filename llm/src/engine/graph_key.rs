@@ -6,6 +6,7 @@
 
 use crate::arch::CacheType;
 use crate::arch::{CacheTensor, ExpertTile, Logits, Model, Options, Pools, StepKind};
+use crate::placement::PlacementRequest;
 use gristmill_compiler::decompose::f16_mma;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::fragment::Fragment;
@@ -36,6 +37,8 @@ pub struct Settings {
     /// Length of the first prompt in tokens, where a CPU may compile the graphs that it does not
     /// need in the background; `None`: all graphs are compiled before the engine is loaded.
     pub first_prompt: Option<usize>,
+    /// Other devices, and where parts of the model may be.
+    pub placement: PlacementRequest,
 }
 
 impl Default for Settings {
@@ -51,6 +54,7 @@ impl Default for Settings {
             mixed: true,
             depths: None,
             first_prompt: None,
+            placement: PlacementRequest::default(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::graph_key::GraphKey;
 use crate::arch::Functions;
 use crate::error::{Error, Progress};
+use crate::placement::Splitter;
 use crate::sampling::CandidateSet;
 use gristmill_runtime::{Buffer, Device, Memory, Replay};
 use gristmill_tensor::jit::{Call, Jit, Ready};
@@ -43,8 +44,8 @@ pub(super) enum CaptureKey {
     Step(StepKey),
     /// The computation of sampling candidates of at most this many rows of logits.
     Candidates(usize),
-    /// The copy of a row of recurrent states.
-    CopyState,
+    /// The copy of a row of recurrent states on a device.
+    CopyState(usize),
 }
 
 /// A captured graph and its launches.
@@ -54,59 +55,112 @@ pub(super) struct Captured {
     pub launches: Vec<(Arc<Ready>, usize)>,
 }
 
-/// The compiled functions, their arena, and the captured graphs.
-pub(super) struct Graphs {
+/// The compiler of one device, and the arena that its functions share.
+pub(super) struct GraphUnit {
     pub jit: Jit,
-    pub functions: Functions,
     arena: Buffer,
+}
+
+impl GraphUnit {
+    /// Allocates an arena of `arena` bytes for intermediates.
+    pub fn new(jit: Jit, arena: usize) -> Result<GraphUnit, Error> {
+        let arena = jit.device().alloc(arena, Memory::State)?;
+        Ok(GraphUnit { jit, arena })
+    }
+}
+
+/// A function to compile, and the index of its device.
+pub(super) type PlacedFunction = (usize, Arc<Function>);
+
+/// A call, and the index of its device.
+pub(super) type PlacedCall = (usize, Call);
+
+/// The compiled functions, their arenas, and the captured graphs.
+pub(super) struct Graphs {
+    /// By device; the first is the main device's.
+    pub units: Vec<GraphUnit>,
+    pub functions: Functions,
+    pub splitter: Splitter,
     captured: FxHashMap<CaptureKey, Captured>,
 }
 
 impl Graphs {
-    /// Allocates an arena of `arena` bytes for intermediates.
-    pub fn new(jit: Jit, functions: Functions, arena: usize) -> Result<Graphs, Error> {
-        let arena = jit.device().alloc(arena, Memory::State)?;
-        Ok(Graphs {
-            jit,
+    /// Creates a set without captured graphs.
+    pub fn new(units: Vec<GraphUnit>, functions: Functions, splitter: Splitter) -> Graphs {
+        Graphs {
+            units,
             functions,
-            arena,
+            splitter,
             captured: FxHashMap::default(),
-        })
+        }
     }
+    /// Returns the compiler of the main device.
+    pub fn jit(&self) -> &Jit {
+        &self.units[0].jit
+    }
+    /// Returns the main device.
     pub fn device(&self) -> &Arc<dyn Device> {
-        self.jit.device()
+        self.on(0)
+    }
+    /// Returns a device by its index.
+    pub fn on(&self, device: usize) -> &Arc<dyn Device> {
+        self.units[device].jit.device()
     }
     pub fn arena_bytes(&self) -> usize {
-        self.arena.len()
+        self.units.iter().map(|unit| unit.arena.len()).sum()
     }
-    /// Compiles functions in one batch and makes the arena large enough for them.
+    /// Compiles functions, those of a device in one batch, and makes the arenas large enough for
+    /// them.
     pub fn compile(
         &mut self,
-        functions: &[Arc<Function>],
+        functions: &[PlacedFunction],
         progress: &dyn Fn(Progress),
     ) -> Result<Vec<Arc<Ready>>, Error> {
-        let ready = self.jit.prepare(functions, &|done, total| {
-            progress(Progress::Compiling(done, total))
-        })?;
-        let need = Jit::arena(&ready);
-        if need > self.arena.len() {
-            // Captured graphs are bound to the old arena and are captured again at their next use.
-            // None of them runs here: every caller has waited.
-            self.captured.clear();
-            self.arena = self.device().alloc(need, Memory::State)?;
+        let mut all: Vec<Option<Arc<Ready>>> = vec![None; functions.len()];
+        for (device, unit) in self.units.iter_mut().enumerate() {
+            let own = (0..functions.len()).filter(|&i| functions[i].0 == device);
+            let own: Vec<usize> = own.collect();
+            let wanted: Vec<_> = own.iter().map(|&i| functions[i].1.clone()).collect();
+            let ready = unit.jit.prepare(&wanted, &|done, total| {
+                progress(Progress::Compiling(done, total))
+            })?;
+            let need = Jit::arena(&ready);
+            if need > unit.arena.len() {
+                // Captured graphs are bound to the old arena and are captured again at their next
+                // use. None of them runs here: every caller has waited.
+                self.captured.clear();
+                unit.arena = unit.jit.device().alloc(need, Memory::State)?;
+            }
+            for (i, ready) in own.into_iter().zip(ready) {
+                all[i] = Some(ready);
+            }
         }
-        Ok(ready)
+        Ok(all.into_iter().flatten().collect())
     }
-    /// Captures these calls as one graph.
-    pub fn capture(&mut self, key: CaptureKey, calls: &[Call]) -> Result<(), Error> {
-        let replay = self.jit.capture(calls, &self.arena)?;
+    /// Captures these calls of one device as a graph.
+    pub fn capture_on(&self, device: usize, calls: &[Call]) -> Result<Box<dyn Replay>, Error> {
+        let unit = &self.units[device];
+        Ok(unit.jit.capture(calls, &unit.arena)?)
+    }
+    /// Captures these calls of one device as a graph and keeps it.
+    pub fn capture(&mut self, key: CaptureKey, device: usize, calls: &[Call]) -> Result<(), Error> {
+        let replay = self.capture_on(device, calls)?;
+        self.keep(key, replay, calls);
+        Ok(())
+    }
+    /// Keeps the captured graph of these calls.
+    pub fn keep<'c>(
+        &mut self,
+        key: CaptureKey,
+        replay: Box<dyn Replay>,
+        calls: impl IntoIterator<Item = &'c Call>,
+    ) {
         let programs = |c: &Call| c.function.compiled.programs.len();
         let launches = calls
-            .iter()
+            .into_iter()
             .flat_map(|c| (0..programs(c)).map(|i| (c.function.clone(), i)))
             .collect();
         self.captured.insert(key, Captured { replay, launches });
-        Ok(())
     }
     pub fn has(&self, key: &CaptureKey) -> bool {
         self.captured.contains_key(key)

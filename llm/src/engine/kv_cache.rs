@@ -14,9 +14,17 @@ const FILL_CHUNK_BYTES: usize = 1 << 20;
 /// The e4m3 code of a quarter, the bound of magnitudes that a benchmark fills tensors with.
 const QUARTER: f32 = 40.0;
 
+/// A tensor of the cache, its device and its buffer.
+pub(super) struct CachedTensor<'c> {
+    pub device: &'c Arc<dyn Device>,
+    pub buffer: &'c Buffer,
+    pub plane: &'c CacheTensor,
+}
+
 /// The cache tensors of all layers.
 pub struct KvCache {
-    device: Arc<dyn Device>,
+    /// Device of each layer.
+    devices: Vec<Arc<dyn Device>>,
     shape: CacheShape,
     /// Window length in positions, if there are sliding-window layers.
     window: Option<usize>,
@@ -26,24 +34,27 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// Allocates an empty cache.
+    /// Allocates an empty cache; `device` returns the device of a layer.
     ///
     /// # Errors
-    /// When the device lacks the memory.
+    /// When a device lacks the memory.
     pub(super) fn new(
-        device: &Arc<dyn Device>,
+        device: &dyn Fn(usize) -> Arc<dyn Device>,
         model: &dyn Model,
         shape: CacheShape,
     ) -> Result<KvCache, Error> {
         let planes = model.cache_tensors(shape.cache_type);
-        let tensor = |plane: &CacheTensor| {
-            device.alloc(plane.bytes(shape.tensor_rows(plane)), Memory::State)
+        let devices: Vec<_> = (0..planes.len()).map(device).collect();
+        let of_layer = |(planes, device): (&Vec<CacheTensor>, &Arc<dyn Device>)| {
+            let tensor = |plane: &CacheTensor| {
+                device.alloc(plane.bytes(shape.tensor_rows(plane)), Memory::State)
+            };
+            planes.iter().map(tensor).collect::<Result<_, _>>()
         };
-        let of_layer =
-            |planes: &Vec<CacheTensor>| planes.iter().map(tensor).collect::<Result<_, _>>();
-        let buffers = planes.iter().map(of_layer).collect::<Result<_, _>>()?;
+        let layers = planes.iter().zip(&devices);
+        let buffers = layers.map(of_layer).collect::<Result<_, _>>()?;
         Ok(KvCache {
-            device: device.clone(),
+            devices,
             shape,
             window: model.window(),
             planes,
@@ -119,13 +130,23 @@ impl KvCache {
         let row = buffer.slice(state_row as usize * bytes, bytes);
         row.unwrap_or_else(|error| unreachable!("row {state_row} was checked: {error}"))
     }
-    /// Returns all cache tensors with their buffers.
-    pub(super) fn tensors(&self) -> impl Iterator<Item = (&Buffer, &CacheTensor)> {
-        self.buffers().zip(self.planes.iter().flatten())
+    /// Returns all cache tensors with their devices and buffers.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = CachedTensor<'_>> {
+        let layers = self.devices.iter().zip(&self.buffers).zip(&self.planes);
+        layers.flat_map(|((device, buffers), planes)| {
+            buffers
+                .iter()
+                .zip(planes)
+                .map(move |(buffer, plane)| CachedTensor {
+                    device,
+                    buffer,
+                    plane,
+                })
+        })
     }
     /// Returns the tensors that have a row for each position.
-    fn paged_tensors(&self) -> impl Iterator<Item = (&Buffer, &CacheTensor)> {
-        self.tensors().filter(|(_, plane)| !plane.is_state())
+    fn paged_tensors(&self) -> impl Iterator<Item = CachedTensor<'_>> {
+        self.tensors().filter(|of| !of.plane.is_state())
     }
     /// Checks page numbers against the pools.
     pub(super) fn check(&self, pages: Pages) -> Result<(), Error> {
@@ -137,10 +158,14 @@ impl KvCache {
         self.check((&[page][..]).into())?;
         rows.resize(self.page_bytes(), 0);
         let mut at = 0;
-        for (buffer, plane) in self.paged_tensors() {
+        for CachedTensor {
+            device,
+            buffer,
+            plane,
+        } in self.paged_tensors()
+        {
             let bytes = plane.bytes(Options::PAGE);
-            self.device
-                .read(buffer, page as usize * bytes, &mut rows[at..at + bytes])?;
+            device.read(buffer, page as usize * bytes, &mut rows[at..at + bytes])?;
             at += bytes;
         }
         Ok(())
@@ -149,10 +174,14 @@ impl KvCache {
     pub(super) fn write_page(&self, page: u32, rows: &[u8]) -> Result<(), Error> {
         self.check((&[page][..]).into())?;
         let mut at = 0;
-        for (buffer, plane) in self.paged_tensors() {
+        for CachedTensor {
+            device,
+            buffer,
+            plane,
+        } in self.paged_tensors()
+        {
             let bytes = plane.bytes(Options::PAGE);
-            self.device
-                .write(buffer, page as usize * bytes, &rows[at..at + bytes])?;
+            device.write(buffer, page as usize * bytes, &rows[at..at + bytes])?;
             at += bytes;
         }
         Ok(())
@@ -173,26 +202,35 @@ impl KvCache {
             })?;
         }
         let mut rows = Vec::new();
-        for (buffer, plane) in self.paged_tensors() {
+        for CachedTensor {
+            device,
+            buffer,
+            plane,
+        } in self.paged_tensors()
+        {
             let [from, to] = copy
                 .windows
                 .filter(|_| plane.window().is_some())
                 .unwrap_or([copy.from, copy.to]);
             let bytes = plane.bytes(Options::PAGE);
             rows.resize(bytes, 0);
-            self.device.read(buffer, from as usize * bytes, &mut rows)?;
-            self.device.write(buffer, to as usize * bytes, &rows)?;
+            device.read(buffer, from as usize * bytes, &mut rows)?;
+            device.write(buffer, to as usize * bytes, &rows)?;
         }
         Ok(())
     }
     /// Writes zeros into these pages, and into these pages of the window pool.
     pub(super) fn clear(&self, pages: &[u32], windows: &[u32]) -> Result<(), Error> {
-        for (buffer, plane) in self.paged_tensors() {
+        for CachedTensor {
+            device,
+            buffer,
+            plane,
+        } in self.paged_tensors()
+        {
             let bytes = plane.bytes(Options::PAGE);
             let own = plane.window().is_some() && self.window_pages().is_some();
             for &page in if own { windows } else { pages } {
-                self.device
-                    .write(buffer, page as usize * bytes, &vec![0; bytes])?;
+                device.write(buffer, page as usize * bytes, &vec![0; bytes])?;
             }
         }
         Ok(())
@@ -214,7 +252,12 @@ impl KvCache {
             false => 0.25,
             true => 0.25 / 127.0,
         };
-        for (buffer, plane) in self.tensors() {
+        for CachedTensor {
+            device,
+            buffer,
+            plane,
+        } in self.tensors()
+        {
             let mut piece = Vec::with_capacity(FILL_CHUNK_BYTES);
             while piece.len() < FILL_CHUNK_BYTES {
                 match plane.scalar {
@@ -236,7 +279,7 @@ impl KvCache {
             });
             for at in (0..bytes).step_by(piece.len()) {
                 let n = piece.len().min(bytes - at);
-                self.device.write(buffer, at, &piece[..n])?;
+                device.write(buffer, at, &piece[..n])?;
             }
         }
         Ok(())

@@ -35,34 +35,40 @@ impl Engine {
                 ..Pages::default()
             })?;
         }
-        self.prepare_copy()?;
-        let device = self.device().clone();
-        if let Some(ends) = &self.state_copy {
-            device.write(ends, 0, &bytes([copy.from, copy.to].into_iter()))?;
+        let rows = bytes([copy.from, copy.to].into_iter());
+        for device in 0..self.on.len() {
+            self.prepare_copy(device)?;
+            if let Some(ends) = &self.on[device].state_copy {
+                self.graphs.on(device).write(ends, 0, &rows)?;
+                let key = CaptureKey::CopyState(device);
+                self.graphs.prepared(&key).replay.replay(&[])?;
+            }
         }
-        Ok(self
-            .graphs
-            .prepared(&CaptureKey::CopyState)
-            .replay
-            .replay(&[])?)
+        Ok(())
     }
-    fn prepare_copy(&mut self) -> Result<(), Error> {
-        if self.graphs.has(&CaptureKey::CopyState) {
+    /// Captures the copy of the states on one device, if there are any.
+    fn prepare_copy(&mut self, number: usize) -> Result<(), Error> {
+        let key = CaptureKey::CopyState(number);
+        let device = self.graphs.on(number).clone();
+        let rows = self.cache.state_rows().max(1);
+        let states = self.cache.tensors();
+        let (buffers, widths): (Vec<Buffer>, Vec<usize>) = states
+            .filter(|of| of.plane.is_state() && of.device.id() == device.id())
+            .map(|of| (of.buffer.clone(), of.plane.width))
+            .unzip();
+        if buffers.is_empty() || self.graphs.has(&key) {
             return Ok(());
         }
-        let ends = match &self.state_copy {
+        let on = &mut self.on[number];
+        let ends = match &on.state_copy {
             Some(ends) => ends.clone(),
-            None => self.device().alloc(2 * size_of::<i32>(), Memory::Scratch)?,
+            None => device.alloc(2 * size_of::<i32>(), Memory::Scratch)?,
         };
-        self.state_copy = Some(ends.clone());
-        let rows = self.cache.state_rows().max(1);
-        let states = self.cache.tensors().filter(|(_, plane)| plane.is_state());
-        let (buffers, widths): (Vec<Buffer>, Vec<usize>) = states
-            .map(|(buffer, plane)| (buffer.clone(), plane.width))
-            .unzip();
-        let shared = widths
-            .iter()
-            .map(|&width| self.graphs.functions.share(copy_function(rows, width)));
+        on.state_copy = Some(ends.clone());
+        let shared = widths.iter().map(|&width| {
+            let copy = self.graphs.functions.share(copy_function(rows, width));
+            (number, copy)
+        });
         let functions: Vec<_> = shared.collect();
         let ready = self.graphs.compile(&functions, &|_| ())?;
         let call = |(function, buffer)| Call {
@@ -70,6 +76,6 @@ impl Engine {
             args: vec![buffer, ends.clone()],
         };
         let calls: Vec<Call> = ready.into_iter().zip(buffers).map(call).collect();
-        self.graphs.capture(CaptureKey::CopyState, &calls)
+        self.graphs.capture(key, number, &calls)
     }
 }

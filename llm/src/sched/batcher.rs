@@ -108,7 +108,7 @@ impl Batcher {
             candidates: Vec::new(),
             uses_candidates: engine.supports_sampling(SamplingMethod::SmallTopK),
             steps: StepCounts::default(),
-            in_flight: InFlight::new(engine.device().overlaps()),
+            in_flight: InFlight::new(engine.overlaps()),
             engine,
         }
     }

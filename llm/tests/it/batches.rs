@@ -194,7 +194,7 @@ fn sequences_on_cuda() {
             quick: true,
             ..Options::default()
         };
-        let mut e = engine("cuda", &file, halves, Scalar::F16, 5);
+        let mut e = engine("cuda", &file, halves, CacheType::F16, 5);
         let pages = pages(&e, 1, tokens.len());
         let piece = rms(&paged(&mut e, &pages[0], &tokens, 0), &expected);
         for (s, found) in staggered(&mut e, &tokens, 5, 0).iter().enumerate() {

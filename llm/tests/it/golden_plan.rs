@@ -160,7 +160,7 @@ fn slots_are_bound_to_what_they_are() {
                 Bind::Tokens | Bind::Rope(_) | Bind::LayerInput(_) => slot.kind == SlotKind::Input,
                 // For training.
                 Bind::HiddenGradient(_) | Bind::Parameter(_) | Bind::Gradient(_) => false,
-                Bind::Targets | Bind::TargetWeights | Bind::Loss => false,
+                Bind::Targets | Bind::TargetWeights | Bind::Loss | Bind::Cut(_) => false,
                 Bind::AdapterScales => false,
                 // For quantised caches.
                 Bind::RopeMean(_) | Bind::Hadamard => false,

@@ -32,6 +32,7 @@ mod nvrtc;
 mod parity;
 mod parity_support;
 mod peft;
+mod placed;
 mod plans;
 mod prefix;
 mod real;

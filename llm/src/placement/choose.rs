@@ -1,0 +1,402 @@
+//! Chooses a placement for the memory of the main device, by modelled times.
+
+use super::parts::{CHUNK, LayerParts, layer_parts};
+use super::{LayerPlace, Placement};
+use crate::arch::{Model, Plan};
+use crate::gguf::Gguf;
+use fancy_regex::{Regex, RegexBuilder};
+use gristmill_backend::Opened;
+use gristmill_runtime::Error as DeviceError;
+use gristmill_uop::machine::{Machine, MachineKind};
+use std::fmt;
+use std::sync::Arc;
+
+/// Seconds of handing a layer's rows to another device and waiting for them: a copy each way and
+/// two waits. To be measured by machine; docs/experiments/146 has 31 µs for an H200 and its host.
+const CROSSING: f64 = 30e-6;
+/// Bytes per second of copies from pinned host memory: what PCIe 4.0 with 16 lanes carries.
+const LINK: f64 = 25e9;
+
+/// Share of the host's free memory that experts may take when they are there twice.
+const HOST_SHARE: f64 = 0.8;
+
+/// Steps that a placement is chosen for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Goal {
+    /// Requests of 1,024 tokens with answers of 256.
+    #[default]
+    Both,
+    /// Decode steps.
+    Decode,
+    /// Prefill chunks.
+    Prefill,
+}
+
+/// A device that is opened when it is needed.
+#[derive(Clone)]
+pub struct OtherDevice {
+    name: String,
+    open: Arc<dyn Fn() -> Result<Opened, DeviceError> + Send + Sync>,
+}
+
+impl OtherDevice {
+    /// Creates a device with its name for people.
+    pub fn new(
+        name: impl Into<String>,
+        open: impl Fn() -> Result<Opened, DeviceError> + Send + Sync + 'static,
+    ) -> OtherDevice {
+        OtherDevice {
+            name: name.into(),
+            open: Arc::new(open),
+        }
+    }
+    /// Creates a device from one that is open.
+    pub fn from_opened(opened: Opened) -> OtherDevice {
+        OtherDevice::new(opened.device.name().to_owned(), move || Ok(opened.clone()))
+    }
+}
+
+impl fmt::Debug for OtherDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// Devices that an engine may use besides its main one, and what its placement must keep to.
+#[derive(Clone, Debug, Default)]
+pub struct PlacementRequest {
+    /// Further devices. Parts that do not fit on the main device go to the first of them.
+    pub others: Vec<OtherDevice>,
+    /// Memory of the main device that the engine may use, bytes; `None` for all that is free.
+    pub memory: Option<u64>,
+    /// Number of layers on the main device, the last ones.
+    pub layers: Option<usize>,
+    /// Number of layers whose experts are on another device, the first ones.
+    pub experts_away: Option<usize>,
+    /// Patterns of tensor names (llama.cpp's `-ot`), and the device of tensors that match.
+    pub overrides: Vec<(TensorPattern, usize)>,
+    /// Least tokens of a step that copies experts to the main device; `None` if their price
+    /// decides.
+    pub stream_from: Option<usize>,
+    /// Steps to choose for.
+    pub goal: Goal,
+    /// The placement, if it is given.
+    pub fixed: Option<Placement>,
+}
+
+/// A regular expression over tensor names, case-sensitive, that may match anywhere.
+#[derive(Clone, Debug)]
+pub struct TensorPattern(Regex);
+
+impl TensorPattern {
+    /// Parses a pattern.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<TensorPattern, String> {
+        let regex = RegexBuilder::new(text)
+            .backtrack_limit(PATTERN_STEPS)
+            .build();
+        regex.map(TensorPattern).map_err(|error| error.to_string())
+    }
+    fn is_match(&self, name: &str) -> bool {
+        self.0.is_match(name).unwrap_or(false)
+    }
+}
+
+/// Bound on the work of a pattern for one name.
+const PATTERN_STEPS: usize = 10_000;
+
+/// A placement with its modelled times.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Priced {
+    /// The placement.
+    pub placement: Placement,
+    /// Bytes of layers' weights on the main device.
+    pub bytes: u64,
+    /// Modelled seconds of the layers in a decode step of one sequence.
+    pub decode: f64,
+    /// The same for a prefill chunk of 512 tokens.
+    pub chunk: f64,
+}
+
+/// The chosen placement and the best of another kind.
+#[derive(Clone)]
+pub struct PlacementChoice {
+    /// The placement that is used.
+    pub chosen: Priced,
+    /// The one that came second, if there was a choice.
+    pub runner_up: Option<Priced>,
+    /// Number of layers.
+    pub layers: usize,
+    /// Least tokens of a step that copies experts from host memory to the main device; `None` if no
+    /// step does.
+    pub stream_from: Option<usize>,
+    /// The devices besides the main one, opened; empty if everything is there.
+    pub others: Vec<Opened>,
+}
+
+/// What a placement is chosen from.
+struct Candidates<'a> {
+    parts: Vec<LayerParts>,
+    main: &'a Machine,
+    other: &'a Machine,
+    /// Bytes of a layer's rows that cross to another device and back, per token.
+    row: f64,
+    goal: Goal,
+    /// Whether steps of many tokens may copy experts to the main device.
+    streams: bool,
+}
+
+impl Candidates<'_> {
+    fn price(&self, placement: Placement) -> Priced {
+        let machine = |device: usize| if device == 0 { self.main } else { self.other };
+        let (mut bytes, mut decode, mut chunk) = (0, 0.0, 0.0);
+        let mut before = 0;
+        for (number, of) in self.parts.iter().enumerate() {
+            let at = placement.layer(number);
+            for (part, device) in [(&of.layer, at.layer), (&of.experts, at.experts)] {
+                bytes += if device == 0 { part.bytes } else { 0 };
+                if part.bytes > 0 {
+                    decode += part.decode_seconds(machine(device));
+                    let streamed = part.chunk_seconds(self.main).max(part.bytes as f64 / LINK);
+                    let computed = part.chunk_seconds(machine(device));
+                    let may_stream = self.streams && device != 0 && at.layer == 0;
+                    chunk += if may_stream {
+                        streamed.min(computed)
+                    } else {
+                        computed
+                    };
+                }
+            }
+            let experts_cross = of.experts.bytes > 0 && at.experts != at.layer;
+            let crossings =
+                usize::from(experts_cross) as f64 + (before != at.layer) as u8 as f64 / 2.0;
+            decode += crossings * CROSSING;
+            chunk += crossings * (CROSSING + CHUNK as f64 * self.row / LINK);
+            before = at.layer;
+        }
+        if self.streams {
+            bytes += self.slot_bytes(&placement);
+        }
+        Priced {
+            placement,
+            bytes,
+            decode,
+            chunk,
+        }
+    }
+    /// Bytes of the main device for experts that steps copy there: those of two layers.
+    fn slot_bytes(&self, placement: &Placement) -> u64 {
+        let layers = placement.streamable_layers().into_iter();
+        2 * layers
+            .filter_map(|l| Some(self.parts.get(l)?.experts.bytes))
+            .max()
+            .unwrap_or(0)
+    }
+    /// Returns the least tokens of a step for which copying a layer's experts takes less than
+    /// computing them on the other device.
+    fn stream_from(&self, placement: &Placement) -> Option<usize> {
+        let layer = *placement.streamable_layers().first()?;
+        let experts = &self.parts.get(layer)?.experts;
+        let of_token = experts.chunk_seconds(self.other) / CHUNK as f64;
+        Some((experts.bytes as f64 / LINK / of_token).ceil() as usize)
+    }
+    /// Modelled seconds of what the placement is chosen for.
+    fn seconds(&self, of: &Priced) -> f64 {
+        match self.goal {
+            Goal::Both => 256.0 * of.decode + 2.0 * of.chunk,
+            Goal::Decode => of.decode,
+            Goal::Prefill => of.chunk,
+        }
+    }
+    /// Moves the first layers' parts until at most `budget` bytes are on the main device, or all
+    /// are moved.
+    fn fill(&self, budget: u64, moved: &dyn Fn(usize) -> LayerPlace) -> Priced {
+        let layers = self.parts.len();
+        let place = |count: usize| {
+            let at = |layer| match layer < count {
+                true => moved(layer),
+                false => LayerPlace::default(),
+            };
+            self.price(Placement::new((0..layers).map(at).collect()))
+        };
+        // The least number of moved layers that fits.
+        let fits = |count: &usize| place(*count).bytes <= budget;
+        place((0..=layers).find(fits).unwrap_or(layers))
+    }
+    fn experts_away(&self, layer: usize) -> LayerPlace {
+        LayerPlace {
+            layer: 0,
+            experts: usize::from(self.parts[layer].experts.bytes > 0),
+        }
+    }
+}
+
+/// Both parts of a layer on the first other device.
+const AWAY: LayerPlace = LayerPlace {
+    layer: 1,
+    experts: 1,
+};
+
+impl PlacementRequest {
+    /// Returns whether the user forced a placement.
+    fn is_forced(&self) -> bool {
+        self.layers.is_some() || self.experts_away.is_some() || !self.overrides.is_empty()
+    }
+    /// Returns the forced places of a layer: those of flags, then those of patterns.
+    fn forced(&self, layer: usize, layers: usize, has_experts: bool) -> LayerPlace {
+        let first = layers.saturating_sub(self.layers.unwrap_or(layers));
+        let is_away = layer < self.experts_away.unwrap_or(0) && has_experts;
+        let mut place = match layer < first {
+            true => AWAY,
+            false => LayerPlace {
+                layer: 0,
+                experts: usize::from(is_away),
+            },
+        };
+        let named = |stem: &str| {
+            let name = format!("blk.{layer}.{stem}.weight");
+            let mut rules = self.overrides.iter();
+            rules.find(|rule| rule.0.is_match(&name)).map(|rule| rule.1)
+        };
+        let of_layer = ["attn_output", "attn_norm", "ffn_down"].into_iter();
+        if let Some(device) = of_layer.filter_map(named).max() {
+            place.layer = device;
+        }
+        let of_experts = [
+            "ffn_down_exps",
+            "ffn_gate_exps",
+            "ffn_up_exps",
+            "ffn_gate_up_exps",
+        ];
+        if let Some(device) = of_experts.into_iter().filter_map(named).max() {
+            place.experts = device;
+        }
+        place
+    }
+    /// Returns whether parts may be on other devices: if they are given, and the main device does
+    /// not use the host's memory, as the others do.
+    fn may_place(&self, main: &Opened) -> bool {
+        let has_own_memory = main.target.machine.kind == MachineKind::Gpu;
+        !self.others.is_empty() && (has_own_memory || self.fixed.is_some())
+    }
+    /// Chooses a placement of the layers of a model: `plan` is the plan of a decode step, `budget`
+    /// the bytes of layers' weights that the main device may hold. Everything is there if it fits,
+    /// or if there is no other device.
+    ///
+    /// # Errors
+    /// When another device is needed and cannot be opened.
+    pub(crate) fn choose(
+        &self,
+        file: &Gguf,
+        model: &dyn Model,
+        plan: &Plan,
+        main: &Opened,
+        budget: u64,
+    ) -> Result<PlacementChoice, DeviceError> {
+        let layers = model.layers();
+        let parts = layer_parts(file, plan, layers);
+        let bytes: u64 = parts.iter().map(|p| p.layer.bytes + p.experts.bytes).sum();
+        let is_asked = self.is_forced() || self.fixed.is_some();
+        let is_whole = !self.may_place(main) || !is_asked && bytes <= budget;
+        let opened = match is_whole {
+            true => Vec::new(),
+            false => self
+                .others
+                .iter()
+                .map(|of| (of.open)())
+                .collect::<Result<_, _>>()?,
+        };
+        let of = Candidates {
+            other: &opened.first().unwrap_or(main).target.machine,
+            main: &main.target.machine,
+            row: (2 * model.width() * size_of::<f32>()) as f64,
+            goal: self.goal,
+            // Experts are then in host memory twice: packed for its cores, and for the main device.
+            streams: opened.first().is_some_and(|of| {
+                let free = of.device.available().unwrap_or(u64::MAX);
+                let away = bytes.saturating_sub(budget);
+                free as f64 * HOST_SHARE > 2.0 * away as f64
+            }),
+            parts,
+        };
+        let (chosen, runner_up) = match is_whole {
+            true => (of.price(Placement::default()), None),
+            false => self.among(&of, plan, budget),
+        };
+        let stream_from = match self.stream_from {
+            Some(tokens) if !is_whole => Some(tokens),
+            None if of.streams => of.stream_from(&chosen.placement),
+            _ => None,
+        };
+        Ok(PlacementChoice {
+            stream_from,
+            chosen,
+            runner_up,
+            layers,
+            others: opened,
+        })
+    }
+    /// Returns the forced placement, or the best within the budget and the one that came second.
+    fn among(&self, of: &Candidates, plan: &Plan, budget: u64) -> (Priced, Option<Priced>) {
+        let layers = of.parts.len();
+        let priced = |placement: Placement| of.price(placement.tied(plan));
+        if let Some(fixed) = &self.fixed {
+            return (priced(fixed.clone()), None);
+        }
+        if self.is_forced() {
+            let at = |layer: usize| self.forced(layer, layers, of.parts[layer].experts.bytes > 0);
+            let places = (0..layers).map(at).collect();
+            return (priced(Placement::new(places)), None);
+        }
+        let by_layers = priced(of.fill(budget, &|_| AWAY).placement);
+        let by_experts = of.fill(budget, &|layer| of.experts_away(layer));
+        let rank = |p: &Priced| (p.bytes > budget, of.seconds(p));
+        let (best, second) = match rank(&by_experts) <= rank(&by_layers) {
+            true => (by_experts, by_layers),
+            false => (by_layers, by_experts),
+        };
+        let differs = second.placement != best.placement;
+        (best, Some(second).filter(|_| differs))
+    }
+}
+
+impl Priced {
+    /// Describes the placement of `layers` layers, such as `experts of layers 0 to 25 on cpu`.
+    fn parts(&self, layers: usize, other: &str) -> String {
+        let count = |test: &dyn Fn(LayerPlace) -> bool| {
+            (0..layers)
+                .filter(|&l| test(self.placement.layer(l)))
+                .count()
+        };
+        let whole = count(&|at| at.layer != 0);
+        let experts = count(&|at| at.layer == 0 && at.experts != 0);
+        match (whole, experts) {
+            (0, 0) => "all layers on the main device".into(),
+            (0, n) => format!("experts of {n} of {layers} layers on {other}"),
+            (n, 0) => format!("{n} of {layers} layers on {other}"),
+            (n, m) => format!("{n} of {layers} layers and the experts of {m} on {other}"),
+        }
+    }
+    /// Describes the placement and its modelled times in a line.
+    fn line(&self, layers: usize, other: &str) -> String {
+        format!(
+            "{}: modelled {:.1} ms a token, {:.0} ms for 512 tokens of a prompt",
+            self.parts(layers, other),
+            self.decode * 1e3,
+            self.chunk * 1e3
+        )
+    }
+}
+
+impl PlacementChoice {
+    /// Describes the choice for people: what is where, and what came second.
+    pub fn lines(&self) -> Vec<String> {
+        let other = self.others.first().map_or("", |of| of.device.name());
+        let chosen = self.chosen.line(self.layers, other);
+        let second = self.runner_up.iter();
+        let second = second.map(|of| format!("runner-up: {}", of.line(self.layers, other)));
+        std::iter::once(chosen).chain(second).collect()
+    }
+}

@@ -1,0 +1,204 @@
+//! Models on several devices: the reference logits of all families, placed at random.
+
+use crate::common::{data, forward};
+use crate::parity_support::tables::{argmax, ids, npy, rms};
+use gristmill_backend::{Opened, Options, Precision, open};
+use gristmill_llm::arch::CacheType;
+use gristmill_llm::engine::{Engine, Settings, Step, TokenSource, WholePool};
+use gristmill_llm::gguf::Gguf;
+use gristmill_llm::placement::{LayerPlace, OtherDevice, Placement, PlacementRequest};
+
+/// RMS of the difference, in standard deviations of the reference.
+const EXACT: f64 = 1e-3;
+/// Placements of each family.
+const PLACEMENTS: u64 = if cfg!(feature = "reference-tests") {
+    10
+} else {
+    2
+};
+
+const FAMILIES: &[(&str, &str)] = &[
+    ("granite", "q8_0"),
+    ("llama", "q4_k_m"),
+    ("mistral", "q8_0"),
+    ("mistral3", "q8_0"),
+    ("olmo2", "q8_0"),
+    ("olmo2-windows", "q8_0"),
+    ("phi3", "q8_0"),
+    ("qwen2", "q8_0"),
+    ("qwen3", "q8_0"),
+    ("qwen35", "q8_0"),
+    ("qwen35moe", "q8_0"),
+    ("qwen3moe", "q8_0"),
+    ("gemma2", "q8_0"),
+    ("gemma3", "q8_0"),
+    ("gemma4", "q8_0"),
+    ("gemma4-moe", "q8_0"),
+    ("gpt-oss", "mxfp4"),
+    ("glm4moe", "q8_0"),
+    ("minimax-m2", "q8_0"),
+    ("deepseek2", "q8_0"),
+    ("deepseek2-kimi", "q8_0"),
+    ("deepseek2-nextn", "q8_0"),
+];
+
+fn exact(device: &str) -> Opened {
+    let options = Options {
+        precision: Precision::Exact,
+        quick: true,
+        ..Options::default()
+    };
+    open(device, &options).expect("a device")
+}
+
+/// Returns a placement of every part on one of `devices` devices, with at least one away.
+fn drawn(seed: u64, layers: usize, devices: u64) -> Placement {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) % devices
+    };
+    loop {
+        let place = |_| LayerPlace {
+            layer: next() as usize,
+            experts: next() as usize,
+        };
+        let placement = Placement::new((0..layers).map(place).collect());
+        if !placement.is_whole() {
+            return placement;
+        }
+    }
+}
+
+fn placed(file: &Gguf, devices: &[&str], placement: Placement, parallel: usize) -> Engine {
+    streaming(file, devices, placement, parallel, None)
+}
+
+fn streaming(
+    file: &Gguf,
+    devices: &[&str],
+    placement: Placement,
+    parallel: usize,
+    stream_from: Option<usize>,
+) -> Engine {
+    let mut opened = devices.iter().map(|device| exact(device));
+    let main = opened.next().expect("a main device");
+    let settings = Settings {
+        context: Some(256),
+        cache: CacheType::F32,
+        chunk: 32,
+        parallel,
+        placement: PlacementRequest {
+            others: opened.map(OtherDevice::from_opened).collect(),
+            fixed: Some(placement),
+            stream_from,
+            ..PlacementRequest::default()
+        },
+        ..Settings::default()
+    };
+    Engine::load(file, main, settings, &|_| ()).expect("a model")
+}
+
+fn check(family: &str, quant: &str, devices: &[&str], placements: u64) {
+    let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
+    let expected = npy(&data(&format!("families/{family}-{quant}-logits.npy")));
+    let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
+    let vocabulary = expected.len() / tokens.len();
+    let layers = gristmill_llm::arch::load(file.metadata(), &file)
+        .expect("a model")
+        .layers();
+    for seed in 0..placements {
+        let placement = drawn(seed + 1, layers, devices.len() as u64);
+        // Every other placement copies experts to the main device for chunks.
+        let stream = (seed % 2 == 1).then_some(2);
+        let mut e = streaming(&file, devices, placement.clone(), 1, stream);
+        if stream.is_some() {
+            assert_eq!(e.placement().stream_from, stream);
+        }
+        let whole = forward(&mut e, &tokens, 0, true);
+        let count = 24.min(tokens.len());
+        let by_token: Vec<f32> = (0..count)
+            .flat_map(|i| forward(&mut e, &tokens[i..=i], i, true))
+            .collect();
+        let of = [
+            (&whole[..], &expected[..]),
+            (&by_token, &expected[..count * vocabulary]),
+        ];
+        for (found, expected) in of {
+            let error = rms(found, expected);
+            assert!(error <= EXACT, "{family} by {placement:?}: rms {error}");
+            let rows = found.chunks(vocabulary).zip(expected.chunks(vocabulary));
+            for (row, (a, b)) in rows.enumerate() {
+                assert_eq!(argmax(a), argmax(b), "{family} by {placement:?}: row {row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn families_give_the_same_logits_wherever_their_parts_are() {
+    for (family, quant) in FAMILIES {
+        check(family, quant, &["cpu", "cpu"], PLACEMENTS);
+    }
+}
+
+#[test]
+fn parts_may_be_interpreted() {
+    for family in ["qwen3moe", "gemma4"] {
+        check(family, "q8_0", &["cpu", "interp", "cpu"], 1);
+    }
+}
+
+#[cfg(feature = "wgpu")]
+#[test]
+fn families_are_placed_on_wgpu_and_cpu() {
+    for (family, quant) in FAMILIES {
+        check(family, quant, &["wgpu", "cpu"], PLACEMENTS);
+    }
+}
+
+#[cfg(feature = "cuda-tests")]
+#[test]
+fn families_are_placed_on_cuda_and_cpu() {
+    for (family, quant) in FAMILIES {
+        check(family, quant, &["cuda", "cpu"], 10);
+    }
+}
+
+/// Greedy tokens of a sequence whose steps read the tokens that the steps before chose.
+#[test]
+fn chosen_tokens_are_those_of_one_device() {
+    let file = Gguf::open(data("families/deepseek2-q8_0.gguf")).expect("a GGUF file");
+    let tokens = ids(&data("families/deepseek2-tokens.txt"));
+    let decode = |placement: Placement| {
+        let mut e = placed(&file, &["cpu", "cpu"], placement, 2);
+        let pool = WholePool::new(&e);
+        let first = e.run(&pool.step(&tokens[..16], 0)).expect("a step").chosen;
+        assert!(first.is_empty(), "a prefill chunk chooses no token");
+        let mut chosen = vec![tokens[16]];
+        for position in 16..40 {
+            let token = TokenSource::Token(chosen[chosen.len() - 1]);
+            let rows = [pool.row(token, position)];
+            let step = Step {
+                rows: &rows,
+                contiguous: true,
+                ..Step::default()
+            };
+            chosen.extend(e.run(&step).expect("a step").chosen.into_iter().flatten());
+        }
+        chosen
+    };
+    let whole = decode(Placement::default());
+    let layers = 8;
+    let experts = Placement::new(vec![
+        LayerPlace {
+            layer: 0,
+            experts: 1
+        };
+        layers
+    ]);
+    assert_eq!(decode(experts), whole);
+    assert_eq!(decode(drawn(7, layers, 2)), whole);
+}
