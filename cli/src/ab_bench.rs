@@ -296,11 +296,9 @@ impl<'a> Variants<'a> {
     pub fn plans(&mut self, target: &Target) -> Result<Vec<Plan>> {
         let work = self.work;
         let engine = self.keep(target)?;
-        Ok(work
-            .steps(engine)
-            .into_iter()
-            .map(|tokens| engine.step_plan(tokens, work.depth))
-            .collect())
+        let steps = work.steps(engine).into_iter();
+        let plans = steps.map(|tokens| engine.step_plan(tokens, work.depth));
+        Ok(plans.collect::<std::result::Result<_, _>>()?)
     }
     /// Measures the speeds of both targets.
     pub fn compare(&mut self, base: &Target, other: &Target) -> Result<Compared> {

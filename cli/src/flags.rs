@@ -2,11 +2,13 @@
 
 use crate::failure::{Failure, Result};
 use crate::llama_flags::IgnoredFlags;
+use crate::placement_flags::PlacementFlags;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use gristmill_backend::{DEVICES, Opened, Precision, cpu};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::Settings;
+use gristmill_llm::placement::PlacementRequest;
 use gristmill_runtime::Device;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::FLAGS;
@@ -90,9 +92,10 @@ impl GpuLayers {
         match text {
             "auto" | "-1" => Ok(GpuLayers::Auto),
             "all" => Ok(GpuLayers::All),
-            text => text.parse().map(GpuLayers::Count).map_err(|_| {
-                "0 for the CPU; all, or a number of at least the model's layers, for the GPU".into()
-            }),
+            text => text
+                .parse()
+                .map(GpuLayers::Count)
+                .map_err(|_| "a number of layers, 0 for the CPU, or all".into()),
         }
     }
 }
@@ -140,13 +143,14 @@ pub struct Common {
     /// built in, else cpu]
     #[arg(long, value_parser = device, value_name = "DEVICE", help_heading = "Device")]
     pub device: Option<String>,
-    /// -ngl N: layers on the GPU, as in llama.cpp. 0 selects the CPU; all, or at least the number
-    /// of layers, the GPU
+    /// -ngl N: layers on the GPU, as in llama.cpp; the others are on the CPU. 0 selects the CPU
     #[arg(
         long = "gpu-layers", alias = "n-gpu-layers", value_name = "N", help_heading = "Device",
         value_parser = GpuLayers::parse, allow_negative_numbers = true
     )]
     gpu_layers: Option<GpuLayers>,
+    #[command(flatten)]
+    placement: PlacementFlags,
     /// CPU threads [default: all cores]
     #[arg(
         short, long, value_name = "N", help_heading = "Device",
@@ -270,24 +274,13 @@ impl Common {
         self.ignored.note();
         Ok(())
     }
-    /// Refuses --gpu-layers between 0 and the number of layers of the model.
-    pub fn check_layers(&self, layers: usize) -> Result {
-        match self.gpu_layers {
-            Some(GpuLayers::Count(n @ 1..)) if (n as usize) < layers => Err(Failure::usage(
-                format_args!("--gpu-layers {n}: partial offload is not supported yet"),
-                format!(
-                    "the model has {layers} layers: -ngl 0 for the CPU, -ngl {layers} or all for the GPU"
-                ),
-            )),
-            _ => Ok(()),
-        }
-    }
-    /// Whether --gpu-layers asks for the GPU.
+    /// Whether --gpu-layers or a placement asks for the GPU.
     pub fn wants_gpu(&self) -> bool {
-        matches!(
+        let layers = matches!(
             self.gpu_layers,
             Some(GpuLayers::All | GpuLayers::Count(1..))
-        )
+        );
+        layers || self.placement.wants_gpu()
     }
     /// Opens the named device, else the best available one.
     pub fn open(&self) -> Result<Opened> {
@@ -400,8 +393,18 @@ impl Common {
             cache,
             chunk,
             long,
+            placement: self.placement(),
             ..usual
         }
+    }
+    /// Other devices of an engine, and what is asked of its placement.
+    fn placement(&self) -> PlacementRequest {
+        let layers = match self.gpu_layers {
+            Some(GpuLayers::Count(n)) => Some(n as usize),
+            Some(GpuLayers::All) => Some(usize::MAX),
+            Some(GpuLayers::Auto) | None => None,
+        };
+        self.placement.request(layers, self.device_options())
     }
 }
 
@@ -449,18 +452,31 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_all_on_one_device() {
-        for (flags, fits) in [
-            ("0", true),
-            ("auto", true),
-            ("-1", true),
-            ("all", true),
-            ("5", false),
-            ("6", true),
-            ("99", true),
+    fn layers_are_placed_by_flags() {
+        for (flags, layers, experts, memory) in [
+            ("", None, None, None),
+            ("--n-gpu-layers auto", None, None, None),
+            ("--gpu-layers 5", Some(5), None, None),
+            ("--gpu-layers all", Some(usize::MAX), None, None),
+            ("--cpu-moe", None, Some(usize::MAX), None),
+            ("--cpu-moe --exact", None, Some(usize::MAX), None),
+            ("--n-cpu-moe 3", None, Some(3), None),
+            ("--gpu-memory 8000", None, None, Some(8_000_000_000)),
         ] {
-            let common = parsed(&format!("--n-gpu-layers {flags}"));
-            assert_eq!(common.check_layers(6).is_ok(), fits, "{flags}");
+            let of = parsed(flags).placement();
+            assert_eq!(of.layers, layers, "{flags}");
+            assert_eq!(of.experts_away, experts, "{flags}");
+            assert_eq!(of.memory, memory, "{flags}");
+        }
+        let of = parsed("--override-tensor exps=CPU,attn=CUDA0").placement();
+        let devices: Vec<usize> = of.overrides.iter().map(|rule| rule.1).collect();
+        assert_eq!(devices, [1, 0]);
+        for flags in [
+            "--override-tensor exps",
+            "--override-tensor a=b",
+            "--override-tensor (=CPU",
+        ] {
+            assert!(Line::try_parse_from(["x"].into_iter().chain(flags.split(' '))).is_err());
         }
         for flags in [
             "--gpu-layers 0 --device cuda",

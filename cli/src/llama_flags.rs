@@ -8,6 +8,9 @@ use std::ffi::{OsStr, OsString};
 const SHORT: &[(&str, &str)] = &[
     ("-ngl", "--gpu-layers"),
     ("-fa", "--flash-attn"),
+    ("-ot", "--override-tensor"),
+    ("-ncmoe", "--cpu-moe"),
+    ("-cmoe", "--cpu-moe"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
     ("-hf", "--hf-repo"),

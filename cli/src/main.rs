@@ -26,6 +26,7 @@ mod model;
 mod model_arg;
 mod npy;
 mod output;
+mod placement_flags;
 mod plans;
 mod progress;
 mod reasoning_view;

@@ -245,7 +245,6 @@ impl Model {
     /// fill, and partial offload.
     pub fn check_context(&self, common: &Common, prompt: usize) -> Result {
         let described = self.describe()?;
-        common.check_layers(described.layers())?;
         let most = described.context();
         let Some(context) = common.ctx() else {
             return Ok(());
@@ -283,7 +282,6 @@ impl Model {
     fn load_as(&self, common: &Common, settings: Settings) -> Result<Engine> {
         common.check_computes()?;
         let described = self.describe()?;
-        common.check_layers(described.layers())?;
         let common = common.over(described.context());
         let settings = Settings {
             context: common.ctx().or(settings.context),
@@ -324,6 +322,12 @@ impl Model {
         drop(bars);
         warn_of(engine.device().as_ref());
         warn(&engine.model().info().warnings);
+        let placement = engine.placement();
+        if !placement.chosen.placement.is_whole() {
+            for line in placement.lines() {
+                say!("note: {line}");
+            }
+        }
         Ok(engine)
     }
 }

@@ -329,10 +329,7 @@ impl File {
         opened: &Opened,
     ) -> Result<File> {
         let common = match model.describe() {
-            Ok(described) => {
-                common.check_layers(described.layers())?;
-                common.over(described.context())
-            }
+            Ok(described) => common.over(described.context()),
             // Planning reports the error.
             Err(_) => common.clone(),
         };
@@ -385,9 +382,9 @@ impl File {
     }
     fn planned(&self, model: &Model) -> std::result::Result<ModelPlan, Refusal> {
         let describe = model.describe()?;
-        let available = self.opened.device.available().unwrap_or(u64::MAX / 2);
-        let estimate =
-            MemoryEstimate::new(&model.file, &self.settings(None), available).map_err(refused)?;
+        let settings = self.settings(None);
+        let estimate = MemoryEstimate::on_device(&model.file, &settings, &self.opened);
+        let estimate = estimate.map_err(refused)?;
         let about = ModelFacts {
             architecture: describe.architecture().to_owned(),
             vocabulary: describe.vocabulary(),

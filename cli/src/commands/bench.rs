@@ -124,7 +124,6 @@ pub fn run(options: BenchArgs) -> Result {
     }
     let model = Model::open(options.model.name())?.with_adapters(&options.common.lora)?;
     let described = model.describe()?;
-    options.common.check_layers(described.layers())?;
     let context = context(&options, &tests, described.context())?;
     let opened = options.common.open()?;
     let (prompt, tokens) = (first(&options.prompts), first(&options.generations));

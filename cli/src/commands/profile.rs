@@ -156,7 +156,6 @@ fn check_outputs(options: &ProfileArgs) -> Result<usize> {
 /// Returns the step to profile, and the context that it needs.
 fn subject(options: &ProfileArgs, model: &Model) -> Result<(Subject, usize)> {
     let described = model.describe()?;
-    options.common.check_layers(described.layers())?;
     let subject = Subject {
         tokens: options.batch.or(options.prompt).map_or(1, usize::from),
         depth: options.depth,
