@@ -13,6 +13,7 @@
 
 mod attention;
 mod dequantise;
+mod jitter;
 mod rows;
 
 pub use dequantise::decode;
@@ -21,6 +22,7 @@ use dequantise::decoded;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Scalar, text};
+use jitter::Jitter;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
@@ -45,6 +47,7 @@ pub struct Env<'a> {
     params: FxHashMap<u32, Input<'a>>,
     vars: FxHashMap<String, i64>,
     nudge: f64,
+    jitter: Jitter,
     decodes_exactly: bool,
 }
 
@@ -68,6 +71,14 @@ impl<'a> Env<'a> {
     /// Where that changes a result, other arithmetic may round the other way.
     pub fn nudged(mut self, part: f64) -> Env<'a> {
         self.nudge = part;
+        self
+    }
+    /// Adds random errors of up to `part` of each value, drawn from `seed`, to all results of float
+    /// arithmetic.
+    ///
+    /// The results of several seeds show how far rounding of that size moves a result.
+    pub fn jittered(mut self, part: f64, seed: u64) -> Env<'a> {
+        self.jitter = Jitter { part, seed };
         self
     }
     /// Dequantises packed parameters without rounding each step to f32.
@@ -101,14 +112,17 @@ pub fn evaluate_all(g: &Graph, roots: &[Id], env: &Env) -> Vec<HostArray> {
     for id in order {
         let node = &g[id];
         let src: Vec<Rc<Tensor>> = node.src.iter().map(|s| known[s].clone()).collect();
-        let value = Step {
+        let step = Step {
             g,
             id,
             node,
             src: &src,
             env,
+        };
+        let mut value = step.value();
+        if env.jitter.part != 0.0 {
+            step.jitter(&mut value);
         }
-        .value();
         known.insert(id, Rc::new(value));
         for s in &node.src {
             if let Some(n) = uses.get_mut(s) {
