@@ -5,11 +5,13 @@
 //! activations stay of order one. Data is a function of tensor and block number: equal on every
 //! machine, and any part can be generated separately.
 
+mod config;
 mod fill;
 mod plan;
 mod preset;
 mod vocab;
 
+pub use config::{ConfigError, ModelConfig};
 pub use fill::fill;
 pub use plan::{Error, SynthPlan, TensorPlan};
 
@@ -88,12 +90,17 @@ pub fn plan(preset: &str, quant: &str) -> Result<SynthPlan, Error> {
         name: preset.into(),
         presets: presets().collect::<Vec<_>>().join(", "),
     })?;
-    let found = types::FILE_TYPES.iter().find(|f| same(f.name, quant));
-    let file_type = found.ok_or_else(|| Error::UnknownQuant {
-        name: quant.into(),
+    preset.plan(file_type(quant)?)
+}
+
+/// Returns the file type of that name, in any case.
+fn file_type(name: &str) -> Result<&'static types::FileType, Error> {
+    let mut all = types::FILE_TYPES.iter();
+    let found = all.find(|f| f.name.eq_ignore_ascii_case(name));
+    found.ok_or_else(|| Error::UnknownQuant {
+        name: name.into(),
         quants: quants().collect::<Vec<_>>().join(", "),
-    })?;
-    preset.plan(file_type)
+    })
 }
 
 /// Writes the model as a GGUF file. `progress` is called with the bytes of tensor data

@@ -1,5 +1,6 @@
 //! Plan of a generated model, and errors of generation.
 
+use super::ConfigError;
 use crate::arch;
 use crate::gguf::{self, Metadata, TensorDecl};
 use gristmill_uop::encoding::EncodingRef;
@@ -34,7 +35,10 @@ pub enum Error {
         /// Number of bytes requested.
         bytes: u64,
     },
-    /// A preset's metadata does not describe a model.
+    /// A configuration is malformed.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The metadata of a preset or a configuration does not describe a model.
     #[error(transparent)]
     Model(#[from] arch::Error),
     /// The model could not be written, or reading it back failed.
@@ -48,7 +52,7 @@ impl Error {
         match self {
             Error::UnknownPreset { presets, .. } => Some(format!("presets: {presets}")),
             Error::UnknownQuant { quants, .. } => Some(format!("quantisations: {quants}")),
-            Error::Range { .. } => None,
+            Error::Range { .. } | Error::Config(_) => None,
             Error::Model(error) => error.hint(),
             Error::Gguf(error) => error.hint(),
         }
