@@ -28,28 +28,31 @@ fn largest(tensor: &Tensor) -> f64 {
 }
 
 impl Step<'_> {
-    /// Adds errors to the node's value. Sums have those of their largest terms, since they are
-    /// computed in any order; ops that only move or choose elements have none.
+    /// Adds errors to the node's value. Sums have those of their terms, since they are computed in
+    /// any order; ops that only move or choose elements have none.
     pub(super) fn jitter(&self, value: &mut Tensor) {
         let Jitter { part, seed } = self.env.jitter;
-        let is_sum = match (self.node.op, &self.node.arg) {
-            (Op::Add | Op::Sub | Op::Fma | Op::ScatterAdd | Op::Attention | Op::Scan, _) => true,
+        let sums = match (self.node.op, &self.node.arg) {
+            (Op::ScatterAdd | Op::Attention | Op::Scan, _) => true,
             (Op::Reduce, Arg::Reduce(op, _)) => *op == ReduceOp::Add,
-            (Op::Mul | Op::Div | Op::Recip | Op::Exp | Op::Exp2 | Op::Log | Op::Sqrt, _) => false,
+            (Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Fma, _) => false,
+            (Op::Recip | Op::Exp | Op::Exp2 | Op::Log | Op::Sqrt, _) => false,
             _ => return,
         };
-        let terms = self.src.iter().map(|s| largest(s)).fold(0.0, f64::max);
-        let least = if is_sum {
-            terms.max(largest(value))
-        } else {
-            0.0
-        };
+        let terms = self.src.iter().map(|s| largest(s));
+        let least = if sums { terms.fold(0.0, f64::max) } else { 0.0 };
+        let is_sum_of_two = matches!(self.node.op, Op::Add | Op::Sub);
         let Data::Float(values) = &mut value.data else {
             return;
         };
         let first = seed.wrapping_add(self.id.index() as u64) << 32;
         for (i, v) in values.iter_mut().enumerate() {
-            *v += part * v.abs().max(least) * signed(first + i as u64);
+            let mut scale = v.abs().max(least);
+            if is_sum_of_two {
+                let terms = self.src.iter().map(|s| s.get(i).float().abs());
+                scale = terms.fold(scale, f64::max);
+            }
+            *v += part * scale * signed(first + i as u64);
         }
     }
 }
