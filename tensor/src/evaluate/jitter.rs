@@ -49,7 +49,8 @@ impl Step<'_> {
         for (i, v) in values.iter_mut().enumerate() {
             let mut scale = v.abs().max(least);
             if is_sum_of_two {
-                let terms = self.src.iter().map(|s| s.get(i).float().abs());
+                // Scalars are not expanded.
+                let terms = self.src.iter().map(|s| s.get(i % s.len()).float().abs());
                 scale = terms.fold(scale, f64::max);
             }
             *v += part * scale * signed(first + i as u64);
