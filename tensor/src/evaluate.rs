@@ -22,7 +22,6 @@ use dequantise::decoded;
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::fold::{self, Value};
 use gristmill_uop::{Arg, Graph, Id, Node, Op, ReduceOp, Scalar, text};
-use jitter::Jitter;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
@@ -39,6 +38,14 @@ pub struct HostArray {
 enum Input<'a> {
     Values(&'a [f64]),
     Packed(&'a [u8]),
+}
+
+/// Random errors of the results of arithmetic.
+#[derive(Clone, Copy, Default)]
+struct Jitter {
+    /// Largest error, relative to the value.
+    part: f64,
+    seed: u64,
 }
 
 /// Inputs of an evaluation: parameters by slot and variables by name.

@@ -1,6 +1,8 @@
 //! Text configurations of models: what training from random weights begins with.
 
-use super::{Error, Generated, SynthPlan, TensorPlan, fill};
+use super::generated::Generated;
+use super::plan::file_type;
+use super::{ConfigError, Error, SynthPlan, TensorPlan, fill};
 use crate::arch::{self, TensorSpec, Tensors};
 use crate::gguf::{Array, Gguf, Metadata, Role, Value, types};
 use gristmill_encodings::F32;
@@ -10,23 +12,6 @@ use serde_json::{Map, Number, Value as Json};
 
 /// Standard deviation of the weights (GPT-2).
 const SIGMA: f32 = 0.02;
-
-/// An error of a configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The text is no configuration.
-    #[error("not a configuration: {0}")]
-    Json(#[from] serde_json::Error),
-    /// A value of the metadata has no counterpart in a GGUF file.
-    #[error("the value of {0} is neither a number, a text, true or false, nor a list of numbers")]
-    Value(String),
-    /// The tokenizer comes from a file.
-    #[error("{0} cannot be set, since the tokenizer is that of another model")]
-    Tokenizer(String),
-    /// The file with the tokenizer has none.
-    #[error("{0} has no tokenizer")]
-    NoTokenizer(String),
-}
 
 /// A model without weights: hyper-parameters, types, and the file that its tokenizer comes from.
 #[derive(Clone, Debug, Deserialize)]
@@ -63,7 +48,7 @@ impl ModelConfig {
         Ok(Gguf::from_source(Box::new(Generated::new(plan)?))?)
     }
     fn plan(&self, tokenizer: &Metadata, seed: u64) -> Result<SynthPlan, Error> {
-        let file_type = super::file_type(&self.file_type)?;
+        let file_type = file_type(&self.file_type)?;
         let (metadata, vocabulary) = self.metadata(tokenizer, file_type)?;
         let found = Optional {
             names: &self.tensors,

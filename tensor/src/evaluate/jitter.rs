@@ -1,16 +1,7 @@
 //! Random errors of the size of roundings, to measure how far rounding moves a result.
 
-use super::{Data, Step, Tensor};
+use super::{Data, Jitter, Step, Tensor};
 use gristmill_uop::{Arg, Op, ReduceOp};
-
-/// Errors of the elements that arithmetic computes.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Jitter {
-    /// Largest error, relative to the value.
-    pub part: f64,
-    /// Seed of the errors.
-    pub seed: u64,
-}
 
 /// Splitmix64 of a counter, as a number in -1..1.
 fn signed(counter: u64) -> f64 {

@@ -3,7 +3,7 @@
 //! Every value carries bounds on its magnitude and its error, propagated from the operands by a
 //! rule for each op. An op that would exceed either limit is not drawn. Discontinuous ops
 //! (comparisons, casts to integers) apply only to exact values, so every difference beyond the
-//! bound is a bug. Of gradients, the bound is how far random errors of all ops move them.
+//! bound is a bug. The bound on gradients is how far random errors of all ops move them.
 
 mod gradient;
 mod movement;
@@ -150,7 +150,7 @@ pub fn draw(bytes: &mut FuzzInput) -> Drawn {
     let case = case.vars(&vars);
     // Functions without any rounding must match exactly.
     let within = if gradients {
-        Within::Absolute(gradient::error(&case))
+        Within::Absolute(Builder::gradient_error(&case))
     } else if error == 0.0 {
         Within::Exact
     } else {

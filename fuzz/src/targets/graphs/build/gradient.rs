@@ -6,22 +6,21 @@ use gristmill_tensor::grad::pullback;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::Scalar;
 
-/// Inputs of a function whose gradients are compared.
+/// Inputs of a function with compared gradients.
 const INPUTS: usize = 3;
-/// Draws of errors whose effect is measured.
+/// Draws of errors, to measure their effect.
 const TRIES: u64 = 4;
 /// Bound on an error of f32 arithmetic in multiples of the largest measured one: sums of up to a
 /// thousand terms round more often than once.
 const MARGIN: f64 = 64.0;
 
-/// Bound on the error of all outputs of a case.
-pub(super) fn error(case: &Case) -> f64 {
-    MARGIN * rounding_error(case, ROUNDING, TRIES)
-}
-
 impl Builder<'_, '_> {
+    /// Bound on the error of all outputs of a case.
+    pub(super) fn gradient_error(case: &Case) -> f64 {
+        MARGIN * rounding_error(case, ROUNDING, TRIES)
+    }
     /// Whether a choice by such values, or their rounding to fewer bits, has gradients that jump
-    /// within their error. Functions whose gradients are compared make none.
+    /// within their error. Functions with gradients make none.
     pub(super) fn jumps(&self, elements: Elements) -> bool {
         self.gradients && matches!(elements, Elements::Float { error, .. } if error > 0.0)
     }
