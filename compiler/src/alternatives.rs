@@ -186,10 +186,9 @@ impl<'a> Considered<'a> {
             return None;
         }
         let outputs: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
-        let roots: Vec<usize> = outputs
-            .iter()
-            .map(|o| space.number(terms, body.classes[o]))
-            .collect();
+        // Scalars have no e-class: a function that outputs one keeps its form.
+        let class_of = |o: &Id| body.classes.get(o).map(|&class| space.number(terms, class));
+        let roots: Vec<usize> = outputs.iter().map(class_of).collect::<Option<_>>()?;
         let rebuild = Rebuild::new(&function.graph, &outputs);
         let numbers = body
             .classes

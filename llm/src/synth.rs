@@ -5,16 +5,21 @@
 //! activations stay of order one. Data is a function of tensor and block number: equal on every
 //! machine, and any part can be generated separately.
 
+mod config;
 mod fill;
+mod generated;
 mod plan;
 mod preset;
 mod vocab;
 
+pub use config::ModelConfig;
 pub use fill::fill;
-pub use plan::{Error, SynthPlan, TensorPlan};
+pub use plan::{ConfigError, Error, SynthPlan, TensorPlan};
 
-use crate::gguf::{ByteSource, Gguf, Metadata, Writer, types};
-use std::io::{self, Write};
+use crate::gguf::{Gguf, Metadata, Writer, types};
+use generated::Generated;
+use plan::file_type;
+use std::io::Write;
 
 /// Returns the names of all presets.
 pub fn presets() -> impl Iterator<Item = &'static str> {
@@ -88,12 +93,7 @@ pub fn plan(preset: &str, quant: &str) -> Result<SynthPlan, Error> {
         name: preset.into(),
         presets: presets().collect::<Vec<_>>().join(", "),
     })?;
-    let found = types::FILE_TYPES.iter().find(|f| same(f.name, quant));
-    let file_type = found.ok_or_else(|| Error::UnknownQuant {
-        name: quant.into(),
-        quants: quants().collect::<Vec<_>>().join(", "),
-    })?;
-    preset.plan(file_type)
+    preset.plan(file_type(quant)?)
 }
 
 /// Writes the model as a GGUF file. `progress` is called with the bytes of tensor data
@@ -140,104 +140,5 @@ impl Gguf {
         Ok(Gguf::from_source(Box::new(Generated::new(plan(
             preset, quant,
         )?)?))?)
-    }
-}
-
-/// A generated file: header in memory, tensor data on request.
-struct Generated {
-    header: Vec<u8>,
-    /// Tensors with their offsets in the file, ascending.
-    tensors: Vec<(u64, TensorPlan)>,
-    size: u64,
-}
-
-impl Generated {
-    fn new(plan: SynthPlan) -> Result<Self, Error> {
-        let mut header = Vec::new();
-        let offsets = Writer::new(&mut header, &plan.metadata, &plan.decls())?.offsets();
-        let start = header.len() as u64;
-        let tensors: Vec<_> = offsets
-            .into_iter()
-            .map(|o| start + o)
-            .zip(plan.tensors)
-            .collect();
-        let size = tensors.last().map_or(start, |(offset, t)| offset + t.bytes);
-        Ok(Self {
-            header,
-            tensors,
-            size,
-        })
-    }
-
-    /// Fills the overlap of `out`, at `offset` of the file, and the tensor's data, at `at`.
-    fn fill_part(
-        &self,
-        at: u64,
-        tensor: &TensorPlan,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Result<(), Error> {
-        let (from, to) = (
-            at.max(offset),
-            (at + tensor.bytes).min(offset + out.len() as u64),
-        );
-        if from >= to {
-            return Ok(());
-        }
-        let mut out = &mut out[(from - offset) as usize..(to - offset) as usize];
-        let block = tensor.encoding.bytes;
-        let (mut index, inside) = (
-            (from - at) / block as u64,
-            ((from - at) % block as u64) as usize,
-        );
-        let mut partial = vec![0; block];
-        if inside > 0 {
-            fill(tensor, index, &mut partial)?;
-            let n = out.len().min(block - inside);
-            let (head, rest) = out.split_at_mut(n);
-            head.copy_from_slice(&partial[inside..inside + n]);
-            (out, index) = (rest, index + 1);
-        }
-        let (whole, tail) = out.split_at_mut(out.len() / block * block);
-        fill(tensor, index, whole)?;
-        if !tail.is_empty() {
-            fill(tensor, index + (whole.len() / block) as u64, &mut partial)?;
-            tail.copy_from_slice(&partial[..tail.len()]);
-        }
-        Ok(())
-    }
-}
-
-impl ByteSource for Generated {
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let end = offset
-            .checked_add(out.len() as u64)
-            .filter(|&end| end <= self.size);
-        let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let header = usize::try_from(offset)
-            .ok()
-            .and_then(|o| self.header.get(o..))
-            .unwrap_or_default();
-        let n = header.len().min(out.len());
-        out[..n].copy_from_slice(&header[..n]);
-        // Everything before `done` is written. Padding between tensors is zero.
-        let mut done = offset + n as u64;
-        let first = self
-            .tensors
-            .partition_point(|(at, t)| at + t.bytes <= offset);
-        for (at, tensor) in self.tensors[first..].iter().take_while(|(at, _)| *at < end) {
-            if *at > done {
-                out[(done - offset) as usize..(at - offset) as usize].fill(0);
-            }
-            self.fill_part(*at, tensor, offset, out)
-                .map_err(io::Error::other)?;
-            done = (at + tensor.bytes).min(end);
-        }
-        out[(done - offset) as usize..].fill(0);
-        Ok(())
     }
 }

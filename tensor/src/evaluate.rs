@@ -13,6 +13,7 @@
 
 mod attention;
 mod dequantise;
+mod jitter;
 mod rows;
 
 pub use dequantise::decode;
@@ -39,12 +40,21 @@ enum Input<'a> {
     Packed(&'a [u8]),
 }
 
+/// Random errors of the results of arithmetic.
+#[derive(Clone, Copy, Default)]
+struct Jitter {
+    /// Largest error, relative to the value.
+    part: f64,
+    seed: u64,
+}
+
 /// Inputs of an evaluation: parameters by slot and variables by name.
 #[derive(Clone, Default)]
 pub struct Env<'a> {
     params: FxHashMap<u32, Input<'a>>,
     vars: FxHashMap<String, i64>,
     nudge: f64,
+    jitter: Jitter,
     decodes_exactly: bool,
 }
 
@@ -68,6 +78,14 @@ impl<'a> Env<'a> {
     /// Where that changes a result, other arithmetic may round the other way.
     pub fn nudged(mut self, part: f64) -> Env<'a> {
         self.nudge = part;
+        self
+    }
+    /// Adds random errors of up to `part` of each value, drawn from `seed`, to all results of float
+    /// arithmetic.
+    ///
+    /// The results of several seeds show how far rounding of that size moves a result.
+    pub fn jittered(mut self, part: f64, seed: u64) -> Env<'a> {
+        self.jitter = Jitter { part, seed };
         self
     }
     /// Dequantises packed parameters without rounding each step to f32.
@@ -101,14 +119,17 @@ pub fn evaluate_all(g: &Graph, roots: &[Id], env: &Env) -> Vec<HostArray> {
     for id in order {
         let node = &g[id];
         let src: Vec<Rc<Tensor>> = node.src.iter().map(|s| known[s].clone()).collect();
-        let value = Step {
+        let step = Step {
             g,
             id,
             node,
             src: &src,
             env,
+        };
+        let mut value = step.value();
+        if env.jitter.part != 0.0 {
+            step.jitter(&mut value);
         }
-        .value();
         known.insert(id, Rc::new(value));
         for s in &node.src {
             if let Some(n) = uses.get_mut(s) {

@@ -74,6 +74,9 @@ use gristmill_backend::Opened;
 use gristmill_backend::cpu::Isa;
 use gristmill_backend::cuda::dialect::Cuda;
 use gristmill_runtime::Device;
+use gristmill_tensor::dims;
+use gristmill_tensor::function::Capture;
+use gristmill_uop::Scalar;
 use gristmill_uop::rows::FINE_GROUP;
 use gristmill_uop::target::{FLAGS, Target};
 use harness::{Way, asked, check};
@@ -351,6 +354,23 @@ fn results_are_correct_without_each_optimisation_of_a_gpu() {
             .find(|c| c.name.contains("f16")),
     );
     check(cases, ways);
+}
+
+/// Sums move by the rounding of their terms, elements that are only moved by none.
+#[test]
+fn rounding_moves_arithmetic_alone() {
+    let case = |body: fn(&Capture)| harness::Case::new("rounding", body);
+    let sum = case(|c| {
+        let x = c.input("x", dims![4, 100], Scalar::F32);
+        c.output("sum", (x * x).sum(&[1]) - x.sum(&[1]));
+    });
+    let moved = case(|c| {
+        let x = c.input("x", dims![4, 100], Scalar::F32);
+        c.output("x", x.permute(&[1, 0]).maximum(0.5));
+    });
+    let [of_sum, of_moved] = [sum, moved].map(|case| harness::rounding_error(&case, 1e-3, 4));
+    assert!((1e-3..1.0).contains(&of_sum), "{of_sum}");
+    assert!((5e-4..=1e-3).contains(&of_moved), "{of_moved}");
 }
 
 conformance!(cpu);

@@ -366,3 +366,47 @@ fn an_adapter_in_the_layout_of_peft_is_the_same() {
         failed.stderr
     );
 }
+
+/// A small model with the tokenizer of the demo model.
+const CONFIG: &str = r#"{"tokenizer": "demo", "type": "f32", "metadata": {
+    "general.architecture": "llama", "llama.block_count": 1, "llama.context_length": 64,
+    "llama.embedding_length": 64, "llama.feed_forward_length": 128,
+    "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.dimension_count": 16}}"#;
+
+#[test]
+fn a_configuration_becomes_a_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let at = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let [config, data, model, log] = ["c.json", "d.jsonl", "m.gguf", "log.jsonl"].map(at);
+    std::fs::write(&config, CONFIG).unwrap();
+    std::fs::write(&data, CHATS).unwrap();
+    let files = [
+        "train", &config, "--data", &data, "-o", &model, "--log", &log,
+    ];
+    let adapter = run(&files);
+    assert_eq!(adapter.code, 2, "{}", adapter.stderr);
+    assert!(adapter.stderr.contains("--full"), "{}", adapter.stderr);
+    let small = [
+        "--full", "--ctx", "32", "--batch", "2", "--lr", "0.01", "--steps", "30",
+    ];
+    run(&[&files[..], &small].concat()).ok();
+    let losses = logged(folder, "loss");
+    assert!(losses[29] < 0.3 * losses[0], "{losses:?}");
+    let reply = run(&[
+        "run",
+        &model,
+        "--temp",
+        "0",
+        "-n",
+        "8",
+        "What is the owl like?",
+    ])
+    .ok();
+    assert!(reply.contains("The owl is wise."), "{reply}");
+    std::fs::write(&config, "{}").unwrap();
+    let empty = run(&[&files[..], &small].concat());
+    assert_eq!(empty.code, 1, "{}", empty.stderr);
+    assert!(empty.stderr.contains("missing field"), "{}", empty.stderr);
+}

@@ -267,7 +267,10 @@ impl<'a> Expander<'a> {
         match (n.op, &n.arg) {
             (Op::Reshape, _) => {
                 let new: Dims = g.shape(movement);
-                unflatten(g, &new, index, &old)
+                match strides_are_constant(g, &old, &new) {
+                    true => unflatten(g, &new, index, &old),
+                    false => self.unflatten_by_size(g, &new, index, &old),
+                }
             }
             (Op::Expand, _) => {
                 let (one, zero) = (g.int(1), g.int(0));
@@ -294,6 +297,30 @@ impl<'a> Expander<'a> {
             }
             _ => unreachable!("{:?} moves nothing", n.op),
         }
+    }
+    /// Works like [`unflatten`], with strides that follow from the sizes of a step.
+    fn unflatten_by_size(
+        &mut self,
+        g: &mut Graph,
+        new: &[Id],
+        index: &[Id],
+        old: &[Id],
+    ) -> Indices {
+        let mut rest = g.int(0);
+        for (&d, &i) in new.iter().zip(index) {
+            let size = self.dim(g, d);
+            rest = g.mul(rest, size);
+            rest = g.add(rest, i);
+        }
+        let mut out = Indices::new();
+        for &d in old[1..].iter().rev() {
+            let size = self.dim(g, d);
+            out.push(g.modulo(rest, size));
+            rest = g.idiv(rest, size);
+        }
+        out.push(rest);
+        out.reverse();
+        out
     }
     /// The dequantised value of `packed` at `index`.
     fn decode(&mut self, g: &mut Graph, packed: Id, index: &[Id]) -> Id {
@@ -401,6 +428,36 @@ fn group_of(g: &mut Graph, mut at: Indices, of_group: &[Id], size: i64) -> Indic
     let size = g.int(size);
     at.push(g.idiv(last, size));
     at
+}
+
+/// Whether a reshape maps indices with strides of the largest dims, which are constants: in every
+/// part of the shapes with equal products, only the first axis varies.
+fn strides_are_constant(g: &Graph, old: &[Id], new: &[Id]) -> bool {
+    // A dim is a constant times what varies, if anything does.
+    let factors = |&d: &Id| match (g.int_value(d), g[d].op) {
+        (Some(size), _) => (None, size),
+        (None, Op::Mul) => match g.int_value(g[d].src[1]) {
+            Some(times) => (Some(g[d].src[0]), times),
+            None => (Some(d), 1),
+        },
+        _ => (Some(d), 1),
+    };
+    let is_long = |f: &(Option<Id>, i64)| *f != (None, 1);
+    let mut old = old.iter().map(factors).filter(is_long);
+    let mut new = new.iter().map(factors).filter(is_long);
+    while let (Some(mut a), Some(mut b)) = (old.next(), new.next()) {
+        while a != b {
+            let (behind, shape) = match (a.0 == b.0, a.0.is_none(), a.1 < b.1) {
+                (true, _, true) | (false, true, _) => (&mut a, &mut old),
+                _ => (&mut b, &mut new),
+            };
+            match shape.next() {
+                Some((None, size)) => behind.1 *= size,
+                _ => return false,
+            }
+        }
+    }
+    old.next().is_none() && new.next().is_none()
 }
 
 /// Converts `index` of shape `new` to the index of the same element in shape `old`,

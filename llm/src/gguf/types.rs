@@ -129,10 +129,7 @@ pub fn type_id(encoding: EncodingRef) -> Option<i32> {
 /// known.
 pub(crate) fn file_type(encoding: EncodingRef) -> Option<u32> {
     let of_type = FILE_TYPES.iter().find(|t| t.base == encoding.name);
-    match type_id(encoding) {
-        Some(0) => Some(0),
-        _ => of_type.map(|t| t.id),
-    }
+    of_type.map(|t| t.id)
 }
 
 fn row(name: &str) -> Option<&'static TensorType> {
@@ -210,6 +207,7 @@ macro_rules! files { ($($name:literal $id:literal $base:literal $output:literal 
 #[rustfmt::skip]
 pub(crate) static FILE_TYPES: &[FileType] = files! {
     // name      id base   output experts down projections
+    "f32"        0  "f32"  "f32"  "f32"   Better::No;
     "f16"        1  "f16"  "f16"  "f16"   Better::No;
     "bf16"       32 "bf16" "bf16" "bf16"  Better::No;
     "q8_0"       7  "q8_0" "q8_0" "q8_0"  Better::No;

@@ -13,7 +13,7 @@ const VARIANTS: usize = 16;
 
 /// Returns word `k` of the stream of `seed`: SplitMix64 (Steele, Lea, Flood
 /// 2014) with random access.
-fn word(seed: u64, k: u64) -> u64 {
+pub(super) fn word(seed: u64, k: u64) -> u64 {
     let mut z = seed.wrapping_add(k.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -1,8 +1,25 @@
 //! Plan of a generated model, and errors of generation.
 
 use crate::arch;
-use crate::gguf::{self, Metadata, TensorDecl};
+use crate::gguf::{self, Metadata, TensorDecl, types};
 use gristmill_uop::encoding::EncodingRef;
+
+/// An error of a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The text is no configuration.
+    #[error("not a configuration: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A value of the metadata has no counterpart in a GGUF file.
+    #[error("the value of {0} is neither a number, a text, true or false, nor a list of numbers")]
+    Value(String),
+    /// The tokenizer comes from a file.
+    #[error("{0} cannot be set, since the tokenizer is that of another model")]
+    Tokenizer(String),
+    /// The file with the tokenizer has none.
+    #[error("{0} has no tokenizer")]
+    NoTokenizer(String),
+}
 
 /// Reason why a model could not be generated.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +51,10 @@ pub enum Error {
         /// Number of bytes requested.
         bytes: u64,
     },
-    /// A preset's metadata does not describe a model.
+    /// A configuration is malformed.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The metadata of a preset or a configuration does not describe a model.
     #[error(transparent)]
     Model(#[from] arch::Error),
     /// The model could not be written, or reading it back failed.
@@ -48,7 +68,7 @@ impl Error {
         match self {
             Error::UnknownPreset { presets, .. } => Some(format!("presets: {presets}")),
             Error::UnknownQuant { quants, .. } => Some(format!("quantisations: {quants}")),
-            Error::Range { .. } => None,
+            Error::Range { .. } | Error::Config(_) => None,
             Error::Model(error) => error.hint(),
             Error::Gguf(error) => error.hint(),
         }
@@ -99,4 +119,18 @@ impl SynthPlan {
             })
             .collect()
     }
+}
+
+/// Returns the file type of that name, in any case.
+pub(super) fn file_type(name: &str) -> Result<&'static types::FileType, Error> {
+    let mut all = types::FILE_TYPES.iter();
+    let found = all.find(|f| f.name.eq_ignore_ascii_case(name));
+    found.ok_or_else(|| Error::UnknownQuant {
+        name: name.into(),
+        quants: types::FILE_TYPES
+            .iter()
+            .map(|f| f.name)
+            .collect::<Vec<_>>()
+            .join(", "),
+    })
 }

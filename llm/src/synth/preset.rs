@@ -639,21 +639,29 @@ impl Preset {
 /// Returns the plan of a tensor as a quantiser stores it, in a model of `blocks` blocks. Matrices
 /// preserve the scale of their input: standard deviation 1/√in.
 fn tensor(spec: TensorSpec, file_type: &FileType, blocks: u64) -> Result<TensorPlan, Error> {
-    let TensorSpec {
-        name,
-        short,
-        dims,
-        role,
-        ..
-    } = spec;
-    let dims: Vec<u64> = dims.iter().rev().map(|&n| n as u64).collect();
-    let (mean, sigma) = match role {
+    let row = spec.dims.last().copied().unwrap_or(1);
+    let distribution = match spec.role {
         // Negative, so that the recurrent state decays.
-        _ if short == "ssm_a" => (-1.0, 0.05),
+        _ if spec.short == "ssm_a" => (-1.0, 0.05),
         Role::Norm => (1.0, 0.05),
         Role::Bias => (0.0, 0.01),
-        _ => (0.0, 1.0 / (dims[0] as f32).sqrt()),
+        _ => (0.0, 1.0 / (row as f32).sqrt()),
     };
+    planned(spec, file_type, blocks, distribution)
+}
+
+/// Returns the plan of a tensor with this mean and standard deviation; its seed is that of its
+/// name.
+pub(super) fn planned(
+    spec: TensorSpec,
+    file_type: &FileType,
+    blocks: u64,
+    (mean, sigma): (f32, f32),
+) -> Result<TensorPlan, Error> {
+    let TensorSpec {
+        name, dims, role, ..
+    } = spec;
+    let dims: Vec<u64> = dims.iter().rev().map(|&n| n as u64).collect();
     let encoding = file_type.choose(role, dims[0], blocks).ok_or_else(|| {
         let (tensor, encoding) = (name.clone(), file_type.name);
         gguf::Error::PartialBlock {

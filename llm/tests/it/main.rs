@@ -48,6 +48,8 @@ mod tokenizer_hostile;
 mod tokenizer_properties;
 mod tokenizer_vocab;
 mod training;
+mod training_from_random;
+mod training_support;
 mod wgsl;
 mod window_pools;
 mod words;

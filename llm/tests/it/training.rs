@@ -1,13 +1,11 @@
 //! Gradients of the demo model's adapters against PyTorch in f64.
 
-use crate::common::{data, demo_glm};
-use gristmill_backend::{Options, Precision, open};
-use gristmill_llm::arch::{self, Trained, TrainingShape};
+use crate::common::demo_glm;
+use crate::training_support::{Rows, batch, data, trainer};
+use gristmill_llm::arch;
 use gristmill_llm::chat::{ChatTemplate, Isolation, SpecialTexts};
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::train::{
-    Adapter, ExampleReader, LossOn, PlannedTraining, Trainer, TrainerOptions, TrainingBatch,
-};
+use gristmill_llm::train::{Adapter, ExampleReader, LossOn, Trainer, TrainingBatch};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,13 +13,6 @@ use std::path::Path;
 /// Largest error of a gradient, relative to its L2 norm; of an entry, to the largest entry.
 const NORM: f64 = 1e-4;
 const ENTRY: f64 = 1e-3;
-
-/// Rows of tokens, and which of them are targets.
-#[derive(Deserialize)]
-pub struct Rows {
-    pub tokens: Vec<Vec<u32>>,
-    pub is_target: Vec<Vec<u8>>,
-}
 
 /// A gradient by its norm and some entries: flat index and value.
 #[derive(Deserialize)]
@@ -37,64 +28,12 @@ struct Reference {
     tensors: BTreeMap<String, Gradient>,
 }
 
-pub fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> T {
+fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> T {
     serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("its fields")
 }
 
-/// A batch of the mean loss over all targets.
-pub fn batch(rows: &Rows) -> TrainingBatch {
-    let count: u32 = rows
-        .is_target
-        .iter()
-        .flat_map(|r| &r[1..])
-        .map(|&t| u32::from(t))
-        .sum();
-    let next = |row: &Vec<u32>| row[1..].iter().copied().chain([0]).collect::<Vec<u32>>();
-    let weights = |row: &Vec<u8>| {
-        let own = row[1..].iter().map(|&t| f32::from(t) / count as f32);
-        own.chain([0.0]).collect::<Vec<f32>>()
-    };
-    TrainingBatch {
-        tokens: rows.tokens.concat(),
-        positions: rows
-            .tokens
-            .iter()
-            .flat_map(|row| 0..row.len() as u32)
-            .collect(),
-        targets: rows.tokens.iter().flat_map(next).collect(),
-        weights: rows.is_target.iter().flat_map(weights).collect(),
-    }
-}
-
-pub fn trainer(file: &Gguf, device: &str, adapter: Option<&Adapter>, rows: &Rows) -> Trainer {
-    let trained = adapter.map_or(Trained::Full, |a| Trained::LowRank(a.low_rank()));
-    let (sequences, length) = (rows.tokens.len(), rows.tokens[0].len());
-    let options = TrainerOptions {
-        shape: TrainingShape {
-            sequences,
-            length,
-            packed: false,
-            loss_rows: length,
-        },
-        trained,
-        clip: 1.0,
-        weight_decay: 0.01,
-        exact: true,
-    };
-    let opened = open(device, &Options::default()).expect("a device");
-    let opened = opened.with_precision(Precision::Exact);
-    let planned = PlannedTraining::new(file, opened, options, &|_| ()).expect("a plan");
-    let mut trainer = planned.load(&|_| ()).expect("a trainer");
-    for (name, tensor) in adapter.iter().flat_map(|a| &a.tensors) {
-        trainer
-            .set_parameter(name, &tensor.values)
-            .expect("a parameter");
-    }
-    trainer
-}
-
 /// Compares the gradients of a step with a reference; returns what differs.
-pub fn differences(trainer: &mut Trainer, batch: &TrainingBatch, reference: &Path) -> Vec<String> {
+fn differences(trainer: &mut Trainer, batch: &TrainingBatch, reference: &Path) -> Vec<String> {
     let reference: Reference = read(reference);
     trainer.accumulate(batch).expect("a pass");
     let step = trainer.finish_gradients().expect("a norm");

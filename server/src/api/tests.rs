@@ -401,6 +401,24 @@ fn replies_of_every_form_cut_at_every_position() {
     }
 }
 
+#[test]
+fn every_interface_has_the_field_of_adapters() {
+    fn chosen<I: Interface>(body: Value) -> Option<usize> {
+        let request = I::request(serde_json::from_value(body).unwrap(), &SERVED);
+        request.unwrap().0.sampling.lora.map(|list| list.len())
+    }
+    let lora = json!([{ "name": "sql" }, { "id": 1, "scale": 0.25 }]);
+    let body = ask(json!({ "model": "demo", "lora": lora, "max_tokens": 9 }));
+    assert_eq!(chosen::<Chat>(body.clone()), Some(2));
+    assert_eq!(chosen::<Messages>(body), Some(2));
+    let body = json!({ "input": "x", "lora": lora });
+    assert_eq!(chosen::<Responses>(body), Some(2));
+    let body = ask(json!({ "model": "demo", "options": { "lora": lora } }));
+    assert_eq!(chosen::<ollama::chat::OllamaChat>(body), Some(2));
+    let body = json!({ "model": "demo", "prompt": "x", "options": { "lora": [] } });
+    assert_eq!(chosen::<ollama::generate::Generate>(body), Some(0));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]

@@ -35,6 +35,17 @@ pub fn cases() -> Vec<Case> {
         })
         .fill(0, Fill::Whole(0, 12)),
     );
+    // Constant strides of the largest size would not find the elements of a shorter axis.
+    out.push(
+        Case::new("an axis that varies, merged with one before it", |c| {
+            let n = c.var("n", 1, 5);
+            let x = c.input("x", dims![n, 6, 8], Scalar::F32);
+            let merged = x.permute(&[1, 0, 2]).reshape(dims![2, n * 3i64, 8]);
+            c.output("sum", merged.sum(&[1]));
+            c.output("rows", merged.exp().reshape(dims![n * 6i64, 8]));
+        })
+        .vars(&[&[("n", 1)], &[("n", 3)], &[("n", 5)]]),
+    );
     out
 }
 

@@ -403,6 +403,25 @@ pub fn runs(case: &Case) -> Vec<Run> {
         .collect()
 }
 
+/// Largest change of an output by errors of up to `part` in every result of float arithmetic, over
+/// `tries` draws of errors; at least `part` of the largest output.
+pub fn rounding_error(case: &Case, part: f64, tries: u64) -> f64 {
+    let f = &case.function;
+    let mut error: f64 = 0.0;
+    for run in runs(case) {
+        for seed in 0..tries {
+            let env = Env::new().jittered(part, seed);
+            let moved = truth(f, &run.vars, &run.before, &run.values, env);
+            for ((_, exact, _), (_, moved, _)) in run.want.iter().zip(&moved) {
+                for (a, b) in exact.data.iter().zip(&moved.data) {
+                    error = error.max((a - b).abs()).max(part * a.abs());
+                }
+            }
+        }
+    }
+    error
+}
+
 /// Describes the first element that matches none of `wants`; the message cites the first of them.
 ///
 /// `slack` is an additional tolerance per element, and `allows(want, got)` accepts further values.

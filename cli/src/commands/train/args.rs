@@ -16,6 +16,7 @@ Examples:
   gristmill train MODEL.gguf --data chats.jsonl -o adapter.gguf --checkpoint run --resume
   gristmill train MODEL.gguf --data chats.jsonl -o adapter.gguf --html page.html     curves and replies
   gristmill train MODEL.gguf --data chats.jsonl -o adapter/       for Hugging Face PEFT
+  gristmill train CONFIG.json --full --data texts.jsonl -o model.gguf    from random weights
   gristmill run MODEL.gguf --lora adapter.gguf -p 'Hello'";
 
 #[derive(Args)]
@@ -42,7 +43,8 @@ pub struct TrainArgs {
     /// Begin with this adapter: a GGUF file, or a folder or .safetensors file of PEFT
     #[arg(long, value_name = "ADAPTER", value_hint = ValueHint::AnyPath, help_heading = "Adapter")]
     pub init: Option<PathBuf>,
-    /// Train all weights of a model in f32, f16 or bf16, and write the model to -o
+    /// Train all weights of a model in f32, f16 or bf16, and write the model to -o. MODEL may be a
+    /// .json configuration: its weights are random at first
     #[arg(long, conflicts_with_all = ["rank", "alpha", "targets", "init"], help_heading = "Adapter")]
     pub full: bool,
     /// Learning rate
@@ -75,7 +77,7 @@ pub struct TrainArgs {
     /// Tokens whose prediction counts
     #[arg(long, value_enum, value_name = "TOKENS", default_value_t, help_heading = "Data")]
     pub loss_on: LossOnName,
-    /// Seed of the order of the data and of new adapters
+    /// Seed of the order of the data, and of new adapters and weights
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Data")]
     pub seed: u64,
     /// Take the lines in order

@@ -33,7 +33,7 @@ pub fn run(options: TrainArgs) -> Result {
             "--init ADAPTER continues with an adapter",
         ));
     }
-    let model = Model::open(options.model.name())?;
+    let model = options.open_model()?;
     let described = model.describe()?;
     let mut data = Data::read(&options, &model)?;
     let start = match options.full {

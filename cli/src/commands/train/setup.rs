@@ -8,10 +8,15 @@ use crate::progress::Bars;
 use crate::size::size;
 use gristmill_backend::Opened;
 use gristmill_llm::arch::{self, Trained, TrainingShape};
+use gristmill_llm::synth::ModelConfig;
 use gristmill_llm::train::{
     Adapter, Course, PlannedTraining, Schedule, StreamOptions, Targets, Trainer, TrainerOptions,
     TrainingMemory, ignored_elsewhere, initial_adapter, initial_weights, open_adapter,
 };
+use std::fmt::Display;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 
 /// Rank of the adapters without --rank and --init.
 const RANK: usize = 16;
@@ -20,15 +25,54 @@ const EPOCHS: f64 = 3.0;
 /// Logits computed at a time, in bytes.
 const LOSS_BYTES: usize = 256 << 20;
 
+fn is_config(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end.eq_ignore_ascii_case("json")) && path.is_file()
+}
+
+fn read_config(path: &Path) -> Result<String> {
+    let read = || {
+        let (file, mut text) = (File::open(path)?, String::new());
+        file.take(LONGEST_CONFIG).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    read().map_err(|error| Failure::file("read", path, error))
+}
+
 /// What is trained, with its first values.
 pub enum Start {
-    /// All weights, as the file has them.
+    /// All weights, as the file or the configuration has them.
     Full,
     /// Low-rank adapters with these matrices.
     Adapter(Adapter),
 }
 
+/// Largest configuration in bytes.
+const LONGEST_CONFIG: u64 = 1 << 20;
+
 impl TrainArgs {
+    /// Opens the model, or begins one with random weights if MODEL is a .json configuration.
+    pub fn open_model(&self) -> Result<Model> {
+        let Some(path) = self.model.name().map(Path::new).filter(|path| is_config(path)) else {
+            return Model::open(self.model.name());
+        };
+        if !self.full {
+            return Err(Failure::usage(
+                format_args!("{} describes a model without weights", path.display()),
+                "--full trains all weights, from random ones",
+            ));
+        }
+        let hint = "docs/training.md lists the fields of a configuration";
+        let failed = |error: &dyn Display| Failure::new(format_args!("{}: {error}", path.display()), hint);
+        let config = ModelConfig::parse(&read_config(path)?).map_err(|error| failed(&error))?;
+        let tokenizer = Model::open(Some(&config.tokenizer))?;
+        let metadata = tokenizer.file.metadata();
+        let file = config.initial_model(metadata, self.seed).map_err(|error| match error.hint() {
+            Some(hint) => failed(&error).with_hint(&format!("; {hint}")),
+            None => failed(&error),
+        })?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Model { name, file, path: None })
+    }
     /// The adapter that training begins with.
     pub fn adapter(&self, described: &dyn arch::Model, model: &Model) -> Result<Adapter> {
         if let Some(path) = &self.init {

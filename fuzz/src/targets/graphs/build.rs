@@ -3,8 +3,9 @@
 //! Every value carries bounds on its magnitude and its error, propagated from the operands by a
 //! rule for each op. An op that would exceed either limit is not drawn. Discontinuous ops
 //! (comparisons, casts to integers) apply only to exact values, so every difference beyond the
-//! bound is a bug.
+//! bound is a bug. The bound on gradients is how far random errors of all ops move them.
 
+mod gradient;
 mod movement;
 
 use super::harness::{Case, Fill, Random, Within, blocks};
@@ -83,6 +84,9 @@ struct Builder<'g, 'b> {
     error: f64,
     vary: bool,
     moves: bool,
+    /// Inputs of floats, and whether gradients with respect to them are the outputs.
+    inputs: Vec<Tensor<'g>>,
+    gradients: bool,
 }
 
 /// Upper bound on the magnitude of the harness's random blocks, by encoding.
@@ -105,9 +109,11 @@ fn most_of(encoding: EncodingRef) -> f64 {
 
 /// Draws a function from bytes.
 pub fn draw(bytes: &mut FuzzInput) -> Drawn {
-    if bytes.below(8) == 7 {
+    let kind = bytes.below(8);
+    if kind == 7 {
         return contraction(bytes);
     }
+    let gradients = kind >= 5;
     let (mut error, mut fills, mut vary, mut moves) = (0.0, Vec::new(), false, false);
     let steps: Vec<i64> = (0..2).map(|_| 1 + bytes.below(ROWS) as i64).collect();
     let position = bytes.below(POSITION + 1) as i64;
@@ -120,6 +126,8 @@ pub fn draw(bytes: &mut FuzzInput) -> Drawn {
             error: 0.0,
             vary: false,
             moves: false,
+            inputs: vec![],
+            gradients,
         };
         b.all();
         (error, fills, vary, moves) = (b.error, b.fills, b.vary, b.moves);
@@ -139,14 +147,17 @@ pub fn draw(bytes: &mut FuzzInput) -> Drawn {
         })
         .collect();
     let vars: Vec<&[(&'static str, i64)]> = vars.iter().map(Vec::as_slice).collect();
+    let case = case.vars(&vars);
     // Functions without any rounding must match exactly.
-    let within = if error == 0.0 {
+    let within = if gradients {
+        Within::Absolute(Builder::gradient_error(&case))
+    } else if error == 0.0 {
         Within::Exact
     } else {
         Within::Absolute(error)
     };
     Drawn {
-        case: case.vars(&vars).within(within),
+        case: case.within(within),
         int8: false,
     }
 }
@@ -189,6 +200,9 @@ impl<'g> Builder<'g, '_> {
             }
             // An op that does not fit is not drawn.
             let _ = self.op();
+        }
+        if self.gradients {
+            return self.gradients_of_sum();
         }
         let last = self.values.len() - 1;
         let others = [self.bytes.below(4), self.bytes.below(4)];
@@ -295,13 +309,19 @@ impl<'g> Builder<'g, '_> {
     }
     fn input(&mut self) {
         let axes = self.shape();
-        let dims = self.dims(&axes);
-        let tensor = self.capture.input("x", &dims, Scalar::F32);
+        let tensor = self.floats("x", &axes);
         let _ = self.float(tensor, axes, 1.0, 0.0);
         if self.values.is_empty() {
-            let tensor = self.capture.input("x", &[Dim::Size(4)], Scalar::F32);
+            let tensor = self.floats("x", &[fixed(4)]);
             let _ = self.float(tensor, vec![fixed(4)], 1.0, 0.0);
         }
+    }
+    /// A new input of floats.
+    fn floats(&mut self, name: &str, axes: &[Axis]) -> Tensor<'g> {
+        let dims = self.dims(axes);
+        let tensor = self.capture.input(name, &dims, Scalar::F32);
+        self.inputs.push(tensor);
+        tensor
     }
     fn whole_input(&mut self) {
         let axes = self.shape();
@@ -361,6 +381,9 @@ impl<'g> Builder<'g, '_> {
         if axes.iter().map(|a| a.size).product::<usize>() > ELEMENTS {
             return None;
         }
+        if matches!(kind, 3 | 4) && (self.jumps(a.elements) || self.jumps(b.elements)) {
+            return None;
+        }
         let (x, y) = (a.tensor, b.tensor);
         match (a.elements, b.elements) {
             (Elements::Float { most: p, error: e }, Elements::Float { most: q, error: f }) => {
@@ -411,6 +434,9 @@ impl<'g> Builder<'g, '_> {
     fn unary(&mut self) -> Option<()> {
         let kind = self.bytes.below(9);
         let (value, most, error) = self.any_float()?;
+        if matches!(kind, 0 | 8) && self.jumps(value.elements) {
+            return None;
+        }
         let (x, axes) = (value.tensor, value.axes);
         let slight = 8.0 * ROUNDING;
         let (tensor, most, error) = match kind {
@@ -477,6 +503,7 @@ impl<'g> Builder<'g, '_> {
                     },
                 )
             }
+            (elements, true) if self.jumps(elements) => None,
             (elements, true) => self.keep(value.tensor.max(&gone), axes, elements),
         }
     }
@@ -498,8 +525,7 @@ impl<'g> Builder<'g, '_> {
                     },
                     fixed(encoding.elements.max(32)),
                 ];
-                let dims = self.dims(&axes);
-                let tensor = self.capture.input("x", &dims, Scalar::F32);
+                let tensor = self.floats("x", &axes);
                 (
                     Value {
                         tensor,
@@ -514,6 +540,9 @@ impl<'g> Builder<'g, '_> {
                 )
             }
         };
+        if self.jumps(value.elements) {
+            return None;
+        }
         let columns = value.axes.last()?.size;
         if rows * value.axes.iter().map(|a| a.size).product::<usize>() > PRODUCTS {
             return None;
@@ -647,6 +676,7 @@ impl<'g> Builder<'g, '_> {
                 let most = 8 * most.ceil() as i64;
                 self.keep(whole, value.axes, Elements::Whole { least: -most, most })
             }
+            elements if self.jumps(elements) => None,
             Elements::Float { most, error } => {
                 let (scalar, step) = if kind == 0 {
                     (Scalar::F16, 1024.0)
@@ -673,7 +703,7 @@ impl<'g> Builder<'g, '_> {
         let [rows, width] = value.axes[..] else {
             return None;
         };
-        if rows.size > 8 || width.varies {
+        if self.gradients || rows.size > 8 || width.varies {
             return None;
         }
         let half = self.bytes.below(2) == 1;
@@ -717,13 +747,9 @@ impl<'g> Builder<'g, '_> {
         let rows = POSITION + ROWS + 3;
         self.moves = true;
         let position = self.capture.var("pos", 0, POSITION);
-        let mut input = |name: &str, axes: &[Axis]| {
-            let dims = self.dims(axes);
-            self.capture.input(name, &dims, Scalar::F32)
-        };
-        let q = input("q", &[tokens, fixed(heads), fixed(depth)]);
-        let k = input("k", &[fixed(rows), fixed(groups), fixed(depth)]);
-        let v = input("v", &[fixed(rows), fixed(groups), fixed(out)]);
+        let q = self.floats("q", &[tokens, fixed(heads), fixed(depth)]);
+        let k = self.floats("k", &[fixed(rows), fixed(groups), fixed(depth)]);
+        let v = self.floats("v", &[fixed(rows), fixed(groups), fixed(out)]);
         let n = if tokens.varies {
             self.capture.var("n", 1, ROWS)
         } else {

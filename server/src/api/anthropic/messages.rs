@@ -6,6 +6,7 @@ use crate::api::fields::KnownFields;
 use crate::api::interface::Interface;
 use crate::api::tool_choice::{leave_out, schema_value};
 use crate::app::App;
+use crate::core::adapters::AdapterChoice;
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
@@ -38,6 +39,7 @@ pub struct MessageRequest {
     top_p: Option<Number>,
     top_k: Option<Whole>,
     batch_invariant: Option<bool>,
+    lora: Option<Vec<AdapterChoice>>,
     tools: Option<Vec<RequestTool>>,
     tool_choice: Option<RequestToolChoice>,
     thinking: Option<Thinking>,
@@ -148,6 +150,7 @@ const FIELDS: KnownFields = KnownFields {
         "top_p",
         "top_k",
         "batch_invariant",
+        "lora",
         "tools",
         "tool_choice",
         "thinking",
@@ -205,13 +208,14 @@ impl MessageRequest {
             top_p,
             top_k,
             batch_invariant,
+            lora,
             ..
         } = self;
         request.sampling = SamplingOptions {
             temperature: temperature.map(|number| number.0),
             top_p: top_p.map(|number| number.0),
             top_k: top_k.map(|k| k.0),
-            lora: None,
+            lora,
             batch_invariant,
             ..SamplingOptions::default()
         };

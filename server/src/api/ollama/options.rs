@@ -2,6 +2,7 @@
 
 use crate::api::fields::KnownFields;
 use crate::api::tool_choice::schema_value;
+use crate::core::adapters::AdapterChoice;
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
@@ -28,6 +29,7 @@ pub struct Options {
     presence_penalty: Option<Number>,
     frequency_penalty: Option<Number>,
     batch_invariant: Option<Switch>,
+    lora: Option<Vec<AdapterChoice>>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -55,6 +57,7 @@ const OPTIONS: KnownFields = KnownFields {
         "presence_penalty",
         "frequency_penalty",
         "batch_invariant",
+        "lora",
     ],
     // Hardware settings; the context is at most what the server was started with.
     silent: &[
@@ -138,7 +141,7 @@ impl Options {
             repeat_last_n: self.repeat_last_n.map(|n| n.0),
             logit_bias: Vec::new(),
             batch_invariant: self.batch_invariant.map(|switch| switch.0),
-            lora: None,
+            lora: self.lora,
         };
         Ok(())
     }

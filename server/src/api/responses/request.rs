@@ -5,6 +5,7 @@ use super::items::{RequestInput, convert};
 use crate::api::fields::KnownFields;
 use crate::api::interface::Interface;
 use crate::api::tool_choice::{RequestTool, RequestToolChoice, schema_value, tools};
+use crate::core::adapters::AdapterChoice;
 use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
@@ -31,6 +32,7 @@ pub struct ResponseRequest {
     temperature: Option<Number>,
     top_p: Option<Number>,
     batch_invariant: Option<Switch>,
+    lora: Option<Vec<AdapterChoice>>,
     tools: Option<Vec<Echoed<RequestTool>>>,
     tool_choice: Option<Echoed<RequestToolChoice>>,
     parallel_tool_calls: Option<Switch>,
@@ -127,6 +129,7 @@ const FIELDS: KnownFields = KnownFields {
         "temperature",
         "top_p",
         "batch_invariant",
+        "lora",
         "tools",
         "tool_choice",
         "parallel_tool_calls",
@@ -206,13 +209,14 @@ impl Interface for Responses {
             temperature,
             top_p,
             batch_invariant,
+            lora,
             ..
         } = body;
         request.sampling = SamplingOptions {
             temperature: temperature.map(|number| number.0),
             top_p: top_p.map(|number| number.0),
             batch_invariant: batch_invariant.map(|switch| switch.0),
-            lora: None,
+            lora,
             ..SamplingOptions::default()
         };
         request.tools = tools;
