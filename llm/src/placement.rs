@@ -117,9 +117,9 @@ impl Placement {
     }
 }
 
-/// Returns the layer of a tensor name `blk.N.REST`, and the rest.
+/// Returns the layer of a tensor name `blk.N.REST`, and the rest. Adapters' names have a prefix.
 fn layer_of(name: &str) -> Option<(usize, &str)> {
-    let (number, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    let (number, rest) = name.split_once("blk.")?.1.split_once('.')?;
     Some((number.parse().ok()?, rest))
 }
 

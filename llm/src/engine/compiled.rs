@@ -591,10 +591,7 @@ fn choose(
     let context = context.min(model.context());
     let footprint = Footprint::new(model, &probe, settings, &whole, MIN_ARENA_SHARE);
     let plan = model.plan(&probe, &mut Functions::new());
-    let globals = plan
-        .weights()
-        .into_iter()
-        .filter(|n| !n.starts_with("blk."));
+    let globals = plan.weights().into_iter().filter(|n| !n.contains("blk."));
     let globals: u64 = globals
         .filter_map(|n| file.tensor(n))
         .map(|t| t.bytes)

@@ -38,7 +38,7 @@ fn by_layer<'l>(layouts: &'l Layouts, placement: &Placement) -> Vec<Vec<&'l Stri
     let mut layers: BTreeMap<usize, Vec<&String>> = BTreeMap::new();
     for layer in placement.streamable_layers() {
         let begin = format!("blk.{layer}.");
-        let mut names: Vec<&String> = layouts.keys().filter(|n| n.starts_with(&begin)).collect();
+        let mut names: Vec<&String> = layouts.keys().filter(|n| n.contains(&begin)).collect();
         names.sort();
         layers.insert(layer, names);
     }
@@ -48,9 +48,15 @@ fn by_layer<'l>(layouts: &'l Layouts, placement: &Placement) -> Vec<Vec<&'l Stri
         .collect()
 }
 
-/// Returns the part of a weight's name behind its layer.
-fn stem(name: &str) -> &str {
-    name.splitn(3, '.').nth(2).unwrap_or(name)
+/// A weight's name without its layer: what is before it (for adapters) and behind it.
+type Stem<'n> = (&'n str, &'n str);
+
+fn stem(name: &str) -> Stem<'_> {
+    let parts = name.split_once("blk.").and_then(|(before, rest)| {
+        let (_, behind) = rest.split_once('.')?;
+        Some((before, behind))
+    });
+    parts.unwrap_or((name, ""))
 }
 
 impl ExpertStream {
@@ -64,8 +70,8 @@ impl ExpertStream {
         file: &Gguf,
         layouts: &'l Layouts,
         placement: &Placement,
-    ) -> FxHashMap<&'l str, usize> {
-        let mut sizes: FxHashMap<&str, usize> = FxHashMap::default();
+    ) -> FxHashMap<Stem<'l>, usize> {
+        let mut sizes: FxHashMap<Stem<'_>, usize> = FxHashMap::default();
         for name in by_layer(layouts, placement).into_iter().flatten() {
             let bytes = load::packed_bytes(file, name, layouts[name]);
             let most = sizes.entry(stem(name)).or_default();
@@ -85,7 +91,7 @@ impl ExpertStream {
         progress: &dyn Fn(Progress),
     ) -> Result<ExpertStream, Error> {
         let device = jit.device().clone();
-        let mut sets: Vec<FxHashMap<&str, Buffer>> = Vec::new();
+        let mut sets: Vec<FxHashMap<Stem<'_>, Buffer>> = Vec::new();
         for _ in 0..SETS {
             let sizes = ExpertStream::sizes(file, layouts, placement);
             let buffers = sizes
@@ -107,7 +113,7 @@ impl ExpertStream {
                 let Some(from) = weights.get(name) else {
                     continue;
                 };
-                let buffer = sets[number % SETS][stem(name)].slice(0, from.len())?;
+                let buffer = sets[number % SETS][&stem(name)].slice(0, from.len())?;
                 let kept = device.keep(from)?;
                 stream.bound.insert(name, layouts[name], buffer.clone());
                 done += from.len() as u64;

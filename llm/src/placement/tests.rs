@@ -9,6 +9,10 @@ fn weights_are_where_their_layer_and_its_experts_are() {
     let placement = Placement::new(vec![LayerPlace::default(), away]);
     assert_eq!(placement.weight("blk.1.ffn_up_exps.weight"), 1);
     assert_eq!(placement.weight("blk.1.ffn_down_exps.weight.lora_a"), 1);
+    assert_eq!(
+        placement.weight("adapter0.blk.1.ffn_up_exps.weight.lora_b"),
+        1
+    );
     assert_eq!(placement.weight("blk.1.ffn_gate_inp.weight"), 0);
     assert_eq!(placement.weight("blk.1.ffn_up_shexp.weight"), 0);
     assert_eq!(placement.weight("blk.0.ffn_up_exps.weight"), 0);

@@ -1,11 +1,11 @@
 //! Sequences that choose adapters: each computes what a model with its adapter alone does, and
 //! rows in the cache of one are not those of another.
 
-use crate::common::Random;
+use crate::common::{Random, devices};
 use crate::conversation_support::ask_with;
 use crate::parity_support::tables::{data, ids};
-use gristmill_backend::{Options, Precision, open};
-use gristmill_llm::arch::{AdapterScales, Logits, load};
+use gristmill_backend::{Options, Precision};
+use gristmill_llm::arch::{AdapterScales, CacheType, Logits, load};
 use gristmill_llm::engine::{Engine, Pages, Settings, TokenRun, WholePool};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::sched::{Batcher, Reuse};
@@ -34,18 +34,25 @@ fn adapter(file: &Gguf, rank: usize, seed: u64) -> Adapter {
 }
 
 fn engine(file: &Gguf) -> Engine {
+    engine_on("cpu", file)
+}
+
+fn engine_on(device: &str, file: &Gguf) -> Engine {
     let options = Options {
         quick: true,
         precision: Precision::Exact,
         ..Options::default()
     };
+    let (opened, placement) = devices(device, &options);
     let settings = Settings {
         context: Some(256),
+        // Rows rounded to f16 would hide what is compared.
+        cache: CacheType::F32,
         chunk: 64,
         parallel: 4,
+        placement,
         ..Settings::default()
     };
-    let opened = open("cpu", &options).expect("a device");
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
 }
 
@@ -71,6 +78,10 @@ fn scales(of: [f32; 2]) -> AdapterScales {
 
 /// Logits of one engine whose rows choose, and of engines with the adapters attached.
 fn compare(family: &str) {
+    compare_on("cpu", family);
+}
+
+fn compare_on(device: &str, family: &str) {
     let name = family.rsplit_once('-').expect("a name and a format").0;
     let tokens = ids(&data(&format!("families/{name}-tokens.txt")));
     let tokens = &tokens[..tokens.len().min(40)];
@@ -78,7 +89,7 @@ fn compare(family: &str) {
     let adapters = [adapter(&base, 4, 5), adapter(&base, 2, 9)];
     let mut both = file(family);
     both.attach_choices(stacked(&adapters).to_file().expect("a file"), 2);
-    let mut both = engine(&both);
+    let mut both = engine_on(device, &both);
     for chosen in [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.5, -1.0]] {
         let mut apart = file(family);
         for (adapter, scale) in adapters.iter().zip(chosen) {
@@ -97,7 +108,7 @@ fn compare(family: &str) {
             .fold(0f32, f32::max);
         assert!(
             wrong < BOUND * largest,
-            "{family} {chosen:?}: {wrong} of {largest}"
+            "{family} on {device} {chosen:?}: {wrong} of {largest}"
         );
         if chosen != [0.0, 0.0] {
             let plain = logits(&mut both, tokens, AdapterScales::default());
@@ -114,6 +125,11 @@ fn rows_choose_adapters_of_dense_layers() {
 #[test]
 fn rows_choose_adapters_of_experts_and_latents() {
     compare("deepseek2-q8_0");
+}
+
+#[test]
+fn rows_choose_adapters_of_layers_on_two_devices() {
+    compare_on("cpu+cpu", "deepseek2-q8_0");
 }
 
 #[test]

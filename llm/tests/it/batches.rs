@@ -1,7 +1,7 @@
 //! Batched decode steps over a page pool match reference logits of other engines, for any
 //! batch and any pages.
 
-use crate::common::forward;
+use crate::common::{devices, forward};
 use crate::parity_support::tables::{argmax, data, ids, npy, rms};
 use gristmill_backend::{Options, Precision, open};
 use gristmill_llm::arch::CacheType;
@@ -36,12 +36,13 @@ fn engine(
     cache: CacheType,
     parallel: usize,
 ) -> Engine {
-    let opened = open(device, &options).expect("a device");
+    let (opened, placement) = devices(device, &options);
     let settings = Settings {
         context: Some(CONTEXT),
         cache,
         chunk: 128,
         parallel,
+        placement,
         ..Settings::default()
     };
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
@@ -119,6 +120,13 @@ fn staggered(engine: &mut Engine, tokens: &[u32], sequences: usize, late: usize)
 
 fn check(family: &str, quant: &str) {
     check_on("cpu", family, quant);
+}
+
+#[test]
+fn batches_of_models_on_two_devices() {
+    for family in ["qwen3moe", "deepseek2", "gemma4-moe", "qwen35moe"] {
+        check_on("cpu+cpu", family, "q8_0");
+    }
 }
 
 /// Checks a family on one device.

@@ -1,9 +1,11 @@
 //! Shared test helpers: vocabularies, and the logits of one sequence.
 
+use gristmill_backend::{Opened, Options, open};
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{Engine, TokenRun, WholePool};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::language;
+use gristmill_llm::placement::{LayerPlace, OtherDevice, Placement, PlacementRequest};
 use gristmill_llm::tokenizer::{Tokenizer, TokenizerSpec};
 
 /// Returns the path of a file in the test data.
@@ -11,6 +13,47 @@ pub fn data(name: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/data")
         .join(name)
+}
+
+/// Opens a device, or several such as `cpu+cpu`, over which the parts of a model are placed at
+/// random.
+pub fn devices(names: &str, options: &Options) -> (Opened, PlacementRequest) {
+    let mut opened = names
+        .split('+')
+        .map(|name| open(name, options).expect("a device"));
+    let main = opened.next().expect("a main device");
+    let others: Vec<_> = opened.map(OtherDevice::from_opened).collect();
+    let fixed = (!others.is_empty()).then(|| drawn(3, MOST_LAYERS, others.len() as u64 + 1));
+    let request = PlacementRequest {
+        others,
+        fixed,
+        ..PlacementRequest::default()
+    };
+    (main, request)
+}
+
+/// Layers of the largest model that tests place.
+const MOST_LAYERS: usize = 64;
+
+/// Returns a placement of every part on one of `devices` devices, with at least one away.
+pub fn drawn(seed: u64, layers: usize, devices: u64) -> Placement {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) % devices
+    };
+    loop {
+        let place = |_| LayerPlace {
+            layer: next() as usize,
+            experts: next() as usize,
+        };
+        let placement = Placement::new((0..layers).map(place).collect());
+        if !placement.is_whole() {
+            return placement;
+        }
+    }
 }
 
 /// Returns the tokenizer of the demo model, from its text form.

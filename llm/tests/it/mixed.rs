@@ -1,8 +1,9 @@
 //! Mixed batches: prefill chunks and decode rows in one step match reference logits of other
 //! engines, and KV rows are bit-identical whatever else is in the batch.
 
+use crate::common::devices;
 use crate::parity_support::tables::{data, ids, npy, rms};
-use gristmill_backend::{Options, Precision, open};
+use gristmill_backend::{Options, Precision};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::arch::{self, Logits};
 use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
@@ -22,12 +23,17 @@ const OTHERS: usize = 3;
 const PARALLEL: usize = 8;
 
 fn engine(file: &Gguf, options: &Options, cache: CacheType) -> Engine {
-    let opened = open("cpu", options).expect("a device");
+    engine_on("cpu", file, options, cache)
+}
+
+fn engine_on(device: &str, file: &Gguf, options: &Options, cache: CacheType) -> Engine {
+    let (opened, placement) = devices(device, options);
     let settings = Settings {
         context: Some(CONTEXT),
         cache,
         chunk: 128,
         parallel: PARALLEL,
+        placement,
         ..Settings::default()
     };
     Engine::load(file, opened, settings, &|_| ()).expect("a model")
@@ -102,6 +108,17 @@ fn run(
 }
 
 fn check(family: &str, quant: &str) {
+    check_on("cpu", family, quant);
+}
+
+#[test]
+fn mixed_steps_of_models_on_two_devices() {
+    for family in ["glm4moe", "deepseek2"] {
+        check_on("cpu+cpu", family, "q8_0");
+    }
+}
+
+fn check_on(device: &str, family: &str, quant: &str) {
     let of = |end: &str| data(&format!("families/{family}-{end}"));
     let file = Gguf::open(of(&format!("{quant}.gguf"))).expect("a GGUF file");
     let (expected, tokens) = (
@@ -115,7 +132,8 @@ fn check(family: &str, quant: &str) {
             assert!(error <= EXACT, "{family}, {what} at {at}: rms {error}");
         }
     };
-    let mut e = engine(
+    let mut e = engine_on(
+        device,
         &file,
         &Options {
             precision: Precision::Exact,

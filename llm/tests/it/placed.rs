@@ -1,6 +1,6 @@
 //! Models on several devices: the reference logits of all families, placed at random.
 
-use crate::common::{data, forward};
+use crate::common::{data, drawn, forward};
 use crate::parity_support::tables::{argmax, ids, npy, rms};
 use gristmill_backend::{Opened, Options, Precision, open};
 use gristmill_llm::arch::CacheType;
@@ -49,27 +49,6 @@ fn exact(device: &str) -> Opened {
         ..Options::default()
     };
     open(device, &options).expect("a device")
-}
-
-/// Returns a placement of every part on one of `devices` devices, with at least one away.
-fn drawn(seed: u64, layers: usize, devices: u64) -> Placement {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 33) % devices
-    };
-    loop {
-        let place = |_| LayerPlace {
-            layer: next() as usize,
-            experts: next() as usize,
-        };
-        let placement = Placement::new((0..layers).map(place).collect());
-        if !placement.is_whole() {
-            return placement;
-        }
-    }
 }
 
 fn placed(file: &Gguf, devices: &[&str], placement: Placement, parallel: usize) -> Engine {

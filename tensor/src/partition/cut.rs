@@ -3,7 +3,7 @@
 use super::{is_storable, slot_of, users};
 use gristmill_uop::function::Function;
 use gristmill_uop::op::Class;
-use gristmill_uop::{Graph, Id, Op};
+use gristmill_uop::{Arg, Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
@@ -75,7 +75,8 @@ fn add_values(g: &Graph, order: &[Id], number: &FxHashMap<Id, usize>, network: &
 /// is as good.
 fn cost(g: &Graph, id: Id) -> i64 {
     const UNIT: i64 = 2;
-    if !is_storable(g.scalar(id)) || g[id].op.is_version() {
+    let is_packed = matches!(g[id].arg, Arg::Packed(..));
+    if is_packed || !is_storable(g.scalar(id)) || g[id].op.is_version() {
         return NEVER;
     }
     let bytes = g.scalar(id).bytes() as i64 * UNIT;
