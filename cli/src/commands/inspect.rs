@@ -4,10 +4,11 @@ use gristmill_llm::arch::CacheType;
 use crate::failure::{Result, printable};
 use crate::model::{Model, warn};
 use crate::model_arg::ModelArg;
+use crate::placement_flags::PlacementFlags;
 use crate::size::size;
 use clap::Args;
 use gristmill_llm::arch::Pools;
-use gristmill_llm::engine::Settings;
+use gristmill_llm::engine::{CompiledModel, Settings};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use std::io::{self, Write};
@@ -17,13 +18,21 @@ Examples:
   gristmill inspect MODEL.gguf --brief        whether it is supported, and its memory needs
   gristmill inspect MODEL.gguf | less         metadata and tensors
   gristmill inspect MODEL.gguf --all > FILE   without truncation
-  gristmill inspect synth:youtu-llm-2b:q4_0   a synthetic model";
+  gristmill inspect synth:youtu-llm-2b:q4_0   a synthetic model
+  gristmill inspect MODEL.gguf --brief --device cuda --gpu-memory 8000
+                                              what would be on the GPU and on the CPU";
 
 #[derive(Args)]
 #[command(after_help = NOTES, override_usage = "gristmill inspect [OPTIONS] <MODEL>")]
 pub struct InspectArgs {
     #[command(flatten)]
     model: ModelArg,
+    /// Show where the model's parts would be on this GPU and the CPU; null:NAME for a machine that
+    /// is not here
+    #[arg(long, value_name = "DEVICE", help_heading = "Device")]
+    device: Option<String>,
+    #[command(flatten)]
+    placement: PlacementFlags,
     /// Omit the table of tensors
     #[arg(long)]
     brief: bool,
@@ -73,9 +82,28 @@ pub fn run(options: InspectArgs) -> Result {
         writeln!(out, "\nNO MODEL: the file has no tensors")?;
     } else {
         hyper(&model, &mut out)?;
+        if let Some(device) = &options.device {
+            placement(&model, device, &options.placement, &mut out)?;
+        }
     }
     text(&model, most, &mut out)?;
     Ok(out.flush()?)
+}
+
+/// Prints where the model's parts would be on a device and the CPU, and what came second.
+fn placement(model: &Model, device: &str, flags: &PlacementFlags, out: &mut dyn Write) -> Result {
+    let opened = gristmill_backend::open(device, &Default::default())?;
+    let request = flags.request(None, Default::default());
+    let settings = Settings { placement: request, ..Settings::default() };
+    let choice = CompiledModel::planned_placement(&model.file, &settings, &opened)?;
+    writeln!(out, "\nPLACEMENT on {device}")?;
+    for line in choice.lines() {
+        writeln!(out, "  {line}")?;
+    }
+    if let Some(tokens) = choice.stream_from {
+        writeln!(out, "  steps of {tokens} tokens and more copy experts to {device}")?;
+    }
+    Ok(())
 }
 
 /// Prints the number of items that were not shown.

@@ -473,6 +473,19 @@ impl<'a> CompiledModel<'a> {
         &self.placement
     }
 
+    /// Returns where the model's parts would be, without compiling it.
+    ///
+    /// # Errors
+    /// When the model is malformed, or another device is needed and cannot be opened.
+    pub fn planned_placement(
+        file: &Gguf,
+        settings: &Settings,
+        opened: &Opened,
+    ) -> Result<PlacementChoice, Error> {
+        let model = arch::load(file.metadata(), file)?;
+        choose(file, model.as_ref(), settings, opened, RESERVES[0])
+    }
+
     /// Returns the bytes that loading allocates on the main device: missing weights, KV cache and
     /// activations.
     pub fn memory(&self, loaded: &Weights) -> u64 {

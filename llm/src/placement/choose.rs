@@ -270,8 +270,11 @@ impl PlacementRequest {
             "ffn_up_exps",
             "ffn_gate_up_exps",
         ];
-        if let Some(device) = of_experts.into_iter().filter_map(named).max() {
-            place.experts = device;
+        let experts = of_experts.into_iter().filter_map(named).max();
+        match experts.filter(|_| has_experts) {
+            Some(device) => place.experts = device,
+            None if !has_experts => place.experts = place.layer,
+            None => {}
         }
         place
     }
