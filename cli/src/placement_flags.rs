@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use gristmill_backend::Options;
 use gristmill_llm::placement::{Goal, OtherDevice, PlacementRequest, TensorPattern};
 
-/// Value of --for.
+/// Kind of step that a placement is chosen for alone: value of --for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum PlacedFor {
     /// The speed of answers

@@ -235,7 +235,7 @@ pub trait StagedWrite {
 
 /// A copy of a buffer's bytes in host memory, made by [`Device::keep`].
 pub trait KeptBytes: Any + Send + Sync {
-    /// The bytes.
+    /// Returns the kept bytes, as many as the buffer had.
     fn bytes(&self) -> &[u8];
 }
 

@@ -6,15 +6,16 @@
 //! row per token on the way back. What does not wait for the other device is a part of its own.
 
 mod cut;
+mod nodes;
 mod part;
+mod sides;
 
-use cut::away_nodes;
 use gristmill_uop::dtype::Scalar;
-use gristmill_uop::function::{Function, SlotKind};
-use gristmill_uop::op::Class;
-use gristmill_uop::{Arg, Graph, Id, Op};
+use gristmill_uop::function::Function;
+use gristmill_uop::{Id, Op};
 use part::PartBuilder;
-use rustc_hash::FxHashSet;
+pub use part::{Part, PartSlot};
+use sides::{Side, Sides};
 
 /// A value that one part computes and another reads.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,48 +35,14 @@ impl CutValue {
     }
 }
 
-/// Origin of a part's slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PartSlot {
-    /// Slot of the whole function.
-    Whole(u32),
-    /// Index into [`Partition::values`].
-    Value(usize),
-}
-
-/// One part of a function.
-#[derive(Clone, Debug)]
-pub struct Part {
-    /// The part as a function of its own.
-    pub function: Function,
-    /// Whether it runs where the separated weights are.
-    pub is_away: bool,
-    /// Origin of each slot.
-    pub slots: Vec<PartSlot>,
-}
-
 /// A function as parts for two devices.
 #[derive(Clone, Debug)]
 pub struct Partition {
     /// Parts in a valid order. The part beside the away part, if there is one, comes before it and
     /// neither reads what the other writes.
     pub parts: Vec<Part>,
-    /// Values between parts.
+    /// Values that a part computes and a later one reads.
     pub values: Vec<CutValue>,
-}
-
-/// Place of a node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Side {
-    /// Does not depend on data: computed wherever it is read.
-    Anywhere,
-    /// At home, before the away part.
-    Before,
-    /// At home, neither before nor after it.
-    Beside,
-    Away,
-    /// At home, after it.
-    After,
 }
 
 /// Cuts `function` so that the weight slots for which `is_away` holds are read by one part alone,
@@ -92,12 +59,12 @@ pub fn partition(function: &Function, is_away: &dyn Fn(u32) -> bool) -> Option<P
     for side in [Side::After, Side::Away, Side::Beside, Side::Before] {
         let mut outputs: Vec<(PartSlot, Id)> = Vec::new();
         for &(slot, id) in &function.outputs {
-            if sides.of(id) == side {
+            if sides.at(id) == side {
                 outputs.push((PartSlot::Whole(slot), id));
             }
         }
         for (number, &id) in values.iter().enumerate() {
-            if sides.of(id) == side {
+            if sides.at(id) == side {
                 outputs.push((PartSlot::Value(number), id));
             }
         }
@@ -122,91 +89,6 @@ pub fn partition(function: &Function, is_away: &dyn Fn(u32) -> bool) -> Option<P
         parts,
         values: values.iter().map(value).collect(),
     })
-}
-
-/// Returns whether a slot can hold values of this type.
-fn is_storable(scalar: Scalar) -> bool {
-    !matches!(scalar, Scalar::Bool | Scalar::I64)
-}
-
-/// The side of every node.
-struct Sides(Vec<Side>);
-
-impl Sides {
-    fn of(&self, id: Id) -> Side {
-        self.0[id.index()]
-    }
-    fn new(function: &Function, order: &[Id], is_away: &dyn Fn(u32) -> bool) -> Option<Sides> {
-        let g = &function.graph;
-        let away = away_nodes(function, order, is_away)?;
-        let mut data: FxHashSet<Id> = FxHashSet::default();
-        for &id in order {
-            if g[id].op == Op::Param || g[id].src.iter().any(|s| data.contains(s)) {
-                data.insert(id);
-            }
-        }
-        let after = users(g, order, &away);
-        let mut begin: Vec<Id> = away.iter().flat_map(|&id| g[id].src.to_vec()).collect();
-        // States are written in the first part, which reads them.
-        begin.extend(
-            function
-                .outputs
-                .iter()
-                .map(|o| o.1)
-                .filter(|&id| g[id].op.is_version()),
-        );
-        let before: FxHashSet<Id> = g.toposort(&begin).into_iter().collect();
-        let mut sides = vec![Side::Anywhere; g.len()];
-        for &id in order.iter().filter(|id| data.contains(id)) {
-            sides[id.index()] = match id {
-                id if away.contains(&id) => Side::Away,
-                id if after.contains(&id) => Side::After,
-                id if before.contains(&id) => Side::Before,
-                _ => Side::Beside,
-            };
-        }
-        let mut sides = Sides(sides);
-        sides.drop_idle(g, order);
-        Some(sides)
-    }
-    /// Moves what is beside the away part after it, unless that reads weights.
-    fn drop_idle(&mut self, g: &Graph, order: &[Id]) {
-        let works = |&id: &Id| self.of(id) == Side::Beside && g[id].op == Op::Decode;
-        if !order.iter().any(works) {
-            for side in self.0.iter_mut().filter(|side| **side == Side::Beside) {
-                *side = Side::After;
-            }
-        }
-    }
-}
-
-/// Returns the nodes outside `of` that depend on a node of it.
-fn users(g: &Graph, order: &[Id], of: &FxHashSet<Id>) -> FxHashSet<Id> {
-    let mut users = FxHashSet::default();
-    for &id in order {
-        let mut src = g[id].src.iter();
-        if !of.contains(&id) && src.any(|s| of.contains(s) || users.contains(s)) {
-            users.insert(id);
-        }
-    }
-    users
-}
-
-/// Returns whether a part computes the node again instead of reading it: slots, dequantised weights
-/// and views of them.
-fn is_free(function: &Function, id: Id) -> bool {
-    let g = &function.graph;
-    match slot_of(g, id) {
-        Some(slot) => function.slots[slot as usize].kind != SlotKind::State,
-        None => g[id].op == Op::Decode || g[id].op.class() == Class::Movement,
-    }
-}
-
-fn slot_of(g: &Graph, id: Id) -> Option<u32> {
-    match g[id].arg {
-        Arg::Param(slot) | Arg::Packed(slot, _) if g[id].op == Op::Param => Some(slot),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -3,12 +3,14 @@
 //! The bytes of an input choose ops, shapes, encodings, dynamic lengths, and a variant of
 //! compilation: another machine description, some optimisations disabled, a perturbed schedule. The
 //! conformance suite's harness runs the function on `interp` with the cheapest schedule and with
-//! that variant, and compares both with the f64 evaluator.
+//! that variant, and compares both with the f64 evaluator. The function is also cut in parts for
+//! two devices, which the evaluator compares with the whole.
 
 mod build;
 #[expect(dead_code, reason = "the conformance suite uses the rest")]
 #[path = "../../../tensor/tests/conformance/harness.rs"]
 mod harness;
+mod placed;
 
 use crate::Target;
 use crate::bytes::FuzzInput;
@@ -41,6 +43,7 @@ fn run(input: &[u8]) {
     let written = bytes.below(4) == 0;
     let Drawn { case, int8 } = build::draw(&mut bytes);
     let machine = Kind { int8, ..machine };
+    placed::check(&mut bytes, &case);
     if written {
         let dialect: &dyn Dialect = if machine.threads > 1 { &Cuda } else { &C };
         let mut policy: Box<dyn Policy> = match seed {

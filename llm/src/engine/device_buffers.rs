@@ -1,8 +1,7 @@
 //! What an engine has on one of its devices, in addition to the KV cache and captured graphs.
 
 use super::activations::Activations;
-use super::executor::IN_FLIGHT;
-use super::inputs::StepInputs;
+use super::inputs::{IN_FLIGHT, StepInputs};
 use crate::arch::{Bind, CutBind};
 use crate::error::Error;
 use crate::load::Weights;

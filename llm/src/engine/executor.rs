@@ -4,6 +4,7 @@ use super::device_buffers::DeviceBuffers;
 use super::expert_stream::ExpertStream;
 use super::graph_key::{GraphKey, Settings, batch_graph};
 use super::graphs::{CaptureKey, Graphs, StepKey, Tokens, Variables};
+use super::inputs::IN_FLIGHT;
 use super::kv_cache::KvCache;
 use super::pages::Pages;
 use super::step::{Chunk, DecodeRow, Step, StepOutput, TokenSource};
@@ -15,9 +16,6 @@ use crate::sampling::{CandidateSet, Candidates, DeviceSampler, RowParams};
 use gristmill_runtime::Device;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Maximum steps in flight.
-pub(super) const IN_FLIGHT: usize = 2;
 
 /// A step that was started but not yet waited for.
 pub(super) struct RunningStep {

@@ -8,6 +8,9 @@ use crate::error::Error;
 use crate::sampling::{PositionRng, REQUEST_PARAMS};
 use gristmill_runtime::{Buffer, Device, Memory};
 
+/// Maximum steps in flight, and sets of their inputs.
+pub(super) const IN_FLIGHT: usize = 2;
+
 pub(super) fn bytes(numbers: impl Iterator<Item = u32>) -> Vec<u8> {
     numbers.flat_map(u32::to_le_bytes).collect()
 }

@@ -1,10 +1,11 @@
 //! Compilation and capture of a step, on one device or several.
 
 use super::device_buffers::CutBuffers;
-use super::executor::{Engine, IN_FLIGHT};
+use super::executor::Engine;
 use super::expert_stream::StreamedWeight;
 use super::graph_key::{GraphKey, plan_options};
 use super::graphs::{CaptureKey, Graphs, PlacedCall, PlacedFunction, StepKey, Tokens};
+use super::inputs::IN_FLIGHT;
 use super::segments::{
     BoundTransfer, CapturedSegment, Segment, SegmentedStep, Transfer, TransferSource, segments,
 };

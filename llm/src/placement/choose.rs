@@ -1,7 +1,7 @@
 //! Chooses a placement for the memory of the main device, by modelled times.
 
+use super::layer_place::{LayerPlace, Placement};
 use super::parts::{CHUNK, LayerParts, layer_parts};
-use super::{LayerPlace, Placement};
 use crate::arch::{Model, Plan};
 use crate::gguf::Gguf;
 use fancy_regex::{Regex, RegexBuilder};
@@ -26,9 +26,9 @@ pub enum Goal {
     /// Requests of 1,024 tokens with answers of 256.
     #[default]
     Both,
-    /// Decode steps.
+    /// Decode steps of one sequence.
     Decode,
-    /// Prefill chunks.
+    /// Prefill chunks of 512 tokens.
     Prefill,
 }
 
@@ -110,7 +110,7 @@ const PATTERN_STEPS: usize = 10_000;
 /// A placement with its modelled times.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Priced {
-    /// The placement.
+    /// Devices of all layers.
     pub placement: Placement,
     /// Bytes of layers' weights on the main device.
     pub bytes: u64,
@@ -127,7 +127,7 @@ pub struct PlacementChoice {
     pub chosen: Priced,
     /// The one that came second, if there was a choice.
     pub runner_up: Option<Priced>,
-    /// Number of layers.
+    /// Number of the model's layers.
     pub layers: usize,
     /// Least tokens of a step that copies experts from host memory to the main device; `None` if no
     /// step does.

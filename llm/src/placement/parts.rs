@@ -1,6 +1,6 @@
 //! Parts of a model that a placement moves, with their bytes and modelled times on a device.
 
-use super::{is_of_experts, layer_of};
+use super::layer_place::{is_of_experts, layer_of};
 use crate::arch::{Bind, Plan};
 use crate::gguf::Gguf;
 use crate::traffic;

@@ -1,6 +1,6 @@
 //! Rewrites the plan of a step for a placement.
 
-use super::Placement;
+use super::layer_place::Placement;
 use crate::arch::{Bind, BoundCall, CutBind, Functions, Plan};
 use crate::error::Error;
 use gristmill_tensor::partition::{PartSlot, Partition, partition};
@@ -32,8 +32,8 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// Creates a splitter for a placement; steps whose largest size is at least `stream_from` tokens
-    /// copy experts to the main device.
+    /// Creates a splitter for a placement; steps whose largest size is at least `stream_from`
+    /// tokens copy experts to the main device.
     pub fn new(placement: Placement, stream_from: Option<usize>) -> Splitter {
         Splitter {
             streamed: stream_from.map(|tokens| (tokens, placement.streamed())),
@@ -41,8 +41,8 @@ impl Splitter {
             known: FxHashMap::default(),
         }
     }
-    /// Returns the plan of a step of at most `tokens` tokens, with the device of each call. A layer on two devices becomes
-    /// several calls.
+    /// Returns the plan of a step of at most `tokens` tokens, with the device of each call. A layer
+    /// on two devices becomes several calls.
     ///
     /// `plan` returns the plan of the step as one device would compute it. Plans of all devices
     /// have the same calls; a layer is taken from that of its experts, whose tiles differ.

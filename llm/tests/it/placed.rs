@@ -133,8 +133,8 @@ fn parts_may_be_interpreted() {
 #[cfg(feature = "wgpu")]
 #[test]
 fn families_are_placed_on_wgpu_and_cpu() {
-    for (family, quant) in FAMILIES {
-        check(family, quant, &["wgpu", "cpu"], PLACEMENTS);
+    for family in ["qwen3moe", "deepseek2"] {
+        check(family, "q8_0", &["wgpu", "cpu"], 2);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The minimum cut between weights that are away and everything that stays.
 
-use super::{is_storable, slot_of, users};
+use super::nodes::{is_storable, slot_of, users};
 use gristmill_uop::function::Function;
 use gristmill_uop::op::Class;
 use gristmill_uop::{Arg, Graph, Id, Op};

@@ -1,15 +1,36 @@
 //! Builds one part of a partition as a function of its own.
 
-use super::{Part, PartSlot, Side, Sides, is_free, is_storable, slot_of};
+use super::nodes::{is_free, is_storable, slot_of};
+use super::sides::{Side, Sides};
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::{Arg, Graph, Id, Sources};
 use rustc_hash::FxHashMap;
+
+/// Origin of a part's slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PartSlot {
+    /// Slot of the whole function.
+    Whole(u32),
+    /// Index into [`Partition::values`].
+    Value(usize),
+}
+
+/// One part of a function.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The part as a function of its own.
+    pub function: Function,
+    /// Whether it runs where the separated weights are.
+    pub is_away: bool,
+    /// Origin of each slot.
+    pub slots: Vec<PartSlot>,
+}
 
 pub(super) struct PartBuilder<'a> {
     whole: &'a Function,
     sides: &'a Sides,
     side: Side,
-    /// Values between parts, to which those that this part reads are added.
+    /// Values that parts hand over, to which those that this part reads are added.
     values: &'a mut Vec<Id>,
     graph: Graph,
     /// Nodes of the whole function that this part has.
@@ -123,7 +144,7 @@ impl<'a> PartBuilder<'a> {
     }
     /// Returns whether another part computes the node for this one. Inputs are bound on both sides.
     fn reads(&self, id: Id) -> bool {
-        let side = self.sides.of(id);
+        let side = self.sides.at(id);
         let input = |slot: u32| self.whole.slots[slot as usize].kind == SlotKind::Input;
         if slot_of(&self.whole.graph, id).is_some_and(input) {
             return false;

@@ -5,6 +5,7 @@ use crate::function::Capture;
 use crate::nn::{Dispatch, Glu, rms_norm, top_k};
 use crate::tensor::Tensor;
 use gristmill_encodings::by_name;
+use gristmill_uop::function::SlotKind;
 use rustc_hash::FxHashMap;
 
 const WIDTH: usize = 16;

@@ -260,9 +260,9 @@ const ROUNDED: f64 = 1e-6;
 
 /// A run: contents of all slots, their values if unpacked, and the expected outputs.
 pub struct Run {
-    vars: Vars,
-    before: Vec<Vec<u8>>,
-    values: Vec<Vec<f64>>,
+    pub vars: Vars,
+    pub before: Vec<Vec<u8>>,
+    pub values: Vec<Vec<f64>>,
     pub want: Want,
     /// Additional tolerance per output element for roundings that may go either way; empty if none.
     slack: Vec<Vec<f64>>,

@@ -1,0 +1,219 @@
+//! Plans of a model's steps for its devices, and the placement that they follow.
+
+use super::expert_stream::ExpertStream;
+use super::footprint::Footprint;
+use super::graph_key::{CacheShape, GraphKey, Settings, StepLimits, plan_options};
+use super::sizes::{MIN_ARENA_SHARE, Sizes, available, memory_beside_weights, probe};
+use crate::arch::{Functions, Model, Plan};
+use crate::error::{Error, Progress};
+use crate::gguf::Gguf;
+use crate::load::{self, Layouts, Weights};
+use crate::placement::{Placement, PlacementChoice, Splitter};
+use crate::sampling::CandidateSet;
+use gristmill_backend::Opened;
+use gristmill_tensor::jit::{Jit, Planned};
+use gristmill_uop::function::Function;
+use std::sync::Arc;
+
+/// Tokens of a step of a long prompt that a placement leaves room for where steps copy experts.
+const STREAMED_CHUNK: usize = 2048;
+/// What is compiled for one device.
+pub(super) struct CompiledUnit {
+    pub(super) jit: Jit,
+    pub(super) layouts: Layouts,
+    /// Layouts of weights that steps copy from host memory.
+    pub(super) streamed: Layouts,
+    /// Bytes of the arena for intermediates: the maximum over all compiled steps.
+    pub(super) arena: usize,
+}
+
+/// Compilers of all devices, with the functions that they planned.
+pub(super) struct PlannedUnits {
+    pub(super) units: Vec<CompiledUnit>,
+    pub(super) planned: Vec<Arc<Planned>>,
+}
+
+impl PlannedUnits {
+    /// Returns the footprint on the main device, and the memory left there after the weights.
+    pub(super) fn footprint(
+        &self,
+        file: &Gguf,
+        model: &dyn Model,
+        sizes: &Sizes,
+        (placement, loaded): (&Placement, &Weights),
+    ) -> Result<(Footprint, u64), Error> {
+        let (main, settings) = (&self.units[0], &sizes.settings);
+        let footprint = Footprint::new(model, &probe(settings), settings, placement, main.arena);
+        let slots = ExpertStream::slot_bytes(file, &main.streamed, placement);
+        let missing = load::missing(file, &main.layouts, loaded) + slots;
+        let available = available(&**main.jit.device(), settings);
+        Ok((footprint, memory_beside_weights(file, missing, available)?))
+    }
+    /// Compiles the functions of all devices; `first` are those of the main device that the first
+    /// token needs.
+    pub(super) fn prepare(
+        &mut self,
+        planning: &Planning,
+        first: &[Arc<Function>],
+        progress: &dyn Fn(Progress),
+    ) -> Result<(), Error> {
+        for (number, unit) in self.units.iter_mut().enumerate() {
+            let others = planning.functions_on(number);
+            let wanted = if number == 0 { first } else { &others };
+            unit.jit.prepare(wanted, &|done, total| {
+                progress(Progress::Compiling(done, total))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Plans of a model's steps, before their functions are compiled.
+pub(super) struct Planning {
+    pub(super) functions: Functions,
+    pub(super) splitter: Splitter,
+    pub(super) plans: Vec<Plan>,
+    pub(super) chosen: Vec<Arc<Function>>,
+}
+
+impl Planning {
+    /// Plans the steps of all graphs for these devices.
+    pub(super) fn new(
+        model: &dyn Model,
+        sizes: &Sizes,
+        choice: &PlacementChoice,
+        jits: &[Jit],
+        choices: &[CandidateSet],
+    ) -> Result<Planning, Error> {
+        let mut functions = Functions::new();
+        let chosen = &choice.chosen.placement;
+        let mut splitter = Splitter::new(chosen.clone(), choice.stream_from);
+        let plan = |graph: GraphKey| {
+            splitter.split(graph.tokens, &mut functions, &mut |device, functions| {
+                let options = plan_options(graph, sizes.cache, jits[device].target());
+                model.plan(&options, functions)
+            })
+        };
+        let plans = sizes
+            .planned_graphs()
+            .map(plan)
+            .collect::<Result<_, Error>>()?;
+        let choice = |among: &CandidateSet| functions.share(among.function(model.vocabulary(), 1));
+        let chosen = choices.iter().map(choice).collect();
+        Ok(Planning {
+            functions,
+            splitter,
+            plans,
+            chosen,
+        })
+    }
+    /// Plans the functions of every device; `None` if steps of different kinds read a weight in
+    /// different layouts, and steps without mixed batches might not.
+    pub(super) fn units(
+        &self,
+        jits: Vec<Jit>,
+        sizes: &Sizes,
+        placement: &Placement,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Option<PlannedUnits>, Error> {
+        let (mut units, mut planned) = (Vec::new(), Vec::new());
+        for (number, mut jit) in jits.into_iter().enumerate() {
+            let own = jit.plan(&self.functions_on(number), &|done, total| {
+                progress(Progress::Planning(done, total))
+            });
+            let arena = own.iter().map(|f| f.compiled.arena).max();
+            let arena = arena.unwrap_or(0).max(MIN_ARENA_SHARE);
+            planned.extend(own);
+            let plans = self.on_device(number);
+            let layouts = match load::common_layouts(&mut jit, &plans) {
+                Ok(layouts) => layouts,
+                // Alternatives of two attentions that share a weight are decided one after the
+                // other, so neither may have the common layout yet.
+                Err(_) if sizes.settings.decode_rows().is_some() => return Ok(None),
+                Err(_) => load::layouts(&mut jit, &plans)?,
+            };
+            let streamed = |name: &String| number == 0 && placement.is_streamable(name);
+            let (streamed, layouts) = layouts.into_iter().partition(|of| streamed(&of.0));
+            units.push(CompiledUnit {
+                jit,
+                layouts,
+                streamed,
+                arena,
+            });
+        }
+        Ok(Some(PlannedUnits { units, planned }))
+    }
+    /// Returns the plans of the calls on one device.
+    pub(super) fn on_device(&self, device: usize) -> Vec<Plan> {
+        self.plans.iter().map(|p| p.on_device(device)).collect()
+    }
+    /// Returns the functions on one device.
+    pub(super) fn functions_on(&self, device: usize) -> Vec<Arc<Function>> {
+        let plans = self.on_device(device);
+        let of_plans = plans
+            .iter()
+            .flat_map(|p| p.functions().into_iter().cloned());
+        let chosen = self.chosen.iter().filter(|_| device == 0).cloned();
+        of_plans.chain(chosen).collect()
+    }
+}
+
+/// Shares of the main device's memory that are kept for intermediates, which only compiling
+/// determines, while a placement is chosen; tried in this order.
+pub(super) const RESERVES: &[f64] = &[0.05, 0.15, 0.3, 0.5];
+/// Context that a placement leaves room for, in tokens, if none is given.
+pub(super) const PLACED_CONTEXT: usize = 8192;
+
+/// Chooses where the parts of a model are; `reserve` is the share of memory for intermediates.
+pub(super) fn choose(
+    file: &Gguf,
+    model: &dyn Model,
+    settings: &Settings,
+    opened: &Opened,
+    reserve: f64,
+) -> Result<PlacementChoice, Error> {
+    let available = available(&*opened.device, settings);
+    let limits = StepLimits::new(settings, model.context(), model, &opened.target);
+    let settings = &Settings {
+        chunk: limits.chunk,
+        long: Some(limits.long.min(STREAMED_CHUNK)),
+        ..settings.clone()
+    };
+    let probe = probe(settings);
+    let whole = Placement::default();
+    let context = settings.context.unwrap_or(PLACED_CONTEXT);
+    let context = context.min(model.context());
+    let footprint = Footprint::new(model, &probe, settings, &whole, MIN_ARENA_SHARE);
+    let plan = model.plan(&probe, &mut Functions::new());
+    let globals = plan.weights().into_iter().filter(|n| !n.contains("blk."));
+    let globals: u64 = globals
+        .filter_map(|n| file.tensor(n))
+        .map(|t| t.bytes)
+        .sum();
+    let kept = footprint.bytes(context) + globals + (available as f64 * reserve) as u64;
+    let budget = available.saturating_sub(kept);
+    let placement = &settings.placement;
+    Ok(placement.choose(file, model, &plan, opened, budget)?)
+}
+
+/// Checks that the devices besides the main one have room for their weights and caches.
+pub(super) fn check_others(
+    file: &Gguf,
+    model: &dyn Model,
+    units: &[CompiledUnit],
+    placement: &Placement,
+    cache: CacheShape,
+) -> Result<(), Error> {
+    for (number, unit) in units.iter().enumerate().skip(1) {
+        let weights = load::missing(file, &unit.layouts, &Weights::default());
+        let caches = model.cache_tensors(cache.cache_type);
+        let own = caches.iter().enumerate();
+        let own = own.filter(|(layer, _)| placement.layer(*layer).layer == number);
+        let rows = own.flat_map(|(_, planes)| planes);
+        let cached: usize = rows.map(|p| p.bytes(cache.tensor_rows(p))).sum();
+        let need = weights + (cached + unit.arena) as u64;
+        let free = unit.jit.device().available().unwrap_or(u64::MAX / 2);
+        memory_beside_weights(file, need, free)?;
+    }
+    Ok(())
+}

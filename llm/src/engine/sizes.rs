@@ -1,0 +1,286 @@
+//! Sizes of steps and of the KV cache, chosen for the memory of the main device.
+
+use super::footprint::{Footprint, choose_context};
+use super::graph_key::{
+    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs,
+    sequence_graphs,
+};
+use super::step_limit::StepLimit;
+use crate::arch::{Functions, Logits, Model, Options, Plan, Pools, StepKind};
+use crate::error::Error;
+use crate::gguf::Gguf;
+use crate::load::Weights;
+use crate::placement::Placement;
+use crate::synth;
+use gristmill_runtime::Device;
+use gristmill_tensor::jit::Planned;
+use gristmill_uop::function::Function;
+use gristmill_uop::machine::MachineKind;
+use std::sync::Arc;
+
+/// Unit of memory sizes in error messages, in bytes.
+pub(super) const MB: u64 = 1_000_000;
+/// Share of the memory left after the weights that a step may take; steps of long prompts that take
+/// more are shortened.
+pub(super) const LONG_CHUNK_SHARE: f64 = 0.125;
+/// The same where steps copy experts to the device: longer steps copy them less often.
+pub(super) const STREAMED_CHUNK_SHARE: f64 = 0.8;
+/// Partial results of attention may take at most 1/16 of a GPU's free memory in one step.
+pub(super) const ATTENTION_SHARE: usize = 16;
+/// Minimum bytes for partial results of attention in one step; longer prompts run in smaller steps.
+pub(super) const ATTENTION_BYTES: usize = 256 << 20;
+
+/// Returns the options of a decode step, used to query a model's cache sizes.
+pub(super) fn probe(settings: &Settings) -> Options {
+    let (logits, tile, tokens) = (Logits::Last, Options::TILE, StepKind::Decode);
+    let pools = Pools {
+        states: 1,
+        ..Pools::from_pages(1)
+    };
+    Options {
+        tokens,
+        rows: 64,
+        pools,
+        contiguous: true,
+        depth: 64,
+        cache: settings.cache,
+        logits,
+        tile,
+    }
+}
+
+/// Returns the memory of the main device available for allocation, in bytes.
+pub(super) fn available(device: &dyn Device, settings: &Settings) -> u64 {
+    let free = device.available().unwrap_or(u64::MAX / 2);
+    settings
+        .placement
+        .memory
+        .map_or(free, |most| free.min(most))
+}
+
+/// Sizes of steps and of the KV cache. They are chosen without the size of intermediates, which is
+/// known only after compilation, so that a model that does not fit is refused early.
+pub(super) struct Sizes {
+    pub(super) settings: Settings,
+    pub(super) limits: StepLimits,
+    pub(super) context: usize,
+    pub(super) cache: CacheShape,
+    pub(super) depths: Vec<usize>,
+}
+
+impl Sizes {
+    /// Chooses sizes for a device that may already hold weights of the same file
+    /// (`loaded`).
+    pub(super) fn choose(
+        file: &Gguf,
+        model: &dyn Model,
+        settings: Settings,
+        loaded: &Weights,
+        (device, placement): (&dyn Device, &Placement),
+    ) -> Result<Sizes, Error> {
+        let limits = StepLimits::new(&settings, model.context(), model, device.target());
+        let parallel = settings.parallel.clamp(1, limits.chunk);
+        let settings = Settings {
+            chunk: limits.chunk,
+            long: Some(limits.long),
+            parallel,
+            ..settings
+        };
+        let probe = probe(&settings);
+        let left = memory_beside_weights(
+            file,
+            missing_weight_bytes(file, model, &probe, (loaded, placement)),
+            available(device, &settings),
+        )?;
+        let footprint = Footprint::new(model, &probe, &settings, placement, MIN_ARENA_SHARE);
+        let context = choose_context(&settings, model.context(), &footprint, left)?;
+        let parallel = footprint.sequences(left);
+        let pools = footprint.pools(context, parallel, left);
+        let (settings, rows) = (
+            Settings {
+                parallel,
+                ..settings
+            }
+            .over(pools),
+            cache_rows(context, limits.long),
+        );
+        let cache = CacheShape {
+            rows,
+            pools,
+            cache_type: settings.cache,
+        };
+        let depths = depths(&settings, rows, device.target());
+        Ok(Sizes {
+            settings,
+            limits,
+            context,
+            cache,
+            depths,
+        })
+    }
+    /// Returns smaller settings if the allocations do not fit into the `left` bytes available after
+    /// the weights. Steps of long prompts may be shortened only if their length `is_usual`.
+    pub(super) fn smaller(
+        &self,
+        footprint: &Footprint,
+        longest: usize,
+        left: u64,
+        (is_usual, streams): (bool, bool),
+    ) -> Result<Option<Settings>, Error> {
+        let Sizes {
+            settings,
+            limits,
+            context,
+            cache,
+            ..
+        } = self;
+        let share = match streams {
+            true => STREAMED_CHUNK_SHARE,
+            false => LONG_CHUNK_SHARE,
+        };
+        if is_usual
+            && limits.long > limits.chunk
+            && footprint.step_bytes() as f64 > left as f64 * share
+        {
+            return Ok(Some(Settings {
+                long: Some(limits.shorter()),
+                ..settings.clone()
+            }));
+        }
+        let fitting = choose_context(settings, longest, footprint, left)?;
+        let crowded = footprint.with_pools(*context, cache.pools) > left;
+        // Intermediates use memory planned for pages: halve contexts and sequences, down to one.
+        let less = |n: usize| if crowded { (n / 2).max(1) } else { n };
+        let (parallel, contexts) = (less(settings.parallel), less(settings.contexts));
+        let shrinks = (parallel, contexts) != (settings.parallel, settings.contexts);
+        let less = Settings {
+            context: Some(fitting),
+            parallel,
+            contexts,
+            ..settings.clone()
+        };
+        Ok((fitting < *context || shrinks).then_some(less))
+    }
+    /// Returns the limit on steps, from the graphs' plans and the planned functions.
+    pub(super) fn step_limit(
+        &self,
+        graphs: &[GraphKey],
+        plans: &[Plan],
+        ready: &[Arc<Planned>],
+        device: &dyn Device,
+    ) -> StepLimit {
+        StepLimit {
+            limits: self.limits,
+            partials: StepLimit::partials(
+                graphs
+                    .iter()
+                    .zip(plans)
+                    .map(|(graph, plan)| (graph, partial(plan, ready))),
+            ),
+            attention_bytes: attention_bytes(device),
+            rows: self.cache.rows,
+        }
+    }
+    /// Returns the graphs to compile when the model is loaded.
+    pub(super) fn graphs(&self) -> Vec<GraphKey> {
+        let others = self.settings.decode_rows();
+        let mixed = others.map(|others| mixed_graphs(self.limits.chunk, self.cache.rows, others));
+        sequence_graphs(self.limits, &self.depths)
+            .into_iter()
+            .chain(mixed.into_iter().flatten())
+            .collect()
+    }
+    /// Returns the graphs to plan: those to compile, and the smallest batched decode step, so that
+    /// the weight layouts suit it too.
+    pub(super) fn planned_graphs(&self) -> impl Iterator<Item = GraphKey> {
+        let (parallel, rows) = (self.settings.parallel, self.cache.rows);
+        let batches = (parallel > 1).then(|| batch_graph(2, parallel, rows));
+        self.graphs().into_iter().chain(batches)
+    }
+    /// Returns the length of the first prompt if the kernels that it does not need may be compiled
+    /// in the background: the C compiler runs beside steps, a GPU's might not.
+    pub(super) fn first_prompt(&self, device: &dyn Device) -> Option<usize> {
+        let is_cpu = device.target().machine.kind == MachineKind::Cpu;
+        self.settings.first_prompt.filter(|_| is_cpu)
+    }
+    /// Returns whether a graph must be compiled before the first token.
+    pub(super) fn is_first(&self, graph: &GraphKey, device: &dyn Device) -> bool {
+        let prompt = self.first_prompt(device);
+        prompt.is_none_or(|prompt| graph.serves_prompt(prompt, self.limits))
+    }
+    /// Returns the functions of `plans` that the first token needs, and the others. Plans after
+    /// those of `graphs` are of batched steps.
+    pub(super) fn first_functions(
+        &self,
+        graphs: &[GraphKey],
+        plans: &[Plan],
+        device: &dyn Device,
+    ) -> [Vec<Arc<Function>>; 2] {
+        let is_first = |i: usize| match graphs.get(i) {
+            Some(graph) => self.is_first(graph, device),
+            None => self.first_prompt(device).is_none(),
+        };
+        [true, false].map(|first| {
+            let of = plans
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| is_first(*i) == first);
+            of.flat_map(|(_, plan)| plan.functions()).cloned().collect()
+        })
+    }
+}
+
+/// Returns the largest number of elements of a partial attention result among the plan's
+/// functions in `ready`.
+pub(super) fn partial(plan: &Plan, ready: &[Arc<Planned>]) -> usize {
+    let of_plan = ready.iter().filter(|r| {
+        plan.functions()
+            .iter()
+            .any(|&f| Arc::ptr_eq(f, &r.function))
+    });
+    of_plan.map(|r| r.compiled.partial).max().unwrap_or(0)
+}
+
+/// Returns the bytes left after `weights` bytes are taken from `available`.
+pub(super) fn memory_beside_weights(
+    file: &Gguf,
+    weights: u64,
+    available: u64,
+) -> Result<u64, Error> {
+    available.checked_sub(weights).ok_or_else(|| {
+        let fitting = synth::fitting(file.metadata(), available);
+        Error::Weights {
+            need: weights / MB,
+            available: available / MB,
+            fitting,
+        }
+    })
+}
+
+/// Minimum arena size in bytes: a device need not support empty allocations.
+pub(super) const MIN_ARENA_SHARE: usize = 64;
+
+/// Returns the bytes that partial results of attention may take in one step.
+pub(super) fn attention_bytes(device: &dyn Device) -> usize {
+    match device.target().machine.kind {
+        MachineKind::Gpu => {
+            ATTENTION_BYTES.max(device.available().unwrap_or(0) as usize / ATTENTION_SHARE)
+        }
+        MachineKind::Cpu => ATTENTION_BYTES,
+    }
+}
+
+/// Returns the bytes of the main device's weights in the file that are missing from `loaded`.
+pub(super) fn missing_weight_bytes(
+    file: &Gguf,
+    model: &dyn Model,
+    probe: &Options,
+    (loaded, placement): (&Weights, &Placement),
+) -> u64 {
+    let plan = model.plan(probe, &mut Functions::new());
+    let absent = plan
+        .weights()
+        .into_iter()
+        .filter(|n| loaded.get(n).is_none() && placement.weight(n) == 0);
+    absent.filter_map(|n| file.tensor(n)).map(|t| t.bytes).sum()
+}

@@ -1,0 +1,119 @@
+//! Devices of a model's parts, as values.
+
+use crate::arch::{Bind, Plan};
+
+/// Devices of a layer's parts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct LayerPlace {
+    /// Device of attention, dense feed-forward, shared expert and KV cache.
+    pub layer: usize,
+    /// Device of the routed experts.
+    pub experts: usize,
+}
+
+/// Devices of a model's layers, as indices into an engine's devices.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Placement {
+    /// Layers that are listed; the others are on the main device.
+    layers: Vec<LayerPlace>,
+}
+
+impl Placement {
+    /// Creates a placement from the places of all layers.
+    pub fn new(layers: Vec<LayerPlace>) -> Placement {
+        Placement { layers }
+    }
+    /// Returns the places of a layer's parts.
+    pub fn layer(&self, layer: usize) -> LayerPlace {
+        self.layers.get(layer).copied().unwrap_or_default()
+    }
+    /// Returns whether everything is on the main device.
+    pub fn is_whole(&self) -> bool {
+        self.layers.iter().all(|at| *at == LayerPlace::default())
+    }
+    /// Returns whether a weight is of experts whose layer is on the main device and that are not.
+    pub fn is_streamable(&self, name: &str) -> bool {
+        layer_of(name).is_some_and(|(layer, rest)| {
+            let at = self.layer(layer);
+            is_of_experts(rest) && at.layer == 0 && at.experts != 0
+        })
+    }
+    /// Returns the layers whose experts alone are not on the main device.
+    pub fn streamable_layers(&self) -> Vec<usize> {
+        let all = self.layers.iter().enumerate();
+        let away = all.filter(|(_, at)| at.layer == 0 && at.experts != 0);
+        away.map(|(layer, _)| layer).collect()
+    }
+    /// Returns the placement of steps that copy experts to the main device.
+    pub(super) fn streamed(&self) -> Placement {
+        let at = |at: &LayerPlace| match at.layer {
+            0 => LayerPlace::default(),
+            _ => *at,
+        };
+        Placement::new(self.layers.iter().map(at).collect())
+    }
+    /// Puts layers that read another layer's cache where that layer is; `plan` is the plan of a
+    /// step.
+    #[must_use]
+    pub(super) fn tied(mut self, plan: &Plan) -> Placement {
+        if self.is_whole() {
+            return self;
+        }
+        for call in &plan.calls {
+            let weights = call.binds.iter().filter_map(|bind| match bind {
+                Bind::Weight(name) => layer_of(name).map(|of| of.0),
+                _ => None,
+            });
+            let Some(layer) = weights.min() else { continue };
+            let place = self.layer(layer);
+            let home = self.home(&call.binds);
+            if let Some(own) = self.layers.get_mut(layer) {
+                let experts = if place.experts == place.layer {
+                    home
+                } else {
+                    place.experts
+                };
+                *own = LayerPlace {
+                    layer: home,
+                    experts,
+                };
+            }
+        }
+        self
+    }
+    /// Returns the device of a weight tensor.
+    pub fn weight(&self, name: &str) -> usize {
+        match layer_of(name) {
+            Some((layer, rest)) if is_of_experts(rest) => self.layer(layer).experts,
+            Some((layer, _)) => self.layer(layer).layer,
+            None => 0,
+        }
+    }
+    /// Returns the device of a call with these bindings: that of the cache that it reads, else that
+    /// of its layer.
+    pub(super) fn home(&self, binds: &[Bind]) -> usize {
+        let cache = binds.iter().find_map(|bind| match bind {
+            Bind::State(layer, _) => Some(*layer),
+            _ => None,
+        });
+        let layer = || {
+            binds.iter().find_map(|bind| match bind {
+                Bind::Weight(name) => layer_of(name).map(|of| of.0),
+                _ => None,
+            })
+        };
+        let layer = cache.or_else(layer);
+        layer.map_or(0, |layer| self.layer(layer).layer)
+    }
+}
+
+/// Returns the layer of a tensor name `blk.N.REST`, and the rest. Adapters' names have a prefix.
+pub(super) fn layer_of(name: &str) -> Option<(usize, &str)> {
+    let (number, rest) = name.split_once("blk.")?.1.split_once('.')?;
+    Some((number.parse().ok()?, rest))
+}
+
+/// Returns whether a layer's tensor belongs to its routed experts; the router does not.
+pub(super) fn is_of_experts(rest: &str) -> bool {
+    rest.contains("_exps.")
+}
