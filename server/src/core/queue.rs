@@ -43,7 +43,7 @@ struct ClientQueues<T> {
     /// The entries of each client; no list is empty, and the first is next.
     lines: VecDeque<(IpAddr, VecDeque<T>)>,
     closed: bool,
-    /// The consumers.
+    /// The consumers, by which the one to take an entry is chosen.
     replicas: Vec<ReplicaState>,
     /// Entries that are still handed out before the consumers have to stop; `None` without an
     /// eviction.

@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 /// State of a replica, for the interfaces.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum ReplicaStatus {
-    /// Not loaded.
+    /// Not loaded; it is loaded with the model.
     #[default]
     Unloaded,
-    /// Being loaded.
+    /// Being loaded, while the first replica may serve already.
     Loading,
-    /// Serves requests.
+    /// Loaded; its worker takes requests from the queue.
     Loaded,
     /// Could not be loaded while the others serve; the reason.
     Failed(String),
@@ -52,7 +52,7 @@ impl Replica {
             status: Mutex::default(),
         }
     }
-    /// Returns the state.
+    /// Returns a copy of the state.
     pub fn status(&self) -> ReplicaStatus {
         self.status
             .lock()
