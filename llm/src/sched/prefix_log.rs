@@ -70,14 +70,10 @@ impl PrefixLog {
     pub fn take(&mut self) -> Vec<PrefixEvent> {
         std::mem::take(&mut self.events)
     }
-    /// Checks that the log has these nodes, and that its events add up to them.
+    /// Checks that the log has these nodes.
     #[cfg(test)]
     pub fn check(&self, nodes: impl Iterator<Item = NodeId>) {
         let all: std::collections::BTreeSet<NodeId> = nodes.collect();
         assert_eq!(all, self.hashes.keys().copied().collect());
-        let stored = |event: &PrefixEvent| matches!(event, PrefixEvent::Stored(_));
-        let [stored, removed] = [true, false]
-            .map(|wanted| self.events.iter().filter(|of| stored(of) == wanted).count());
-        assert_eq!(stored - removed, all.len(), "no event was taken");
     }
 }
