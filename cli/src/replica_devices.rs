@@ -68,6 +68,9 @@ impl ReplicaDevices {
             device.sharing = sharing as u64;
             device.share = device.available().filter(|_| sharing > 1);
         }
+        if let [_, _, ..] = names.as_slice() {
+            say!("replicas: one of each model on {}", names.join(", "));
+        }
         Ok(ReplicaDevices { devices })
     }
     /// Returns the devices, in the order of `--device`.

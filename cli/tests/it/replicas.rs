@@ -17,7 +17,7 @@ fn each_device_has_a_replica() {
         std::thread::sleep(Duration::from_millis(20));
     };
     for replica in [0, 1] {
-        let of = format!("\"device\":\"cpu\",\"replica\":{replica},\"value\":\"loaded\"");
+        let of = format!("\"replica\":{replica},\"device\":\"cpu\",\"value\":\"loaded\"");
         assert!(models.contains(&of), "{models}");
         let up = format!(
             "gristmill_replica_up{{model=\"demo-glm-Q4_0\",replica=\"{replica}\",device=\"cpu\"}} 1"
@@ -37,7 +37,7 @@ fn several_devices_are_for_serve() {
     for command in ["run", "bench", "profile", "tune", "kernels"] {
         refused(
             &[command, DEMO, "--device", "cpu,cpu"],
-            "--device takes several devices for serve alone\n  hint: name one device here",
+            "--device takes several devices for serve alone\nhint: name one device here",
         );
     }
     let serve = ["serve", "--port", "0", "--device"];
