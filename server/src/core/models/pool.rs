@@ -352,8 +352,8 @@ impl Models {
         model.loading.clear();
         match loaded {
             Ok(ready) => {
-                if self.keeps_resident(at, device, &ready) {
-                    self.start_others(at, device);
+                if let Some(others) = self.keeps_resident(at, device, &ready) {
+                    self.start_others(at, &others);
                     ready.run();
                 }
                 self.worker_ended(at, device);
@@ -365,11 +365,9 @@ impl Models {
             }
         }
     }
-    /// Starts loading the replicas on the other devices.
-    fn start_others(self: &Arc<Models>, at: usize, first: usize) {
-        let others = self.shared.devices.usable();
-        for device in others.filter(|&device| device != first) {
-            self.lock().joining[at] += 1;
+    /// Starts loading the replicas on the other devices, which count as joining already.
+    fn start_others(self: &Arc<Models>, at: usize, others: &[usize]) {
+        for &device in others {
             if let Err(error) = self.spawn(at, device, Models::work_another) {
                 self.fail_replica(at, device, error);
             }
@@ -478,9 +476,14 @@ impl Models {
         let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / CACHE_MEMORY_SHARE;
         (whole * CACHED_CONVERSATIONS).min(usize::try_from(share).unwrap_or(usize::MAX))
     }
-    /// Records that the first replica of a model is loaded; returns false if the pool was closed
-    /// meanwhile.
-    fn keeps_resident(self: &Arc<Models>, at: usize, device: usize, ready: &Ready) -> bool {
+    /// Records that the first replica of a model is loaded, and that the others are being loaded;
+    /// returns their devices, or `None` if the pool was closed meanwhile.
+    fn keeps_resident(
+        self: &Arc<Models>,
+        at: usize,
+        device: usize,
+        ready: &Ready,
+    ) -> Option<Vec<usize>> {
         let model = &self.all[at];
         let mut state = self.lock();
         state.phases[at] = Phase::Loaded(ready.bytes);
@@ -489,9 +492,16 @@ impl Models {
         model.metrics.loaded.set(1);
         self.serves(&mut state, (at, device), ready);
         self.touch(model);
+        let usable = self.shared.devices.usable();
+        let others: Vec<usize> = usable.filter(|&other| other != device).collect();
+        let others = Some(others).filter(|_| !state.closed);
+        for &other in others.iter().flatten() {
+            state.joining[at] += 1;
+            model.replicas[other].set_status(ReplicaStatus::Loading);
+        }
         self.schedule_loads(&mut state);
         self.changed.notify_all();
-        !state.closed
+        others
     }
     /// Records that another replica is loaded; returns false if the model leaves meanwhile.
     fn joins(&self, at: usize, device: usize, ready: &Ready) -> bool {
