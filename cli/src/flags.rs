@@ -21,6 +21,12 @@ fn is_lacking(name: &str) -> bool {
     name.split(':').next() == Some(OPTIONAL) && DEVICES.iter().all(|row| row.name != OPTIONAL)
 }
 
+/// Parses device names, separated by commas.
+fn devices(names: &str) -> std::result::Result<String, String> {
+    let valid: std::result::Result<Vec<String>, String> = names.split(',').map(device).collect();
+    valid.map(|_| names.into())
+}
+
 /// Parses a device name of the registry, or of the optional device.
 fn device(name: &str) -> std::result::Result<String, String> {
     let names = || {
@@ -140,8 +146,9 @@ impl Lora {
 #[derive(Args, Clone, Debug)]
 pub struct Common {
     /// Device to run on; `gristmill devices` lists them [default: cuda if usable, then wgpu if
-    /// built in, else cpu]
-    #[arg(long, value_parser = device, value_name = "DEVICE", help_heading = "Device")]
+    /// built in, else cpu]. `serve` takes several, such as cuda:0,cuda:1, with a replica of the
+    /// model on each
+    #[arg(long, value_parser = devices, value_name = "DEVICE", help_heading = "Device")]
     pub device: Option<String>,
     /// -ngl N: layers on the GPU, as in llama.cpp; the others are on the CPU. 0 selects the CPU
     #[arg(
@@ -236,6 +243,40 @@ pub fn warn_of(device: &dyn Device) {
 impl Common {
     /// Refuses flags that contradict each other and notes ignored ones; call it first.
     pub fn check(&self) -> Result {
+        if let [_, _, ..] = self.devices().as_slice() {
+            return Err(Failure::usage(
+                "--device takes several devices for serve alone",
+                "name one device here; `gristmill serve --device cuda:0,cuda:1` has replicas",
+            ));
+        }
+        self.check_flags()
+    }
+    /// Checks the same for `serve`, which takes several devices.
+    pub fn check_with_replicas(&self) -> Result {
+        let several = self.devices().len() > 1;
+        if several && (self.gpu_layers.is_some() || self.placement.wants_gpu()) {
+            return Err(Failure::usage(
+                "parts of a model cannot be placed with several devices: each holds a whole one",
+                "leave --gpu-layers, --gpu-memory and --cpu-moe out, or name one device",
+            ));
+        }
+        self.check_flags()
+    }
+    /// Returns the names of --device.
+    pub fn devices(&self) -> Vec<&str> {
+        let names = self.device.as_deref().map(|names| names.split(','));
+        names.into_iter().flatten().collect()
+    }
+    /// These flags for one of several devices: cpu devices share the cores.
+    pub fn with_shared_cores(&self, devices: &[&str]) -> Common {
+        let processors = devices.iter().filter(|name| **name == "cpu").count();
+        let each = (cores() / processors.max(1)).clamp(1, 1024);
+        Common {
+            threads: self.threads.or(u16::try_from(each).ok()),
+            ..self.clone()
+        }
+    }
+    fn check_flags(&self) -> Result {
         let types = [
             ("--kv", self.kv),
             ("-ctk", self.cache_type_k),
@@ -304,11 +345,8 @@ impl Common {
     }
     /// Refuses the null device, which computes nothing.
     pub fn check_computes(&self) -> Result {
-        if self
-            .device
-            .as_deref()
-            .is_none_or(|device| device.split(':').next() != Some("null"))
-        {
+        let is_null = |name: &&str| name.split(':').next() == Some("null");
+        if !self.devices().iter().any(is_null) {
             return Ok(());
         }
         let hint =

@@ -30,6 +30,7 @@ mod placement_flags;
 mod plans;
 mod progress;
 mod reasoning_view;
+mod replica_devices;
 mod sampler;
 mod serve_models;
 mod size;

@@ -4,10 +4,11 @@ use crate::failure::{Failure, Result, printable};
 use crate::flags::{Common, Lora};
 use crate::model::{DEMO_NAME, Model, shortest, warn};
 use crate::progress::Bars;
-use gristmill_backend::Opened;
+use crate::replica_devices::{ReplicaDevice, ReplicaDevices};
 use gristmill_hub::{Store, file_stem, models_in};
 use gristmill_llm::engine::{self, Engine, MemoryEstimate, Progress};
 use gristmill_llm::language;
+use gristmill_llm::placement::PlacementRequest;
 use gristmill_server::{
     LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText, NamedAdapter,
 };
@@ -46,7 +47,7 @@ const CONTEXTS: usize = 4;
 pub fn specs(
     served: ServedModels,
     common: &Common,
-    opened: &dyn Fn() -> Result<Opened>,
+    opened: &dyn Fn() -> Result<Arc<ReplicaDevices>>,
     scanning: &dyn Fn(usize, usize),
 ) -> Result<Vec<ModelSpec>> {
     let ServedModels {
@@ -58,9 +59,7 @@ pub fn specs(
     let mut candidates = candidates(arguments, scanning)?;
     rename(&mut candidates, name)?;
     make_unique(&mut candidates)?;
-    let opened = opened()?;
-    let usual = PARALLEL[usize::from(opened.target.machine.kind == MachineKind::Gpu)];
-    let parallel = parallel.unwrap_or(usual);
+    let devices = opened()?;
     let only = candidates.len() == 1;
     let mut specs = Vec::new();
     for Candidate {
@@ -71,7 +70,7 @@ pub fn specs(
     } in candidates
     {
         let model = model.with_choices(&common.lora)?;
-        let file = File::new(&model, &name, common, parallel, &opened)?;
+        let file = File::new(&model, &name, common, parallel, &devices)?;
         let plan = match file.planned(&model) {
             Ok(plan) => Ok(plan),
             // A model that does not fit now may fit later, unless it is the only one.
@@ -277,14 +276,14 @@ impl Location {
     }
 }
 
-/// A model file, loaded on demand on the device that all models share.
+/// A model file, loaded on demand on the devices that all models share.
 struct File {
     at: Location,
     name: String,
     common: Common,
-    /// Maximum number of concurrent sequences.
-    parallel: usize,
-    opened: Opened,
+    /// Maximum number of concurrent sequences of each replica.
+    parallel: Option<usize>,
+    devices: Arc<ReplicaDevices>,
     /// The open file between two consecutive calls; its metadata takes megabytes.
     kept: Mutex<Option<Model>>,
 }
@@ -325,21 +324,20 @@ impl File {
         model: &Model,
         name: &str,
         common: &Common,
-        parallel: usize,
-        opened: &Opened,
+        parallel: Option<usize>,
+        devices: &Arc<ReplicaDevices>,
     ) -> Result<File> {
         let common = match model.describe() {
             Ok(described) => common.over(described.context()),
             // Planning reports the error.
             Err(_) => common.clone(),
         };
-        let (at, name, opened) = (Location::for_model(model), name.to_owned(), opened.clone());
         Ok(File {
-            at,
-            name,
+            at: Location::for_model(model),
+            name: name.to_owned(),
             common,
             parallel,
-            opened,
+            devices: devices.clone(),
             kept: Mutex::default(),
         })
     }
@@ -367,14 +365,24 @@ impl File {
         };
         model.with_choices(&self.common.lora)
     }
-    /// Engine settings; `context` overrides --ctx.
-    fn settings(&self, context: Option<usize>) -> engine::Settings {
+    /// Engine settings on a device; `context` overrides --ctx.
+    fn settings(&self, on: &ReplicaDevice, context: Option<usize>) -> engine::Settings {
         let settings = self.common.settings(None);
-        let contexts = self.parallel.max(CONTEXTS);
+        let is_gpu = on.opened.target.machine.kind == MachineKind::Gpu;
+        let parallel = self.parallel.unwrap_or(PARALLEL[usize::from(is_gpu)]);
+        let placement = match self.devices.all() {
+            [_] => settings.placement,
+            // A replica is whole, on its device.
+            _ => PlacementRequest {
+                memory: on.share,
+                ..PlacementRequest::default()
+            },
+        };
         engine::Settings {
             context: context.or(settings.context),
-            parallel: self.parallel,
-            contexts,
+            parallel,
+            contexts: parallel.max(CONTEXTS),
+            placement,
             // A short prompt, such as a test of the server.
             first_prompt: Some(1),
             ..settings
@@ -382,19 +390,25 @@ impl File {
     }
     fn planned(&self, model: &Model) -> std::result::Result<ModelPlan, Refusal> {
         let describe = model.describe()?;
-        let settings = self.settings(None);
-        let estimate = MemoryEstimate::on_device(&model.file, &settings, &self.opened);
-        let estimate = estimate.map_err(refused)?;
+        let estimate = |on| {
+            let settings = self.settings(on, None);
+            MemoryEstimate::on_device(&model.file, &settings, &on.opened).map_err(refused)
+        };
+        let all = self.devices.all().iter().map(estimate);
+        let all = all.collect::<std::result::Result<Vec<_>, _>>()?;
         let about = ModelFacts {
             architecture: describe.architecture().to_owned(),
             vocabulary: describe.vocabulary(),
             width: describe.width(),
-            weight_bytes: estimate.weights,
+            weight_bytes: all[0].weights,
         };
+        // All replicas have the context of the one with the least memory.
+        let bytes = all.iter().map(|of| of.weights + of.non_weight_bytes).max();
+        let context = all.iter().map(|of| of.context).min();
         Ok(ModelPlan {
             about,
-            context: estimate.context,
-            bytes: estimate.weights + estimate.non_weight_bytes,
+            context: context.unwrap_or_default(),
+            bytes: bytes.unwrap_or_default(),
         })
     }
     fn read(&self) -> Result<ModelText> {
@@ -425,16 +439,19 @@ impl ModelSource for File {
     }
     fn load(
         &self,
+        device: usize,
         context: usize,
         watch: &dyn Fn(Progress),
     ) -> std::result::Result<Engine, LoadError> {
         let model = self.open().map_err(|failure| load_error(failure.into()))?;
+        let on = &self.devices.all()[device];
+        let named = match self.devices.all().len() {
+            1 => self.name.clone(),
+            _ => format!("{} on {}", self.name, on.name),
+        };
         let load = |context| {
-            model.engine(
-                self.opened.clone(),
-                self.settings(context),
-                (Bars::named(&self.name), watch),
-            )
+            let settings = self.settings(on, context);
+            model.engine(on.opened.clone(), settings, (Bars::named(&named), watch))
         };
         let loaded = match load(Some(context)) {
             // The estimate was too large: without --ctx, a shorter context will do.

@@ -10,13 +10,12 @@ use crate::app::App;
 use crate::config::Config;
 use crate::connection_registry::Registry;
 use crate::core::admission::Admission;
-use crate::core::engine_health::EngineHealth;
+use crate::core::engine_health::{DeviceHealth, EngineHealth};
 use crate::core::engine_request::{EngineRequest, Task};
 use crate::core::loading::Loading;
 use crate::core::metrics::Metrics;
 use crate::core::model::{ModelFacts, ModelText};
 use crate::core::models::entry::{LoadError, ModelPlan, ModelSource, ModelSpec};
-use crate::core::models::policy::KeepAlive;
 use crate::core::models::pool::{Models, Shared};
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -42,7 +41,7 @@ impl ModelSource for Toy {
             .take()
             .ok_or_else(LoadError::default)
     }
-    fn load(&self, _: usize, _: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
+    fn load(&self, _: usize, _: usize, _: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
         Err(LoadError::default())
     }
 }
@@ -139,7 +138,7 @@ impl Door {
             (Metrics::default(), EngineHealth::default(), config.limits());
         let shared = Shared {
             metrics,
-            health,
+            devices: Arc::new(DeviceHealth::new(Vec::new(), health)),
             limits,
             waiting: config.queue,
             keep: None,
@@ -169,7 +168,7 @@ impl Door {
         std::thread::Builder::new().spawn(move || {
             // Keeps the tokenizer and template alive for the requests.
             let _served = served;
-            while let Some(request) = model.queue.next(KeepAlive::UntilNeeded) {
+            while let Some(request) = model.queue.next(0) {
                 // The request ends when it is dropped, which must follow the report.
                 if sender.send(Accepted::from_request(&request)).is_err() {
                     return;

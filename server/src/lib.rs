@@ -30,6 +30,7 @@ use crate::api::routes::{self, ReadinessGate};
 use crate::app::App;
 use crate::connection_registry::Registry;
 use crate::core::admission::Admission;
+use crate::core::engine_health::DeviceHealth;
 use crate::core::metrics::Metrics;
 use crate::core::models::pool::{Models, Shared};
 use crate::net::connections::Connections;
@@ -88,7 +89,9 @@ pub struct Offer {
     pub models: Vec<ModelSpec>,
     /// Maximum number of models loaded at a time; `None` is limited by memory only.
     pub most_loaded: Option<usize>,
-    /// Returns the bytes of memory that models may still take.
+    /// Names of the devices. Each model is loaded once on each of them, as a replica.
+    pub devices: Vec<String>,
+    /// Returns the bytes of memory that models may still take on each device.
     pub available: Available,
 }
 
@@ -248,6 +251,7 @@ fn models(offer: Offer, config: &Config, health: EngineHealth, loading: Loading)
     let Offer {
         models,
         most_loaded,
+        devices,
         available,
     } = offer;
     let (metrics, limits) = (Metrics::default(), config.limits());
@@ -260,7 +264,7 @@ fn models(offer: Offer, config: &Config, health: EngineHealth, loading: Loading)
     } = config;
     let shared = Shared {
         metrics,
-        health,
+        devices: Arc::new(DeviceHealth::new(devices, health)),
         limits,
         waiting,
         keep,

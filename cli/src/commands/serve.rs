@@ -3,11 +3,13 @@
 use crate::failure::{Failure, Result, printable, some_of};
 use crate::flags::Common;
 use crate::model_arg::ModelFlags;
+use crate::replica_devices::ReplicaDevices;
 use crate::serve_models::{self, ServedModels};
 use clap::{Args, ValueHint};
 use gristmill_server::{Config, Notice, Offer, Server};
 use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
 const NOTES: &str = "\
@@ -16,6 +18,7 @@ Examples:
   gristmill serve MODEL.gguf --port 9000 --ctx 16384
   gristmill serve -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -np 4 -a qwen
   gristmill serve MODELS/   every model in a folder, loaded on first request
+  gristmill serve MODEL.gguf --device cuda:0,cuda:1   a replica on each of two GPUs
   GRISTMILL_API_KEY=secret gristmill serve MODEL.gguf --host 0.0.0.0
 
 OpenAI clients use the base URL http://127.0.0.1:8080/v1, Anthropic and Ollama clients
@@ -84,8 +87,8 @@ pub struct ServeArgs {
 #[derive(Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitFlags {
-    /// -np N: maximum concurrent sequences per model; their KV cache takes at most half of the
-    /// free memory [default: 8, on a GPU 32]
+    /// -np N: maximum concurrent sequences per model, of each replica; their KV cache takes at most
+    /// half of the free memory [default: 8, on a GPU 32]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     parallel: Option<u16>,
     /// Maximum queued requests per model; further ones are refused
@@ -172,7 +175,7 @@ fn say_ready(names: &[String], context: Option<usize>, listens: SocketAddr) {
 }
 
 pub fn run(options: ServeArgs) -> Result {
-    options.common.check()?;
+    options.common.check_with_replicas()?;
     if options.log {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
     }
@@ -200,10 +203,10 @@ pub fn run(options: ServeArgs) -> Result {
         ..defaults
     })?;
     let (loading, common) = (server.loading(), options.common);
-    let device = OnceCell::new();
+    let devices = OnceCell::new();
     let open = || {
-        let opened = common.open()?;
-        let _ = device.set(opened.device.clone());
+        let opened = Arc::new(ReplicaDevices::open(&common)?);
+        let _ = devices.set(opened.clone());
         Ok(opened)
     };
     let scanning = |at, of| loading.set("reading model files", at as u64, of as u64);
@@ -216,8 +219,10 @@ pub fn run(options: ServeArgs) -> Result {
         say!("warning: {} is open to the network without an --api-key", server.address());
     }
     let (listens, names) = (server.address(), models.iter().map(|model| model.name.clone()).collect::<Vec<_>>());
-    let device = device.into_inner();
-    let available = Box::new(move || device.as_ref().and_then(|device| device.available()));
+    let opened = devices.into_inner();
+    let all = opened.iter().flat_map(|devices| devices.all());
+    let devices = all.map(|device| device.name.clone()).collect();
+    let available = Box::new(move || opened.as_ref().and_then(|devices| devices.available()));
     let tell = move |notice| match notice {
         Notice::Ready(context) => say_ready(&names, context, listens),
         Notice::Draining(requests, most) => {
@@ -229,6 +234,6 @@ pub fn run(options: ServeArgs) -> Result {
         }
     };
     let most_loaded = options.limits.max_loaded_models.map(usize::from);
-    server.run(Offer { models, most_loaded, available }, tell)?;
+    server.run(Offer { models, devices, most_loaded, available }, tell)?;
     Ok(())
 }

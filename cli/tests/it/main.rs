@@ -8,6 +8,7 @@ mod minutes;
 mod names;
 mod numbers;
 mod profile;
+mod replicas;
 mod routers;
 mod serve;
 mod show;

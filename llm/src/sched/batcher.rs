@@ -6,6 +6,7 @@ use super::generation::{Generation, ModelOutput, TokenStep};
 use super::in_flight::InFlight;
 use super::pages::Swap;
 use super::prefill_budget::PrefillBudget;
+use super::prefix_log::PrefixEvent;
 use super::scheduler::Scheduler;
 use super::sequence::{SequenceId, SequenceOptions};
 use crate::arch::{AdapterScales, Logits, Options};
@@ -135,6 +136,16 @@ impl Batcher {
             scheduler: Scheduler::new(config),
             ..self
         }
+    }
+    /// Records changes of the prefix cache, which [`Batcher::take_prefix_events`] returns. Call it
+    /// before sequences are added.
+    pub fn with_prefix_events(mut self) -> Batcher {
+        self.scheduler.watch_prefixes();
+        self
+    }
+    /// Takes the recorded changes of the prefix cache.
+    pub fn take_prefix_events(&mut self) -> Vec<PrefixEvent> {
+        self.scheduler.take_prefix_events()
     }
     /// Overrides whether the device computes sampling candidates. The tokens are the same.
     pub fn with_candidates(self, ranks: bool) -> Batcher {

@@ -13,6 +13,7 @@ pub mod generation;
 mod in_flight;
 mod pages;
 mod prefill_budget;
+mod prefix_log;
 mod prefix_node;
 mod reuse;
 mod scheduler;
@@ -29,6 +30,7 @@ pub use batcher::{Batcher, FailedStep, ReadySequence, RowParamsFn, SamplingFn, S
 pub use error::{ConstraintError, Error};
 pub use generate::{Generated, PrefillStats, generate};
 pub use pages::Swap;
+pub use prefix_log::{PrefixEvent, prefix_hashes};
 pub use reuse::{BLOCK, Reuse};
 pub use scheduler::Scheduler;
 pub use sequence::{SequenceId, SequenceOptions};

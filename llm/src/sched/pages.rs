@@ -10,6 +10,7 @@
 //! at the next prefix hit; when the slots run out, the least recently used is dropped. Slots are
 //! numbered after the pages.
 
+use super::prefix_log::{PrefixEvent, PrefixLog};
 use super::prefix_node::{NodeId, PrefixNode, ROOT, is_root};
 use super::reuse::{BLOCK, Reuse};
 use super::sliding_window_pool::{WindowPages, WindowPool};
@@ -128,6 +129,8 @@ pub struct PagePool {
     pub(super) children: FxHashMap<NodeId, Vec<u32>>,
     clock: u64,
     last: NodeId,
+    /// Changes of the tree, if they are watched.
+    log: Option<PrefixLog>,
 }
 
 impl PagePool {
@@ -148,6 +151,7 @@ impl PagePool {
             children: FxHashMap::default(),
             clock: 0,
             last: ROOT,
+            log: None,
         }
     }
     /// Adds a window pool: number of pages, and positions that a token sees.
@@ -163,6 +167,21 @@ impl PagePool {
             states: (rows > 0).then(|| StatePool::new(rows)),
             ..self
         }
+    }
+    /// Records changes of the tree from now on; `reset` if it replaces a tree that was watched.
+    pub fn watch_prefixes(&mut self, reset: bool) {
+        self.log = Some(match reset {
+            true => PrefixLog::after_reset(),
+            false => PrefixLog::default(),
+        });
+    }
+    /// Returns whether changes of the tree are recorded.
+    pub fn is_watched(&self) -> bool {
+        self.log.is_some()
+    }
+    /// Takes the recorded changes of the tree.
+    pub fn take_prefix_events(&mut self) -> Vec<PrefixEvent> {
+        self.log.as_mut().map(PrefixLog::take).unwrap_or_default()
     }
     /// Returns the number of device pages.
     pub fn total(&self) -> usize {
@@ -532,6 +551,7 @@ impl PagePool {
                         tokens: tokens.to_vec(),
                         exact,
                     };
+                    self.log_stored(before, node, tokens);
                 }
                 return Some(node);
             }
@@ -560,7 +580,14 @@ impl PagePool {
         });
         self.children.entry(before).or_default().push(page);
         self.children.insert(node, Vec::new());
+        self.log_stored(before, node, tokens);
         Some(node)
+    }
+    /// Records a node with these tokens, if they are a whole page.
+    fn log_stored(&mut self, before: NodeId, node: NodeId, tokens: &[u32]) {
+        if let Some(log) = self.log.as_mut().filter(|_| tokens.len() == self.page_size) {
+            log.store(before, node, tokens);
+        }
     }
     /// Replaces a page by another with the same positions if only the latter still
     /// has its window page.
@@ -652,6 +679,7 @@ impl PagePool {
             beside.retain(|&other| other != page);
         }
         self.children.remove(&known.node);
+        self.log.iter_mut().for_each(|log| log.remove(known.node));
         self.states
             .iter_mut()
             .for_each(|states| states.forget(known.node));
@@ -703,6 +731,11 @@ impl PagePool {
                 .iter()
                 .all(|&page| self.pages[page as usize].window.is_none())
         );
+        if let Some(log) = &self.log {
+            let known = self.pages.iter().filter_map(|page| page.entry.as_ref());
+            let whole = known.filter(|known| known.tokens.len() == self.page_size);
+            log.check(whole.map(|known| known.node));
+        }
         self.check_windows();
         self.states.iter().for_each(StatePool::check);
     }

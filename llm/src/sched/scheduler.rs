@@ -11,6 +11,7 @@ mod admission;
 
 use super::batch::{Batch, Borrowed, Decode, Load, PrefillChunk, SchedulerConfig};
 use super::pages::{PagePool, PartialPage, Swap};
+use super::prefix_log::PrefixEvent;
 use super::prefix_node::{PrefixNode, root_of};
 use super::reuse::{BLOCK, Reuse};
 use super::sequence::{Sequence, SequenceId, SequenceOptions};
@@ -348,10 +349,22 @@ impl Scheduler {
         let [mut pages, mut windows] = self.distrusted.clone();
         pages.extend(self.pool.used());
         windows.extend(self.pool.used_windows());
-        Scheduler {
+        let mut emptied = Scheduler {
             distrusted: [pages, windows],
             ..Scheduler::new(self.config)
+        };
+        if self.pool.is_watched() {
+            emptied.pool.watch_prefixes(true);
         }
+        emptied
+    }
+    /// Records changes of the prefix cache from now on.
+    pub fn watch_prefixes(&mut self) {
+        self.pool.watch_prefixes(false);
+    }
+    /// Takes the recorded changes of the prefix cache.
+    pub fn take_prefix_events(&mut self) -> Vec<PrefixEvent> {
+        self.pool.take_prefix_events()
     }
     /// Takes the free pages that may hold NaN or infinity, to be cleared: of the pool, then of the
     /// window pool. Steps are not contiguous while others are left.

@@ -123,8 +123,10 @@ impl Model {
             max_chunk: chunk,
             mixed,
         };
+        let mut scheduler = Scheduler::new(config);
+        scheduler.watch_prefixes();
         Model {
-            scheduler: Scheduler::new(config),
+            scheduler,
             pool: vec![None; pages * PAGE],
             windows: vec![None; windows.map_or(0, |[windows, _]| windows * PAGE)],
             seen,

@@ -5,6 +5,8 @@ use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::load::Load;
 use crate::core::model::now;
+use crate::core::models::entry::ModelEntry;
+use crate::core::replica::Replica;
 use crate::net::body::UnreadRequest;
 use axum::Json;
 use axum::extract::State;
@@ -26,6 +28,18 @@ fn describe(load: &Load) -> Value {
     })
 }
 
+/// Load of each replica of a model. The queue is the model's.
+fn replicas(model: &ModelEntry) -> Vec<Value> {
+    let describe = |(number, replica): (usize, &Replica)| {
+        let mut load = describe(&replica.load());
+        load["replica"] = number.into();
+        load["device"] = replica.device.as_str().into();
+        load["status"] = replica.status().parts().0.into();
+        load
+    };
+    model.replicas.iter().enumerate().map(describe).collect()
+}
+
 /// `/v1/loads?model=NAME`: load of one model, or of all models in total and each on its own.
 ///
 /// # Errors
@@ -36,7 +50,8 @@ pub async fn loads(
 ) -> Result<Json<Value>, RequestError> {
     let (_, named) = asked.parameter("model");
     let named = named.map(|name| app.models.find(Some(&name))).transpose()?;
-    // SGLang lists one entry for each data-parallel rank; this process is a single rank.
+    // SGLang lists one entry for each data-parallel rank. This process is a single rank: its
+    // replicas share a queue.
     let mut rank = describe(&named.map_or_else(|| app.models.total_load(), |model| model.load()));
     rank["dp_rank"] = 0.into();
     let models = app
@@ -48,6 +63,7 @@ pub async fn loads(
         .map(|model| {
             let mut load = describe(&model.load());
             load["model"] = model.name().into();
+            load["replicas"] = replicas(model).into();
             load
         })
         .collect();

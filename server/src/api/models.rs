@@ -7,6 +7,7 @@ use crate::core::adapters::joined_names;
 use crate::core::error::RequestError;
 use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Status;
+use crate::core::replica::Replica;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -28,9 +29,26 @@ fn status(status: Status) -> Value {
     }
 }
 
+/// State of each replica of a model.
+fn replicas(model: &ModelEntry) -> Vec<Value> {
+    let describe = |(number, replica): (usize, &Replica)| {
+        let status = replica.status();
+        let (value, message) = status.parts();
+        let bytes = replica.metrics.bytes.get();
+        let mut told = json!({
+            "replica": number, "device": replica.device, "value": value, "bytes": bytes,
+        });
+        if let Some(message) = message {
+            told["message"] = message.into();
+        }
+        told
+    };
+    model.replicas.iter().enumerate().map(describe).collect()
+}
+
 fn describe(app: &App, model: &ModelEntry) -> Value {
     let plan = model.cached_plan();
-    json!({
+    let mut described = json!({
         "id": model.name(),
         "object": "model",
         "created": model.created,
@@ -45,7 +63,11 @@ fn describe(app: &App, model: &ModelEntry) -> Value {
         "type": "model",
         "display_name": model.name(),
         "created_at": date(model.created),
-    })
+    });
+    if model.replicas.len() > 1 {
+        described["status"]["replicas"] = replicas(model).into();
+    }
+    described
 }
 
 /// A model with each of its adapters, as a model of its own with vLLM's field `parent`.

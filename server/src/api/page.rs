@@ -11,13 +11,23 @@ use std::sync::Arc;
 
 /// `/health`: 200 while requests are accepted, 503 once the engine has failed or the server drains.
 pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
-    if let Some(why) = app.models.shared.health.failure() {
+    let devices = &app.models.shared.devices;
+    if let Some(why) = devices.failure() {
         return (
             StatusCode::SERVICE_UNAVAILABLE,
             Json(json!({ "status": "failed", "message": why })),
         );
     }
+    let names = devices.names().iter().enumerate();
+    let lost: Vec<&String> = names
+        .filter(|&(device, _)| devices.loss(device).is_some())
+        .map(|(_, name)| name)
+        .collect();
     match app.models.is_draining() {
+        false if !lost.is_empty() => (
+            StatusCode::OK,
+            Json(json!({ "status": "ok", "lost_devices": lost })),
+        ),
         false => (StatusCode::OK, Json(json!({ "status": "ok" }))),
         true => (
             StatusCode::SERVICE_UNAVAILABLE,
@@ -30,6 +40,7 @@ pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
 pub async fn counts(State(app): State<Arc<App>>) -> Response {
     let shared = &app.models.shared;
     for model in app.models.entries() {
+        model.sum_metrics();
         shared
             .metrics
             .set_load(model.name(), &model.metrics, &model.load());
@@ -38,7 +49,7 @@ pub async fn counts(State(app): State<Arc<App>>) -> Response {
     shared
         .metrics
         .engine_failed
-        .set(i64::from(shared.health.failure().is_some()));
+        .set(i64::from(shared.devices.failure().is_some()));
     (
         [(header::CONTENT_TYPE, metrics::CONTENT_TYPE)],
         shared.metrics.to_text(),

@@ -1,17 +1,17 @@
-//! The model's thread: continuous batching of the sequences of all running requests.
+//! The thread of a model's replica: continuous batching of the sequences of its running requests.
 //!
 //! A step has a token of every decoding sequence and a prefill chunk of one prompt (a mixed batch).
 //! A request leaves the fair queue as soon as a sequence has room; its other choices start once its
 //! prompt has been prefilled and share the prompt's pages. A request of several prompts is queued
 //! again after each. Cancelled requests are removed between steps.
 
-use crate::core::engine_health::EngineHealth;
+use crate::core::engine_health::DeviceHealth;
 use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Finish, Usage};
 use crate::core::mean_pooling::MeanPooling;
+use crate::core::metrics::ReplicaMetrics;
 use crate::core::models::entry::ModelEntry;
-use crate::core::models::policy::KeepAlive;
 use crate::core::probabilities::probabilities;
 use crate::core::published_load::PublishedLoad;
 use crate::core::queue::{Queue, Waiting};
@@ -38,17 +38,17 @@ type RequestNumber = u64;
 /// Runs a part of a prompt.
 type RunPart<'r> = dyn FnMut(&mut Engine, TokenRun) -> Result<(), sched::Error> + 'r;
 
-/// Serves the requests of one model with continuous batching.
+/// Serves the requests of one replica of a model with continuous batching.
 pub struct BatchWorker {
     batcher: Batcher,
     model: Arc<ModelEntry>,
-    health: EngineHealth,
+    /// Number of the replica and of its device.
+    replica: usize,
+    devices: Arc<DeviceHealth>,
     requests: BTreeMap<RequestNumber, RunningRequest>,
     /// Running sequences, each with the request that it belongs to.
     sequences: HashMap<SequenceId, (RequestNumber, Sequence)>,
     next_request: RequestNumber,
-    /// How long the model stays loaded without requests.
-    stay: KeepAlive,
     published: PublishedLoad,
 }
 
@@ -119,13 +119,13 @@ fn log_finished(request: &EngineRequest) {
 }
 
 impl BatchWorker {
-    /// Creates the worker of a loaded engine; at most `keep` bytes of host memory hold pages that
-    /// are swapped out.
+    /// Creates the worker of a replica's loaded engine; at most `keep` bytes of host memory hold
+    /// pages that are swapped out.
     pub fn new(
         engine: Engine,
         keep: usize,
-        model: Arc<ModelEntry>,
-        health: EngineHealth,
+        (model, replica): (Arc<ModelEntry>, usize),
+        devices: Arc<DeviceHealth>,
     ) -> BatchWorker {
         let batcher = Batcher::new(engine);
         let batcher = if batcher.engine().cache_is_on_host() {
@@ -133,9 +133,14 @@ impl BatchWorker {
         } else {
             batcher.with_host_cache(keep)
         };
+        let batcher = match model.replicas.len() {
+            1 => batcher,
+            _ => batcher.with_prefix_events(),
+        };
         let (sequences, pages) = (batcher.engine().max_sequences(), batcher.load().total_pages);
         tracing::info!(
             model = model.name(),
+            replica,
             sequences,
             pages,
             "serves with continuous batching"
@@ -143,26 +148,31 @@ impl BatchWorker {
         BatchWorker {
             batcher,
             model,
-            health,
+            replica,
+            devices,
             requests: BTreeMap::new(),
             sequences: HashMap::new(),
             next_request: 0,
-            stay: KeepAlive::default(),
             published: PublishedLoad::default(),
         }
     }
-    /// Serves requests until the queue is closed, the model is evicted, or its keep-alive ends.
+    /// Returns the number of sequences that may run at a time.
+    pub fn slots(&self) -> usize {
+        self.batcher.engine().max_sequences()
+    }
+    /// Serves requests until the queue is closed, the model is evicted, its keep-alive ends, or the
+    /// device is lost while others are left.
     pub fn run(mut self) {
-        loop {
+        while self.devices.loss(self.replica).is_none() {
             if self.requests.is_empty() {
                 self.publish();
-                let Some(request) = self.model.queue.next(self.stay) else {
+                let Some(request) = self.model.queue.next(self.replica) else {
                     return;
                 };
                 self.admit(request);
             }
             while self.batcher.scheduler().has_room()
-                && let Some(request) = self.model.queue.try_next()
+                && let Some(request) = self.model.queue.try_next(self.replica)
             {
                 self.admit(request);
             }
@@ -173,26 +183,82 @@ impl BatchWorker {
                     self.publish();
                 }
             }
+            self.report();
         }
+        self.leave();
+    }
+    /// Reports to the queue how much work and which prefixes the replica has.
+    fn report(&mut self) {
+        if self.model.replicas.len() == 1 {
+            return;
+        }
+        let events = self.batcher.take_prefix_events();
+        let pending = self.requests.values().map(|one| self.pending(one)).sum();
+        let room = match self.batcher.scheduler().has_room() {
+            true => self.slots().saturating_sub(self.sequences.len()),
+            false => 0,
+        };
+        self.model.queue.report(self.replica, |state| {
+            events.into_iter().for_each(|of| state.prefixes.apply(of));
+            (state.pending, state.room) = (pending, room);
+        });
+    }
+    /// Returns the tokens that a request is expected to compute yet.
+    fn pending(&self, running: &RunningRequest) -> usize {
+        let ids = running.sequences.iter();
+        if running.prefilled {
+            let sequences = ids.filter_map(|id| self.sequences.get(id));
+            return sequences
+                .map(|(_, sequence)| running.params.expected_tokens(sequence.tokens()))
+                .sum();
+        }
+        let scheduler = self.batcher.scheduler();
+        let computed = ids.map(|&id| scheduler.computed(id)).max().unwrap_or(0);
+        running.request.prompt().len().saturating_sub(computed)
+            + running.params.choices * running.params.expected_tokens(0)
+    }
+    /// Ends the running requests: the device is lost, and the other replicas go on.
+    fn leave(&mut self) {
+        self.model.queue.retire(self.replica);
+        let loss = self.devices.loss(self.replica);
+        let why = loss.or(self.devices.failure()).unwrap_or_default();
+        let error = RequestError::internal(format!("{why}; send the request again"));
+        let all: Vec<RequestNumber> = self.requests.keys().copied().collect();
+        for number in all {
+            if let Some(request) = self.remove_request(number, |_, _| ()) {
+                self.model.metrics.failed.inc();
+                self.end(&request, Event::Failed(error.clone()));
+            }
+        }
+    }
+    /// Returns the metrics of the replica.
+    fn metrics(&self) -> &ReplicaMetrics {
+        &self.model.replicas[self.replica].metrics
     }
     /// Publishes the load to `/metrics` and `/v1/loads`.
     fn publish(&mut self) {
-        self.model.metrics.running.set(self.requests.len() as i64);
-        self.published.publish(&self.batcher, &self.model);
+        self.metrics().running.set(self.requests.len() as i64);
+        self.published
+            .publish(&self.batcher, &self.model, self.replica);
     }
     /// Starts a request that left the queue.
     fn admit(&mut self, request: EngineRequest) {
-        self.stay = request.stay.unwrap_or(self.stay);
-        if let Some(why) = self.health.failure() {
+        if self.devices.loss(self.replica).is_some() {
+            // Another model's replica has lost the device meanwhile.
+            self.model.queue.requeue(request);
+            return;
+        }
+        if let Some(stay) = request.stay {
+            self.model.queue.set_keep_alive(stay);
+        }
+        if let Some(why) = self.devices.failure() {
             let _ = request
                 .events
                 .send(Event::Failed(RequestError::failed(why)));
             return;
         }
-        self.model
-            .metrics
-            .running
-            .set(self.requests.len() as i64 + 1);
+        self.metrics().requests.inc();
+        self.metrics().running.set(self.requests.len() as i64 + 1);
         if request.answered == 0 {
             self.model
                 .metrics
@@ -313,6 +379,7 @@ impl BatchWorker {
     fn count(&self, sequence: &Sequence) {
         let (tokens, metrics) = (sequence.tokens(), &self.model.metrics);
         metrics.answer_tokens.inc_by(tokens as u64);
+        self.metrics().answer_tokens.inc_by(tokens as u64);
         if let Some(first) = sequence.first_token.filter(|_| tokens > 1) {
             metrics
                 .token_time
@@ -331,7 +398,7 @@ impl BatchWorker {
                 if error.is_lost() {
                     // No later request of this engine can succeed, so `/health` reports the failure
                     // from now on.
-                    self.health.fail(error.to_string());
+                    self.devices.lose(self.replica, error.to_string());
                 }
                 failed(error)
             }
@@ -356,6 +423,9 @@ impl BatchWorker {
     fn prompt_finished(&mut self, mut request: EngineRequest) {
         request.answered += 1;
         if request.answered < request.prompts.len() {
+            if self.model.replicas.len() > 1 {
+                request.hash_prefix();
+            }
             self.model.queue.requeue(request);
             return;
         }
@@ -411,7 +481,7 @@ impl BatchWorker {
     /// Ends the requests that had sequences in a failed step.
     fn step_failed(&mut self, error: &sched::Error, sequences: &[SequenceId]) {
         if error.is_lost() {
-            self.health.fail(error.to_string());
+            self.devices.lose(self.replica, error.to_string());
         }
         let request_of = |id| self.sequences.get(id).map(|(number, _)| *number);
         let hit: BTreeSet<RequestNumber> = sequences.iter().filter_map(request_of).collect();
@@ -500,6 +570,9 @@ impl BatchWorker {
         let metrics = &self.model.metrics;
         metrics.prompt_tokens.inc_by((usage.prompt - cached) as u64);
         metrics.cached_tokens.inc_by(cached as u64);
+        let own = &self.model.replicas[self.replica].metrics;
+        own.prompt_tokens.inc_by((usage.prompt - cached) as u64);
+        own.cached_tokens.inc_by(cached as u64);
         let _ = request.events.send(Event::Prompt(*usage));
         *begun = Instant::now();
         for nth in 1..params.choices {
@@ -620,6 +693,7 @@ impl BatchWorker {
             values: mean.values(),
         });
         self.model.metrics.prompt_tokens.inc_by(usage.prompt as u64);
+        self.metrics().prompt_tokens.inc_by(usage.prompt as u64);
         Ok(usage)
     }
     /// Runs a prompt in pages of its own while no other step runs; running sequences get pages

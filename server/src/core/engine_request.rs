@@ -1,13 +1,15 @@
 //! Tokenised requests for the model's thread.
 
+use crate::core::balance::{ANSWER_TOKENS, Demand};
 use crate::core::channel::Sender;
 use crate::core::constraint::mask::Constraint;
 use crate::core::event::{Event, Usage};
 use crate::core::model::Served;
 use crate::core::models::policy::KeepAlive;
 use crate::core::queue::Waiting;
+use gristmill_llm::arch::Options;
 use gristmill_llm::sampling::SamplingParams;
-use gristmill_llm::sched::SequenceOptions;
+use gristmill_llm::sched::{SequenceOptions, prefix_hashes};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,6 +29,8 @@ pub struct EngineRequest {
     /// Token ids of each prompt; a prompt for generation leaves room for at least one token in the
     /// context.
     pub prompts: Vec<Vec<u32>>,
+    /// Hash of each whole page of the next prompt, if replicas are chosen by it.
+    pub prefix: Vec<u64>,
     /// Number of finished prompts.
     pub answered: usize,
     /// Usage of the finished prompts.
@@ -41,6 +45,20 @@ impl EngineRequest {
     /// Returns the tokens of the next prompt.
     pub fn prompt(&self) -> &[u32] {
         &self.prompts[self.answered]
+    }
+    /// Hashes the next prompt, by which one of several replicas is chosen.
+    pub fn hash_prefix(&mut self) {
+        let prompt = self.prompts.get(self.answered);
+        self.prefix = prompt.map_or_else(Vec::new, |prompt| {
+            prefix_hashes(prompt, &self.options.adapters)
+        });
+    }
+}
+
+impl GenerationParams {
+    /// Returns the tokens that a choice is expected to have after its first `done`.
+    pub fn expected_tokens(&self, done: usize) -> usize {
+        self.limit.saturating_sub(done).min(ANSWER_TOKENS)
     }
 }
 
@@ -95,6 +113,22 @@ impl Waiting for EngineRequest {
         // After its first prompt a request is no longer waiting from the client's view.
         if self.answered == 0 {
             let _ = self.events.send(Event::Waiting(others));
+        }
+    }
+    fn demand(&self) -> Demand<'_> {
+        let (answer, is_exclusive) = match &self.task {
+            Task::Generate(params) => (
+                params.choices * params.expected_tokens(0),
+                params.prompt_logprobs.is_some(),
+            ),
+            Task::Embed | Task::Load => (0, true),
+        };
+        Demand {
+            prefix: &self.prefix,
+            page: Options::PAGE,
+            prompt: self.prompts.get(self.answered).map_or(0, Vec::len),
+            answer,
+            is_exclusive,
         }
     }
 }

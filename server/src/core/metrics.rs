@@ -20,6 +20,14 @@ struct Label {
     model: String,
 }
 
+/// Labels of a replica's metrics.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct ReplicaLabel {
+    model: String,
+    replica: u32,
+    device: String,
+}
+
 /// Label of the metrics under vLLM's names.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct ModelName {
@@ -78,7 +86,71 @@ pub struct Metrics {
     /// 1 once the engine has failed for good.
     pub engine_failed: Gauge,
     models: Families,
+    replicas: ReplicaFamilies,
     routers: RouterMetrics,
+}
+
+/// Metrics of one replica of a model. The model's own gauges are their sums.
+#[derive(Clone)]
+pub struct ReplicaMetrics {
+    /// 1 while the replica serves.
+    pub up: Gauge,
+    /// Requests that run at present.
+    pub running: Gauge,
+    /// Maximum concurrent sequences while it is loaded.
+    pub slots: Gauge,
+    /// Bytes of memory at present, without cached prefixes.
+    pub bytes: Gauge,
+    /// Bytes of cached prefixes at present.
+    pub kept_bytes: Gauge,
+    /// KV cache pages that sequences hold at present.
+    pub pages: Gauge,
+    /// KV cache pages while it is loaded.
+    pub pages_total: Gauge,
+    /// Pages that were held when it was last idle; more than zero is a leak.
+    pub pages_leaked: Gauge,
+    /// Pages of earlier prompts in the host KV cache at present.
+    pub pages_away: Gauge,
+    /// Requests that it took from the queue.
+    pub requests: Counter,
+    /// Prompt tokens that were computed.
+    pub prompt_tokens: Counter,
+    /// Prompt tokens found in its prefix cache.
+    pub cached_tokens: Counter,
+    /// Tokens that were generated.
+    pub answer_tokens: Counter,
+}
+
+impl ReplicaMetrics {
+    /// Returns the gauges of [`ModelMetrics::sums`], in that order.
+    fn summands(&self) -> [&Gauge; 8] {
+        let ReplicaMetrics {
+            running,
+            slots,
+            bytes,
+            kept_bytes,
+            pages,
+            pages_total,
+            pages_leaked,
+            pages_away,
+            ..
+        } = self;
+        [
+            running,
+            slots,
+            bytes,
+            kept_bytes,
+            pages,
+            pages_total,
+            pages_leaked,
+            pages_away,
+        ]
+    }
+    /// Sets all gauges to zero: the replica has left.
+    pub fn clear(&self) {
+        self.up.set(0);
+        self.summands().iter().for_each(|gauge| _ = gauge.set(0));
+    }
 }
 
 /// Metrics of one model.
@@ -143,6 +215,156 @@ pub struct ModelMetrics {
     pub token_time: Histogram,
     /// Seconds from the arrival of a request to its end.
     pub request_time: Histogram,
+}
+
+impl ModelMetrics {
+    /// Returns the gauges that are sums over the replicas.
+    fn sums(&self) -> [&Gauge; 8] {
+        let ModelMetrics {
+            running,
+            slots,
+            bytes,
+            kept_bytes,
+            pages,
+            pages_total,
+            pages_leaked,
+            pages_away,
+            ..
+        } = self;
+        [
+            running,
+            slots,
+            bytes,
+            kept_bytes,
+            pages,
+            pages_total,
+            pages_leaked,
+            pages_away,
+        ]
+    }
+    /// Sets the gauges that are sums over the replicas.
+    pub fn sum<'r>(&self, replicas: impl Iterator<Item = &'r ReplicaMetrics>) {
+        let add = |sums: [i64; 8], replica: &ReplicaMetrics| {
+            let values = replica.summands().map(Gauge::get);
+            std::array::from_fn(|n| sums[n] + values[n])
+        };
+        let sums = replicas.fold([0; 8], add);
+        self.sums()
+            .iter()
+            .zip(sums)
+            .for_each(|(gauge, sum)| _ = gauge.set(sum));
+    }
+}
+
+/// The metrics of [`ReplicaMetrics`] for all replicas.
+struct ReplicaFamilies {
+    gauges: [Family<ReplicaLabel, Gauge>; 9],
+    counters: [Family<ReplicaLabel, Counter>; 4],
+}
+
+/// Names and help texts of a replica's gauges.
+const REPLICA_GAUGES: [(&str, &str); 9] = [
+    ("replica_up", "1 while the replica serves requests"),
+    (
+        "replica_requests_running",
+        "Running requests of the replica",
+    ),
+    (
+        "replica_requests_running_most",
+        "Most concurrent sequences of the replica",
+    ),
+    (
+        "replica_bytes",
+        "Bytes of weights, KV cache and activations of the replica",
+    ),
+    (
+        "replica_prefix_cache_bytes",
+        "Bytes of the replica's prefix cache",
+    ),
+    (
+        "replica_cache_pages_used",
+        "KV cache pages that the replica's sequences hold",
+    ),
+    ("replica_cache_pages", "KV cache pages of the replica"),
+    (
+        "replica_cache_pages_leaked",
+        "Cache pages of the replica that were held when it was last idle",
+    ),
+    (
+        "replica_cache_pages_host",
+        "Pages of the replica's prefix cache in host memory",
+    ),
+];
+
+/// Names and help texts of a replica's counters.
+const REPLICA_COUNTERS: [(&str, &str); 4] = [
+    (
+        "replica_requests",
+        "Requests that the replica took from the queue",
+    ),
+    (
+        "replica_prompt_tokens",
+        "Prompt tokens that the replica computed by prefill",
+    ),
+    (
+        "replica_prompt_tokens_cached",
+        "Prompt tokens found in the replica's prefix cache",
+    ),
+    (
+        "replica_generated_tokens",
+        "Tokens that the replica generated",
+    ),
+];
+
+impl ReplicaFamilies {
+    fn registered(registry: &mut Registry) -> ReplicaFamilies {
+        let gauges = REPLICA_GAUGES.map(|(name, help)| {
+            let gauge = Family::default();
+            registry.register(name, help, Family::clone(&gauge));
+            gauge
+        });
+        let counters = REPLICA_COUNTERS.map(|(name, help)| {
+            let counter = Family::default();
+            registry.register(name, help, Family::clone(&counter));
+            counter
+        });
+        ReplicaFamilies { gauges, counters }
+    }
+    fn metrics(&self, label: &ReplicaLabel) -> ReplicaMetrics {
+        let gauges = self
+            .gauges
+            .each_ref()
+            .map(|of| of.get_or_create_owned(label));
+        let [
+            up,
+            running,
+            slots,
+            bytes,
+            kept_bytes,
+            pages,
+            pages_total,
+            leaked,
+            away,
+        ] = gauges;
+        let counters = self.counters.each_ref();
+        let counters = counters.map(|of| of.get_or_create_owned(label));
+        let [requests, prompt_tokens, cached_tokens, answer_tokens] = counters;
+        ReplicaMetrics {
+            up,
+            running,
+            slots,
+            bytes,
+            kept_bytes,
+            pages,
+            pages_total,
+            pages_leaked: leaked,
+            pages_away: away,
+            requests,
+            prompt_tokens,
+            cached_tokens,
+            answer_tokens,
+        }
+    }
 }
 
 /// The metrics of [`ModelMetrics`] for all models.
@@ -317,11 +539,13 @@ impl Default for Metrics {
             Info::new([("version", env!("CARGO_PKG_VERSION"))]),
         );
         let models = Families::registered(&mut Register(&mut registry));
+        let replicas = ReplicaFamilies::registered(&mut registry);
         Metrics {
             registry,
             connections,
             engine_failed,
             models,
+            replicas,
             routers: RouterMetrics::default(),
         }
     }
@@ -370,6 +594,14 @@ impl Metrics {
             token_time: all.token_time.get_or_create_owned(&label),
             request_time: all.request_time.get_or_create_owned(&label),
         }
+    }
+    /// Returns the metrics of replica `number` of a model, which `/metrics` lists from now on.
+    pub fn replica(&self, model: &str, number: usize, device: &str) -> ReplicaMetrics {
+        self.replicas.metrics(&ReplicaLabel {
+            model: model.to_owned(),
+            replica: number as u32,
+            device: device.to_owned(),
+        })
     }
     /// Sets the load gauges of a model.
     pub fn set_load(&self, name: &str, of: &ModelMetrics, load: &Load) {

@@ -4,6 +4,7 @@
 
 pub mod adapters;
 pub mod admission;
+pub mod balance;
 pub mod batch_worker;
 pub mod budget;
 pub mod channel;
@@ -29,6 +30,7 @@ pub mod probabilities;
 pub mod prompt;
 pub mod published_load;
 pub mod queue;
+pub mod replica;
 pub mod request;
 pub mod sampling;
 pub mod sequence;

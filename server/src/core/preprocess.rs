@@ -214,6 +214,7 @@ impl Preprocessor {
             served: self.served.clone(),
             options,
             prompts: prompts.into_iter().map(|prompt| prompt.tokens).collect(),
+            prefix: Vec::new(),
             answered: 0,
             usage: Usage::default(),
             stay: None,
@@ -354,8 +355,8 @@ impl Preprocessor {
     ///
     /// # Errors
     /// When the queue is full or closed, or the engine failed for good.
-    pub fn submit(&self, request: EngineRequest) -> Result<(), RequestError> {
-        if let Some(why) = self.models.shared.health.failure() {
+    pub fn submit(&self, mut request: EngineRequest) -> Result<(), RequestError> {
+        if let Some(why) = self.models.shared.devices.failure() {
             return Err(RequestError::failed(why));
         }
         if self.models.is_draining() {
@@ -363,6 +364,9 @@ impl Preprocessor {
         }
         if let Some(step) = self.model.loading.step() {
             let _ = request.events.send(Event::Loading(step));
+        }
+        if self.model.replicas.len() > 1 {
+            request.hash_prefix();
         }
         match self.model.queue.push(request) {
             Ok(()) => {

@@ -22,18 +22,19 @@ impl PublishedLoad {
     pub fn is_due(&self) -> bool {
         self.at.is_none_or(|at| at.elapsed() >= PUBLISH_INTERVAL)
     }
-    /// Sets the gauges of a model and increments its counters by the change since the last
-    /// publication.
-    pub fn publish(&mut self, batcher: &Batcher, model: &ModelEntry) {
+    /// Sets the gauges of a model's replica and increments the model's counters by the change since
+    /// the last publication.
+    pub fn publish(&mut self, batcher: &Batcher, model: &ModelEntry, replica: usize) {
         self.at = Some(Instant::now());
         let (load, metrics) = (batcher.load(), &model.metrics);
-        metrics.kept_bytes.set(batcher.cached_bytes() as i64);
-        metrics.pages.set(load.pages as i64);
-        metrics.pages_total.set(load.total_pages as i64);
+        let own = &model.replicas[replica].metrics;
+        own.kept_bytes.set(batcher.cached_bytes() as i64);
+        own.pages.set(load.pages as i64);
+        own.pages_total.set(load.total_pages as i64);
         load.leaked
             .into_iter()
-            .for_each(|pages| _ = metrics.pages_leaked.set(pages as i64));
-        metrics.slots.set(batcher.engine().max_sequences() as i64);
+            .for_each(|pages| _ = own.pages_leaked.set(pages as i64));
+        own.slots.set(batcher.engine().max_sequences() as i64);
         // A reset of the batcher restarts the scheduler's count.
         metrics.preempted.inc_by(
             load.preempted
@@ -45,7 +46,7 @@ impl PublishedLoad {
             batcher.steps(),
             std::mem::replace(&mut self.steps, batcher.steps()),
         );
-        metrics.pages_away.set(load.host_pages as i64);
+        own.pages_away.set(load.host_pages as i64);
         metrics
             .pages_swapped_in
             .inc_by(steps.kv_pages_swapped_in - before.kv_pages_swapped_in);

@@ -1,5 +1,6 @@
-//! Bounded request queue, fair per client.
+//! Bounded request queue, fair per client, from which the replicas of a model take requests.
 
+use crate::core::balance::{Demand, ReplicaState, choose};
 use crate::core::models::policy::KeepAlive;
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -15,6 +16,10 @@ pub trait Waiting {
     /// Receives the number of entries before this one, when it is queued and whenever that may have
     /// changed.
     fn report_position(&self, others: usize);
+    /// Returns what it asks of the replica that takes it.
+    fn demand(&self) -> Demand<'_> {
+        Demand::default()
+    }
 }
 
 /// Reason why an entry was not queued.
@@ -38,24 +43,29 @@ struct ClientQueues<T> {
     /// The entries of each client; no list is empty, and the first is next.
     lines: VecDeque<(IpAddr, VecDeque<T>)>,
     closed: bool,
-    /// Whether an entry was taken and the next one has not been requested yet.
-    busy: bool,
-    /// Entries that are still handed out before the consumer has to stop; `None` without an
+    /// The consumers, by which the one to take an entry is chosen.
+    replicas: Vec<ReplicaState>,
+    /// Entries that are still handed out before the consumers have to stop; `None` without an
     /// eviction.
     turns: Option<usize>,
-    /// When the keep-alive of the idle consumer ends; `None` without a keep-alive or while it is
+    /// How long the consumers stay without entries, and since when all of them are idle.
+    stay: KeepAlive,
+    idle: Instant,
+    /// When the keep-alive of the idle consumers ends; `None` without a keep-alive or while one is
     /// busy.
     leaves: Option<Instant>,
 }
 
 impl<T: Waiting> Queue<T> {
-    /// Creates a queue of at most `most` entries.
-    pub fn new(most: usize) -> Queue<T> {
+    /// Creates a queue of at most `most` entries for that many replicas.
+    pub fn new(most: usize, replicas: usize) -> Queue<T> {
         let lines = ClientQueues {
             lines: VecDeque::new(),
             closed: false,
-            busy: false,
+            replicas: (0..replicas).map(|_| ReplicaState::default()).collect(),
             turns: None,
+            stay: KeepAlive::default(),
+            idle: Instant::now(),
             leaves: None,
         };
         Queue {
@@ -89,7 +99,7 @@ impl<T: Waiting> Queue<T> {
             None => lines.lines.push_back((client, VecDeque::from([entry]))),
         }
         lines.report_positions();
-        self.changed.notify_one();
+        self.changed.notify_all();
         Ok(())
     }
     /// Queues an entry again, before others of its client and even if the queue is full; drops it
@@ -104,29 +114,34 @@ impl<T: Waiting> Queue<T> {
             Some((_, line)) => line.push_front(entry),
             None => lines.lines.push_back((client, VecDeque::from([entry]))),
         }
-        self.changed.notify_one();
+        self.changed.notify_all();
     }
-    /// Waits for the next entry of a connected client. `None` once the queue is closed, the
-    /// consumer is evicted, or the keep-alive `stay` has ended.
-    pub fn next(&self, stay: KeepAlive) -> Option<T> {
+    /// Waits for the next entry of a connected client that `replica` is to take. `None` once the
+    /// queue is closed, the replica or all of them are evicted, or the keep-alive has ended.
+    pub fn next(&self, replica: usize) -> Option<T> {
         let mut lines = self.lock();
-        lines.busy = false;
-        let idle = Instant::now();
+        lines.replicas[replica].is_busy = false;
+        if lines.is_idle() {
+            lines.idle = Instant::now();
+        }
+        // The keep-alive of the others begins with the last one's.
+        self.changed.notify_all();
         loop {
-            if lines.closed || lines.turns == Some(0) {
+            if lines.has_ended(replica) {
                 return None;
             }
-            if let Some(entry) = lines.take() {
+            if let Some(entry) = self.take(&mut lines, replica) {
                 return Some(entry);
             }
-            // The remaining entries before the eviction were abandoned.
-            if lines.turns.take().is_some() {
-                lines.turns = Some(0);
-                continue;
-            }
-            let left = stay.remaining(idle.elapsed());
-            if left == Some(Duration::ZERO) {
-                lines.leaves = None;
+            let waits = !lines.lines.is_empty();
+            let left = match lines.is_idle() && !waits {
+                true => lines.stay.remaining(lines.idle.elapsed()),
+                false => None,
+            };
+            // The remaining entries before an eviction were abandoned, or the keep-alive is over.
+            if lines.turns.is_some() && !waits || left == Some(Duration::ZERO) {
+                (lines.turns, lines.leaves) = (Some(0), None);
+                self.changed.notify_all();
                 return None;
             }
             lines.leaves = left.and_then(|left| Instant::now().checked_add(left));
@@ -145,36 +160,74 @@ impl<T: Waiting> Queue<T> {
             };
         }
     }
-    /// Takes the next entry without waiting, for a consumer that is busy. `None` also once the
-    /// consumer is evicted.
-    pub fn try_next(&self) -> Option<T> {
+    /// Takes the next entry without waiting, for a replica that is busy. `None` also if another
+    /// replica is to take it, and once the replica is evicted.
+    pub fn try_next(&self, replica: usize) -> Option<T> {
         let mut lines = self.lock();
-        if lines.closed || lines.turns == Some(0) {
-            return None;
+        match lines.has_ended(replica) {
+            true => None,
+            false => self.take(&mut lines, replica),
         }
-        lines.take()
     }
-    /// Returns when the consumer's keep-alive ends, if that is known.
+    fn take(&self, lines: &mut ClientQueues<T>, replica: usize) -> Option<T> {
+        let entry = lines.take(replica)?;
+        if lines.turns == Some(0) {
+            self.changed.notify_all();
+        }
+        Some(entry)
+    }
+    /// Sets how long the consumers stay without entries.
+    pub fn set_keep_alive(&self, stay: KeepAlive) {
+        self.lock().stay = stay;
+    }
+    /// Returns when the consumers' keep-alive ends, if that is known.
     pub fn leaves(&self) -> Option<Instant> {
         self.lock().leaves
     }
-    /// Evicts the consumer once the entries queued now have been taken. Later entries wait for
-    /// another consumer.
+    /// Evicts the consumers once the entries queued now have been taken. Later entries wait for
+    /// other consumers.
     pub fn leave(&self) {
         let mut lines = self.lock();
         lines.forget_abandoned();
         lines.turns = Some(lines.len());
         self.changed.notify_all();
     }
-    /// Ends an eviction: a new consumer is about to start.
+    /// Ends an eviction: new consumers are about to start, with the default keep-alive.
     pub fn stay(&self) {
-        self.lock().turns = None;
+        let mut lines = self.lock();
+        (lines.turns, lines.stay) = (None, KeepAlive::default());
+        lines.idle = Instant::now();
+    }
+    /// Begins to hand out entries to a replica, with room for that many sequences. Returns false
+    /// if the consumers are evicted.
+    pub fn join(&self, replica: usize, room: usize) -> bool {
+        let mut lines = self.lock();
+        let goes_on = !lines.closed && lines.turns.is_none();
+        lines.replicas[replica] = ReplicaState {
+            serves: goes_on,
+            room,
+            ..ReplicaState::default()
+        };
+        goes_on
+    }
+    /// Stops handing out entries to a replica; the others go on.
+    pub fn retire(&self, replica: usize) {
+        self.lock().replicas[replica] = ReplicaState::default();
+        self.changed.notify_all();
+    }
+    /// Updates the state of a replica, by which entries are handed out.
+    pub fn report(&self, replica: usize, update: impl FnOnce(&mut ReplicaState)) {
+        let mut lines = self.lock();
+        update(&mut lines.replicas[replica]);
+        if !lines.lines.is_empty() {
+            self.changed.notify_all();
+        }
     }
     /// Returns whether an entry is being processed or queued.
     pub fn is_busy(&self) -> bool {
         let mut lines = self.lock();
         lines.forget_abandoned();
-        lines.busy || lines.len() > 0
+        !lines.is_idle() || lines.len() > 0
     }
     /// Calls `tell` with every queued entry.
     pub fn for_each(&self, tell: impl Fn(&T)) {
@@ -211,18 +264,34 @@ impl<T: Waiting> Queue<T> {
 }
 
 impl<T: Waiting> ClientQueues<T> {
-    /// Takes the next entry of a connected client.
-    fn take(&mut self) -> Option<T> {
-        while let Some(entry) = self.pop() {
-            if !entry.is_abandoned() {
-                self.busy = true;
-                self.leaves = None;
-                self.turns = self.turns.map(|turns| turns - 1);
-                self.report_positions();
-                return Some(entry);
+    /// Takes the next entry of a connected client, if `replica` is the one to take it.
+    fn take(&mut self, replica: usize) -> Option<T> {
+        loop {
+            let first = self.lines.front()?.1.front()?;
+            if first.is_abandoned() {
+                self.pop();
+                continue;
             }
+            let demand = first.demand();
+            if choose(&demand, &self.replicas) != Some(replica) {
+                return None;
+            }
+            self.replicas[replica].take(&demand);
+            let entry = self.pop();
+            self.leaves = None;
+            self.turns = self.turns.map(|turns| turns - 1);
+            self.report_positions();
+            return entry;
         }
-        None
+    }
+    /// Returns whether a replica gets no more entries.
+    fn has_ended(&self, replica: usize) -> bool {
+        let retired = self.replicas.len() > 1 && !self.replicas[replica].serves;
+        self.closed || self.turns == Some(0) || retired
+    }
+    /// Returns whether no replica is busy.
+    fn is_idle(&self) -> bool {
+        !self.replicas.iter().any(|replica| replica.is_busy)
     }
     fn len(&self) -> usize {
         self.lines.iter().map(|(_, line)| line.len()).sum()
@@ -289,26 +358,24 @@ mod tests {
 
     #[test]
     fn who_waits_knows_behind_how_many() {
-        let queue = Queue::new(10);
+        let queue = Queue::new(10, 1);
         let told = || PLACES.take();
         queue.push(Entry(1, 0, false)).unwrap();
         queue.push(Entry(1, 1, false)).unwrap();
         assert_eq!(told(), [(0, 0), (0, 0), (1, 1)]);
         queue.push(Entry(2, 2, false)).unwrap();
         assert_eq!(told(), [(0, 0), (2, 1), (1, 2)], "clients take turns");
-        assert_eq!(queue.next(KeepAlive::UntilNeeded), Some(Entry(1, 0, false)));
+        assert_eq!(queue.next(0), Some(Entry(1, 0, false)));
         assert_eq!(told(), [(2, 0), (1, 1)]);
         // A requeued entry comes before the others of its client.
         queue.requeue(Entry(1, 0, false));
-        let order: Vec<u32> = (0..3)
-            .map(|_| queue.next(KeepAlive::UntilNeeded).unwrap().1)
-            .collect();
+        let order: Vec<u32> = (0..3).map(|_| queue.next(0).unwrap().1).collect();
         assert_eq!(order, [2, 0, 1]);
     }
 
     #[test]
     fn clients_take_turns() {
-        let queue = Queue::new(10);
+        let queue = Queue::new(10, 1);
         for entry in [
             Entry(1, 0, false),
             Entry(1, 1, false),
@@ -318,68 +385,45 @@ mod tests {
         ] {
             queue.push(entry).unwrap();
         }
-        let order: Vec<u32> = (0..5)
-            .map(|_| queue.next(KeepAlive::UntilNeeded).unwrap().1)
-            .collect();
+        let order: Vec<u32> = (0..5).map(|_| queue.next(0).unwrap().1).collect();
         assert_eq!(order, [0, 3, 4, 1, 2]);
     }
 
     #[test]
     fn who_left_takes_no_place() {
-        let queue = Queue::new(2);
+        let queue = Queue::new(2, 1);
         queue.push(Entry(1, 0, true)).unwrap();
         queue.push(Entry(1, 1, false)).unwrap();
         queue.push(Entry(2, 2, false)).unwrap();
         assert_eq!(queue.push(Entry(3, 3, false)), Err(QueueError::Full(2)));
         assert_eq!(queue.len(), 2);
-        assert_eq!(
-            (
-                queue.next(KeepAlive::UntilNeeded).unwrap().1,
-                queue.next(KeepAlive::UntilNeeded).unwrap().1
-            ),
-            (1, 2)
-        );
+        assert_eq!((queue.next(0).unwrap().1, queue.next(0).unwrap().1), (1, 2));
     }
 
     #[test]
     fn who_takes_leaves_when_those_before_had_their_turn() {
-        let queue = Queue::new(10);
+        let queue = Queue::new(10, 1);
         assert!(!queue.is_busy());
         for n in 0..3 {
             queue.push(Entry(n as u8, n, false)).unwrap();
         }
-        assert_eq!(
-            (
-                queue.is_busy(),
-                queue.next(KeepAlive::UntilNeeded).unwrap().1
-            ),
-            (true, 0)
-        );
+        assert_eq!((queue.is_busy(), queue.next(0).unwrap().1), (true, 0));
         queue.leave();
         queue.push(Entry(1, 3, false)).unwrap();
+        assert_eq!([queue.next(0).unwrap().1, queue.next(0).unwrap().1], [1, 2]);
         assert_eq!(
-            [
-                queue.next(KeepAlive::UntilNeeded).unwrap().1,
-                queue.next(KeepAlive::UntilNeeded).unwrap().1
-            ],
-            [1, 2]
-        );
-        assert_eq!(
-            queue.next(KeepAlive::UntilNeeded),
+            queue.next(0),
             None,
             "the one that came later waits for another"
         );
         assert!(queue.is_busy());
         queue.stay();
-        assert_eq!(queue.next(KeepAlive::UntilNeeded).unwrap().1, 3);
+        assert_eq!(queue.next(0).unwrap().1, 3);
         queue.push(Entry(1, 4, true)).unwrap();
         queue.push(Entry(1, 5, false)).unwrap();
         queue.leave();
         assert_eq!(
-            (
-                queue.next(KeepAlive::UntilNeeded).unwrap().1,
-                queue.next(KeepAlive::UntilNeeded)
-            ),
+            (queue.next(0).unwrap().1, queue.next(0)),
             (5, None),
             "who has gone is nobody's turn"
         );
@@ -392,25 +436,26 @@ mod tests {
 
     #[test]
     fn who_takes_leaves_when_nobody_has_come_for_as_long_as_it_stays() {
-        let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1));
+        let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1, 1));
         let time = Duration::from_millis(30);
         let begun = Instant::now();
-        assert_eq!(
-            (queue.next(KeepAlive::For(time)), queue.leaves()),
-            (None, None)
-        );
+        queue.set_keep_alive(KeepAlive::For(time));
+        assert_eq!((queue.next(0), queue.leaves()), (None, None));
         assert!(begun.elapsed() >= time);
-        // A queued entry is taken even if the keep-alive has ended.
+        // A later entry waits for another consumer.
         queue.push(Entry(1, 0, false)).unwrap();
-        assert_eq!(queue.next(KeepAlive::For(Duration::ZERO)).unwrap().1, 0);
-        assert_eq!(
-            (queue.leaves(), queue.next(KeepAlive::For(Duration::ZERO))),
-            (None, None)
-        );
+        assert_eq!(queue.next(0), None);
+        queue.stay();
+        // A queued entry is taken even if the keep-alive has ended.
+        queue.set_keep_alive(KeepAlive::For(Duration::ZERO));
+        assert_eq!(queue.next(0).unwrap().1, 0);
+        assert_eq!((queue.leaves(), queue.next(0)), (None, None));
+        queue.stay();
+        queue.set_keep_alive(KeepAlive::For(Duration::from_secs(3600)));
         // An entry that arrives in time resets the keep-alive.
         let worker = {
             let queue = queue.clone();
-            std::thread::spawn(move || queue.next(KeepAlive::For(Duration::from_secs(3600))))
+            std::thread::spawn(move || queue.next(0))
         };
         while queue
             .leaves()
@@ -423,11 +468,42 @@ mod tests {
     }
 
     #[test]
-    fn closing_wakes_who_waits_for_work() {
-        let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1));
+    fn replicas_take_what_is_theirs() {
+        let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(4, 2));
+        queue.push(Entry(1, 0, false)).unwrap();
+        assert_eq!(queue.try_next(0), None, "it has not joined");
+        assert!(queue.join(1, 2) && queue.join(0, 2));
+        queue.report(0, |replica| replica.pending = 10);
+        assert_eq!(queue.try_next(0), None, "the other one has less to do");
+        assert_eq!(queue.try_next(1).unwrap().1, 0);
+        // What the first does not take, it takes once the other has left.
+        queue.push(Entry(1, 1, false)).unwrap();
         let worker = {
             let queue = queue.clone();
-            std::thread::spawn(move || queue.next(KeepAlive::UntilNeeded))
+            std::thread::spawn(move || queue.next(0))
+        };
+        queue.retire(1);
+        assert_eq!(worker.join().unwrap().map(|entry| entry.1), Some(1));
+        assert_eq!(queue.next(1), None);
+        // The keep-alive begins when all are idle.
+        assert!(queue.join(1, 2));
+        queue.set_keep_alive(KeepAlive::For(Duration::from_millis(1)));
+        let worker = {
+            let queue = queue.clone();
+            std::thread::spawn(move || queue.next(1))
+        };
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!worker.is_finished());
+        assert_eq!((queue.next(0), worker.join().unwrap()), (None, None));
+        assert!(!queue.join(1, 2), "all of them leave together");
+    }
+
+    #[test]
+    fn closing_wakes_who_waits_for_work() {
+        let queue: Arc<Queue<Entry>> = Arc::new(Queue::new(1, 1));
+        let worker = {
+            let queue = queue.clone();
+            std::thread::spawn(move || queue.next(0))
         };
         queue.close();
         assert_eq!(worker.join().unwrap(), None);

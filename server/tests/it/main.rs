@@ -11,6 +11,7 @@ mod interfaces;
 mod large;
 mod operations;
 mod readers;
+mod replicas;
 mod running;
 mod scores;
 mod sessions;

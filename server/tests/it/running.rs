@@ -43,7 +43,8 @@ fn settings(context: usize, sequences: usize) -> Settings {
 pub struct File {
     name: String,
     path: PathBuf,
-    opened: Opened,
+    /// The devices, with a replica on each.
+    opened: Vec<Opened>,
     sequences: usize,
 }
 
@@ -69,10 +70,10 @@ pub fn processor() -> Opened {
 impl File {
     /// Model of the file at this path of the repository.
     pub fn spec(name: &str, path: &str, opened: Opened) -> ModelSpec {
-        File::spec_for(name, path, opened, PARALLEL)
+        File::spec_for(name, path, vec![opened], PARALLEL)
     }
     /// Model of a file, served with at most `sequences` concurrent sequences.
-    fn spec_for(name: &str, path: &str, opened: Opened, sequences: usize) -> ModelSpec {
+    pub fn spec_for(name: &str, path: &str, opened: Vec<Opened>, sequences: usize) -> ModelSpec {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
         let file = File {
             name: name.into(),
@@ -132,7 +133,12 @@ impl ModelSource for File {
             sampling,
         })
     }
-    fn load(&self, context: usize, progress: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
+    fn load(
+        &self,
+        device: usize,
+        context: usize,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Engine, LoadError> {
         // Loads run one at a time, so that kernels are compiled once.
         static LOADING: Mutex<()> = Mutex::new(());
         let _turn = LOADING
@@ -140,7 +146,7 @@ impl ModelSource for File {
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         Ok(Engine::load(
             &self.open()?,
-            self.opened.clone(),
+            self.opened[device].clone(),
             settings(context, self.sequences),
             progress,
         )
@@ -163,6 +169,7 @@ pub fn start_on(config: Config, device: impl FnOnce(Opened) -> Opened + Send + '
         )];
         Offer {
             models,
+            devices: vec!["cpu".into()],
             most_loaded: None,
             available: Box::new(|| None),
         }
@@ -176,11 +183,12 @@ pub fn start_single(config: Config) -> Running {
         let models = vec![File::spec_for(
             "demo",
             "assets/demo-glm-Q4_0.gguf",
-            processor(),
+            vec![processor()],
             1,
         )];
         Offer {
             models,
+            devices: vec!["cpu".into()],
             most_loaded: None,
             available: Box::new(|| None),
         }

@@ -26,7 +26,7 @@ impl ModelSource for Broken {
     fn text(&self) -> Result<ModelText, LoadError> {
         Err(LoadError::default())
     }
-    fn load(&self, _: usize, _: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
+    fn load(&self, _: usize, _: usize, _: &dyn Fn(Progress)) -> Result<Engine, LoadError> {
         Err(LoadError::default())
     }
 }
@@ -58,6 +58,7 @@ fn several(most_loaded: Option<usize>, memory: impl Fn(&[u64]) -> u64 + Send + '
         });
         Offer {
             models,
+            devices: vec!["cpu".into()],
             most_loaded,
             available: Box::new(move || Some(room)),
         }

@@ -3,8 +3,9 @@
 use super::super::pages::PagePool;
 use super::super::prefix_node::ROOT;
 use super::super::reuse::Reuse;
-use super::super::{Batch, Decode, SequenceId, SequenceOptions, Swap};
+use super::super::{Batch, Decode, PrefixEvent, SequenceId, SequenceOptions, Swap, prefix_hashes};
 use super::{Besides, Model, PAGE, alone, prompt};
+use crate::arch::AdapterScales;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -119,10 +120,16 @@ proptest! {
     #[test]
     fn the_tree_finds_what_it_was_told(lengths in proptest::collection::vec((1u32..4, 1usize..400), 1..12)) {
         let mut pool = PagePool::new(12, PAGE, 0);
+        pool.watch_prefixes(false);
+        let mut stored = BTreeMap::<u64, usize>::new();
         let mut holds: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (seed, length) in lengths {
             let tokens = prompt(seed, length);
             let mut found = pool.find(ROOT, &tokens, Reuse::Any, true);
+            // The events tell the same as the tree.
+            let hashes = prefix_hashes(&tokens, &AdapterScales::default());
+            let known = |hash: &&u64| stored.get(hash).is_some_and(|&times| times > 0);
+            prop_assert_eq!(hashes.iter().take_while(known).count(), found.pages.len());
             for (page, block) in found.pages.iter().zip(tokens.chunks(PAGE)) {
                 prop_assert_eq!(&holds[page][..], block);
             }
@@ -141,6 +148,13 @@ proptest! {
             pool.insert(&mut found.node, &found.pages, &tokens[..known], 0, true);
             pool.release(&found.pages);
             pool.check();
+            for event in pool.take_prefix_events() {
+                match event {
+                    PrefixEvent::Stored(hash) => *stored.entry(hash).or_default() += 1,
+                    PrefixEvent::Removed(hash) => *stored.get_mut(&hash).unwrap() -= 1,
+                    PrefixEvent::Cleared => stored.clear(),
+                }
+            }
             prop_assert_eq!(pool.held(), 0);
         }
     }

@@ -5,11 +5,11 @@ use crate::core::engine_request::EngineRequest;
 use crate::core::error::RequestError;
 use crate::core::load::Load;
 use crate::core::loading::Loading;
-use crate::core::metrics::ModelMetrics;
+use crate::core::metrics::{Metrics, ModelMetrics};
 use crate::core::model::{ModelFacts, ModelText, Served, now};
 use crate::core::models::names::Names;
 use crate::core::queue::Queue;
-use gristmill_llm::arch::Options;
+use crate::core::replica::Replica;
 use gristmill_llm::engine::{Engine, Progress};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -27,12 +27,17 @@ pub trait ModelSource: Send + Sync + 'static {
     /// # Errors
     /// When they cannot be read.
     fn text(&self) -> Result<ModelText, LoadError>;
-    /// Loads the model with `context` tokens of context, or fewer if memory is short. The engine
-    /// stays on the calling thread.
+    /// Loads the model on a device, by its index, with `context` tokens of context, or fewer if
+    /// memory is short. The engine stays on the calling thread.
     ///
     /// # Errors
     /// When the model cannot be read or does not fit into memory.
-    fn load(&self, context: usize, progress: &dyn Fn(Progress)) -> Result<Engine, LoadError>;
+    fn load(
+        &self,
+        device: usize,
+        context: usize,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Engine, LoadError>;
 }
 
 /// Metadata and memory estimate of a model that need not be loaded.
@@ -42,7 +47,7 @@ pub struct ModelPlan {
     pub about: ModelFacts,
     /// Context length in tokens.
     pub context: usize,
-    /// Bytes of memory for weights, KV cache and activations.
+    /// Bytes of memory on each device for weights, KV cache and activations.
     pub bytes: u64,
 }
 
@@ -99,6 +104,8 @@ pub struct ModelEntry {
     pub source: Arc<dyn ModelSource>,
     /// Queued requests; they wait here also while the model is not loaded.
     pub queue: Queue<EngineRequest>,
+    /// The replicas, one for each device.
+    pub replicas: Vec<Replica>,
     /// Metrics of the model.
     pub metrics: ModelMetrics,
     /// Progress while it is being loaded.
@@ -114,11 +121,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ModelEntry {
-    /// Creates a model that is not loaded, with a queue of at most `waiting` requests.
+    /// Creates a model that is not loaded, with a queue of at most `waiting` requests and a replica
+    /// for each device.
     pub fn new(
         spec: ModelSpec,
         waiting: usize,
-        metrics: ModelMetrics,
+        (metrics, devices): (&Metrics, &[String]),
         loading: Loading,
     ) -> ModelEntry {
         let ModelSpec {
@@ -129,12 +137,18 @@ impl ModelEntry {
             source,
         } = spec;
         aliases.extend(joined_names(&name, &adapters));
+        let replica = |(number, device): (usize, &String)| {
+            Replica::new(device.clone(), metrics.replica(&name, number, device))
+        };
+        let replicas = devices.iter().enumerate().map(replica).collect();
+        let metrics = metrics.model(&name);
         ModelEntry {
             names: Names { name, aliases },
             adapters,
             created: now(),
             source,
-            queue: Queue::new(waiting),
+            queue: Queue::new(waiting, devices.len()),
+            replicas,
             metrics,
             loading,
             plan: Mutex::new(plan),
@@ -171,26 +185,28 @@ impl ModelEntry {
     }
     /// Returns the load. A page counts once, as a whole, regardless of how many sequences share it.
     pub fn load(&self) -> Load {
-        let ModelMetrics {
-            running,
-            slots,
-            pages,
-            pages_total,
-            ..
-        } = &self.metrics;
-        let [running, slots, pages, pages_total] = [running, slots, pages, pages_total]
-            .map(|gauge| usize::try_from(gauge.get()).unwrap_or(0));
-        let (used, room) = match pages_total {
-            0 => (0, self.cached_plan().map_or(0, |plan| plan.context)),
-            _ => (pages * Options::PAGE, pages_total * Options::PAGE),
+        let loads = self.replicas.iter().map(Replica::load);
+        let sum = loads.fold(Load::default(), Load::plus);
+        let room = match sum.room {
+            0 => self.cached_plan().map_or(0, |plan| plan.context),
+            room => room,
         };
         Load {
-            running,
             waiting: self.queue.len(),
-            slots: slots.max(1),
-            used,
+            slots: sum.slots.max(1),
             room,
+            ..sum
         }
+    }
+    /// Returns the bytes of memory that the replicas hold.
+    pub fn bytes(&self) -> u64 {
+        let bytes = |replica: &Replica| u64::try_from(replica.metrics.bytes.get()).unwrap_or(0);
+        self.replicas.iter().map(bytes).sum()
+    }
+    /// Sets the model's gauges that are sums over the replicas.
+    pub fn sum_metrics(&self) {
+        let replicas = self.replicas.iter().map(|replica| &replica.metrics);
+        self.metrics.sum(replicas);
     }
     /// Returns why there is no plan, if planning failed.
     pub fn unplanned(&self) -> Option<LoadError> {

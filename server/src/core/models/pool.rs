@@ -6,17 +6,18 @@
 //! finishes the requests queued before; a later request loads it again.
 
 use crate::core::batch_worker::BatchWorker;
-use crate::core::engine_health::EngineHealth;
+use crate::core::engine_health::DeviceHealth;
 use crate::core::error::RequestError;
 use crate::core::event::Event;
 use crate::core::limits::Limits;
 use crate::core::load::Load;
 use crate::core::loading::{LoadStep, Loading};
-use crate::core::metrics::{Metrics, ModelMetrics};
+use crate::core::metrics::Metrics;
 use crate::core::model::Served;
 use crate::core::models::entry::{LoadError, ModelEntry, ModelSpec};
 use crate::core::models::names::{NameMatch, Names, find, nearest};
 use crate::core::models::policy::{Activity, EvictionDecision, Resident, decide};
+use crate::core::replica::ReplicaStatus;
 use gristmill_llm::engine::{Engine, Progress};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -43,8 +44,8 @@ const MB: u64 = 1_000_000;
 pub struct Shared {
     /// Metrics of the server and of all models.
     pub metrics: Metrics,
-    /// Health of the device's engine.
-    pub health: EngineHealth,
+    /// The devices and their losses.
+    pub devices: Arc<DeviceHealth>,
     /// Limits of requests and answers.
     pub limits: Limits,
     /// Maximum queued requests of each model.
@@ -73,6 +74,9 @@ pub struct Models {
 
 struct State {
     phases: Vec<Phase>,
+    /// Replicas of each loaded model that serve, and further ones that are being loaded.
+    serving: Vec<usize>,
+    joining: Vec<usize>,
     /// Failure of each model's last load.
     failures: Vec<Option<LoadError>>,
     /// Models that are queued for loading, in order.
@@ -90,12 +94,12 @@ enum Phase {
     Away,
     InLine,
     Loading,
-    /// Loaded; the number of bytes it holds.
+    /// Loaded; the number of bytes it holds on each device.
     Loaded(u64),
     Evicting(u64),
 }
 
-/// A model that has been loaded.
+/// A replica that has been loaded.
 struct Ready {
     worker: BatchWorker,
     served: Arc<Served>,
@@ -127,17 +131,18 @@ impl Models {
     ) -> Models {
         let mut loading = Some(first);
         let model = |spec: ModelSpec| {
-            let metrics = shared.metrics.model(&spec.name);
             Arc::new(ModelEntry::new(
                 spec,
                 shared.waiting,
-                metrics,
+                (&shared.metrics, shared.devices.names()),
                 loading.take().unwrap_or_default(),
             ))
         };
         let all: Vec<Arc<ModelEntry>> = specs.into_iter().map(model).collect();
         let state = State {
             phases: vec![Phase::Away; all.len()],
+            serving: vec![0; all.len()],
+            joining: vec![0; all.len()],
             failures: vec![None; all.len()],
             line: VecDeque::new(),
             room: 0,
@@ -210,7 +215,7 @@ impl Models {
         let at = self.index_of(model);
         let state = self.lock();
         match (state.phases[at], &state.failures[at]) {
-            (Phase::Loaded(bytes) | Phase::Evicting(bytes), _) => Status::Loaded(bytes),
+            (Phase::Loaded(_) | Phase::Evicting(_), _) => Status::Loaded(model.bytes()),
             (Phase::InLine | Phase::Loading, _) => Status::Loading(model.loading.step()),
             (Phase::Away, Some(error)) => Status::Failed(error.clone()),
             (Phase::Away, None) => model.unplanned().map_or(Status::Unloaded, Status::Failed),
@@ -294,7 +299,8 @@ impl Models {
                 EvictionDecision::Wait => return,
                 EvictionDecision::TooLarge(room) => {
                     state.line.pop_front();
-                    self.fail(state, at, too_large(need, room));
+                    let device = self.shared.devices.usable().next().unwrap_or(0);
+                    self.fail(state, (at, device), too_large(need, room));
                 }
             }
         }
@@ -312,61 +318,125 @@ impl Models {
             activity,
         }
     }
-    /// Starts the thread of a model.
+    /// Starts loading a model, on the first of the devices that are left.
     fn start_load(self: &Arc<Models>, state: &mut State, at: usize) {
         state.phases[at] = Phase::Loading;
+        let device = self.shared.devices.usable().next().unwrap_or(0);
+        if let Err(error) = self.spawn(at, device, Models::work_first) {
+            self.fail(state, (at, device), error);
+        }
+    }
+    /// Starts the thread of a replica.
+    fn spawn(
+        self: &Arc<Models>,
+        at: usize,
+        device: usize,
+        work: fn(&Arc<Models>, usize, usize),
+    ) -> Result<(), LoadError> {
         let models = self.clone();
         let thread = std::thread::Builder::new()
             .name("gristmill-model".into())
             .stack_size(WORKER_STACK_BYTES);
-        if let Err(error) = thread.spawn(move || models.work(at)) {
-            self.fail(
-                state,
-                at,
-                LoadError {
-                    message: format!("there is no thread for it: {error}"),
-                    ..LoadError::default()
-                },
-            );
-        }
+        self.all[at].replicas[device].set_status(ReplicaStatus::Loading);
+        let spawned = thread.spawn(move || work(&models, at, device));
+        spawned.map(drop).map_err(|error| LoadError {
+            message: format!("there is no thread for it: {error}"),
+            ..LoadError::default()
+        })
     }
-    /// Body of a model's thread: loads the model, serves its requests, and frees it.
-    fn work(self: Arc<Models>, at: usize) {
+    /// Body of the thread of a model's first replica: loads the model, serves its requests, and
+    /// frees it. The other replicas are loaded while it serves.
+    fn work_first(self: &Arc<Models>, at: usize, device: usize) {
         let model = &self.all[at];
-        let loaded = catch_unwind(AssertUnwindSafe(|| self.load(model))).unwrap_or_else(|_| {
-            let message = "loading it failed; the server's log says why".into();
-            Err(LoadError {
-                message,
-                ..LoadError::default()
-            })
-        });
+        let loaded = caught(|| self.load(model, device));
         model.loading.clear();
         match loaded {
-            Ok(Ready {
-                worker,
-                served,
-                bytes,
-            }) => {
-                if self.keeps_resident(at, bytes) {
-                    // The worker's memory is freed even if it panics.
-                    let _ = catch_unwind(AssertUnwindSafe(|| worker.run()));
-                    // Requests share the tokenizer and template until here.
-                    drop(served);
+            Ok(ready) => {
+                if let Some(others) = self.keeps_resident(at, device, &ready) {
+                    self.start_others(at, &others);
+                    ready.run();
                 }
-                self.worker_ended(at);
+                self.worker_ended(at, device);
             }
             Err(error) => {
                 let mut state = self.lock();
-                self.fail(&mut state, at, error);
+                self.fail(&mut state, (at, device), error);
                 self.schedule_loads(&mut state);
             }
         }
     }
-    fn load(&self, model: &Arc<ModelEntry>) -> Result<Ready, LoadError> {
+    /// Starts loading the replicas on the other devices, which count as joining already.
+    fn start_others(self: &Arc<Models>, at: usize, others: &[usize]) {
+        for &device in others {
+            if let Err(error) = self.spawn(at, device, Models::work_another) {
+                self.fail_replica(at, device, error);
+            }
+        }
+    }
+    /// Body of the thread of another replica of a model that is loaded.
+    fn work_another(self: &Arc<Models>, at: usize, device: usize) {
+        match caught(|| self.load_another(&self.all[at], device)) {
+            Ok(ready) => {
+                if self.joins(at, device, &ready) {
+                    ready.run();
+                }
+                self.worker_ended(at, device);
+            }
+            Err(error) => self.fail_replica(at, device, error),
+        }
+    }
+    /// Loads another replica of a model that is loaded, with the same context length.
+    fn load_another(&self, model: &Arc<ModelEntry>, device: usize) -> Result<Ready, LoadError> {
+        let served = model.served()?;
+        let begun = Instant::now();
+        let engine = model.source.load(device, served.context, &|_| ())?;
+        if engine.context() < served.context {
+            let message = format!(
+                "it has memory for a context of {} tokens, and the others have {}",
+                engine.context(),
+                served.context
+            );
+            return Err(LoadError {
+                message,
+                too_large: true,
+                ..LoadError::default()
+            });
+        }
+        Ok(self.ready(model, device, (engine, served), begun))
+    }
+    /// Creates the worker of a replica's engine.
+    fn ready(
+        &self,
+        model: &Arc<ModelEntry>,
+        replica: usize,
+        (engine, served): (Engine, Arc<Served>),
+        begun: Instant,
+    ) -> Ready {
+        let bytes = engine.memory_bytes();
+        let keep = self
+            .shared
+            .keep
+            .unwrap_or_else(|| self.prefix_cache_bytes(&engine));
+        tracing::info!(
+            model = model.name(),
+            replica,
+            bytes,
+            load_ms = begun.elapsed().as_millis() as u64,
+            "loaded"
+        );
+        let keep = keep / model.replicas.len();
+        let devices = self.shared.devices.clone();
+        Ready {
+            worker: BatchWorker::new(engine, keep, (model.clone(), replica), devices),
+            served,
+            bytes,
+        }
+    }
+    fn load(&self, model: &Arc<ModelEntry>, device: usize) -> Result<Ready, LoadError> {
         let begun = Instant::now();
         let mut served = model.served()?;
         let told = Cell::new(None::<(&str, Instant)>);
-        let engine = model.source.load(served.context, &|progress| {
+        let engine = model.source.load(device, served.context, &|progress| {
             let (what, done, total) = match progress {
                 Progress::Loading(done, total) => ("loading weights", done, total),
                 Progress::Planning(done, total) => {
@@ -399,86 +469,109 @@ impl Models {
         if engine.context() != served.context {
             served = model.served_with(engine.context())?;
         }
-        let bytes = engine.memory_bytes();
-        let keep = self
-            .shared
-            .keep
-            .unwrap_or_else(|| self.prefix_cache_bytes(&engine));
-        let (model, health) = (model.clone(), self.shared.health.clone());
-        tracing::info!(
-            model = model.name(),
-            bytes,
-            load_ms = begun.elapsed().as_millis() as u64,
-            "loaded"
-        );
-        let worker = BatchWorker::new(engine, keep, model, health);
-        Ok(Ready {
-            worker,
-            served,
-            bytes,
-        })
+        Ok(self.ready(model, device, (engine, served), begun))
     }
     fn prefix_cache_bytes(&self, engine: &Engine) -> usize {
         let whole = engine.cache().sequence_bytes(engine.context());
         let share = gristmill_runtime::memory::available().unwrap_or(u64::MAX) / CACHE_MEMORY_SHARE;
         (whole * CACHED_CONVERSATIONS).min(usize::try_from(share).unwrap_or(usize::MAX))
     }
-    /// Records that a model is loaded; returns false if the pool was closed meanwhile.
-    fn keeps_resident(self: &Arc<Models>, at: usize, bytes: u64) -> bool {
+    /// Records that the first replica of a model is loaded, and that the others are being loaded;
+    /// returns their devices, or `None` if the pool was closed meanwhile.
+    fn keeps_resident(
+        self: &Arc<Models>,
+        at: usize,
+        device: usize,
+        ready: &Ready,
+    ) -> Option<Vec<usize>> {
         let model = &self.all[at];
         let mut state = self.lock();
-        state.phases[at] = Phase::Loaded(bytes);
+        state.phases[at] = Phase::Loaded(ready.bytes);
         model.queue.stay();
         model.metrics.loads.inc();
         model.metrics.loaded.set(1);
-        model
-            .metrics
-            .bytes
-            .set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.serves(&mut state, (at, device), ready);
         self.touch(model);
+        let usable = self.shared.devices.usable();
+        let others: Vec<usize> = usable.filter(|&other| other != device).collect();
+        let others = Some(others).filter(|_| !state.closed);
+        for &other in others.iter().flatten() {
+            state.joining[at] += 1;
+            model.replicas[other].set_status(ReplicaStatus::Loading);
+        }
         self.schedule_loads(&mut state);
         self.changed.notify_all();
-        !state.closed
+        others
     }
-    /// Records that a model has freed its memory.
-    fn worker_ended(self: &Arc<Models>, at: usize) {
-        let model = &self.all[at];
+    /// Records that another replica is loaded; returns false if the model leaves meanwhile.
+    fn joins(&self, at: usize, device: usize, ready: &Ready) -> bool {
         let mut state = self.lock();
+        state.joining[at] -= 1;
+        self.serves(&mut state, (at, device), ready)
+    }
+    /// Records that a replica serves requests from now on; returns false if the model leaves.
+    fn serves(&self, state: &mut State, (at, device): (usize, usize), ready: &Ready) -> bool {
+        let model = &self.all[at];
+        state.serving[at] += 1;
+        let replica = &model.replicas[device];
+        let bytes = i64::try_from(ready.bytes).unwrap_or(i64::MAX);
+        replica.metrics.bytes.set(bytes);
+        replica.metrics.up.set(1);
+        replica.set_status(ReplicaStatus::Loaded);
+        model.queue.join(device, ready.worker.slots())
+    }
+    /// Records that a replica has freed its memory, and the model with its last one.
+    fn worker_ended(self: &Arc<Models>, at: usize, device: usize) {
+        let mut state = self.lock();
+        self.set_left(at, device, ReplicaStatus::Unloaded);
+        state.serving[at] -= 1;
+        self.unload_with_last(&mut state, at);
+    }
+    /// Records that a replica cannot be loaded; the others serve without it.
+    fn fail_replica(self: &Arc<Models>, at: usize, device: usize, error: LoadError) {
+        let (model, why) = (&self.all[at], error.text());
+        tracing::warn!(
+            model = model.name(),
+            device,
+            why,
+            "a replica cannot be loaded"
+        );
+        model.metrics.load_failures.inc();
+        if error.lost {
+            self.shared.devices.lose(device, error.message);
+        }
+        let mut state = self.lock();
+        self.set_left(at, device, ReplicaStatus::Failed(why));
+        state.joining[at] -= 1;
+        self.unload_with_last(&mut state, at);
+    }
+    /// Sets the state of a replica that has left.
+    fn set_left(&self, at: usize, device: usize, status: ReplicaStatus) {
+        let (model, loss) = (&self.all[at], self.shared.devices.loss(device));
+        model.queue.retire(device);
+        model.replicas[device].metrics.clear();
+        let lost = loss.map(|why| ReplicaStatus::Lost(why.to_owned()));
+        model.replicas[device].set_status(lost.unwrap_or(status));
+    }
+    /// Records that a model has freed its memory, if no replica is left.
+    fn unload_with_last(self: &Arc<Models>, state: &mut State, at: usize) {
+        if state.serving[at] + state.joining[at] > 0 {
+            self.changed.notify_all();
+            return;
+        }
+        let model = &self.all[at];
         tracing::info!(model = model.name(), "has left");
         state.phases[at] = Phase::Away;
-        let ModelMetrics {
-            loaded,
-            bytes,
-            kept_bytes,
-            running,
-            slots,
-            pages,
-            pages_total,
-            pages_leaked,
-            pages_away,
-            ..
-        } = &model.metrics;
-        for gauge in [
-            loaded,
-            bytes,
-            kept_bytes,
-            running,
-            slots,
-            pages,
-            pages_total,
-            pages_leaked,
-            pages_away,
-        ] {
-            gauge.set(0);
-        }
+        model.metrics.loaded.set(0);
         if !state.closed && model.queue.len() > 0 {
-            self.queue_load(&mut state, at);
+            self.queue_load(state, at);
         }
-        self.schedule_loads(&mut state);
+        self.schedule_loads(state);
         self.changed.notify_all();
     }
-    /// Records a failed load and reports it to the queued requests.
-    fn fail(&self, state: &mut State, at: usize, error: LoadError) {
+    /// Records a failed load and reports it to the queued requests. If the device is lost and
+    /// others are left, the model is loaded there.
+    fn fail(self: &Arc<Models>, state: &mut State, (at, device): (usize, usize), error: LoadError) {
         let model = &self.all[at];
         model.loading.clear();
         model.metrics.load_failures.inc();
@@ -488,8 +581,13 @@ impl Models {
             "cannot be loaded"
         );
         if error.lost {
-            self.shared.health.fail(error.message.clone());
+            self.shared.devices.lose(device, error.message.clone());
+            self.set_left(at, device, ReplicaStatus::Unloaded);
+            if self.shared.devices.failure().is_none() {
+                return self.start_load(state, at);
+            }
         }
+        model.replicas[device].set_status(ReplicaStatus::Failed(error.text()));
         let told = error.to_request_error(model.name());
         model.queue.dismiss(|request| {
             let _ = request.events.send(Event::Failed(told.clone()));
@@ -548,7 +646,7 @@ impl Models {
     /// cancelled and is not awaited.
     pub fn wait(&self) {
         let mut state = self.lock();
-        while !state.closed || state.phases.iter().any(|phase| phase.bytes().is_some()) {
+        while !state.closed || state.serving.iter().any(|&replicas| replicas > 0) {
             state = self
                 .changed
                 .wait(state)
@@ -559,6 +657,28 @@ impl Models {
     #[cfg(feature = "fuzzing")]
     pub fn pretend_loaded(&self, model: &ModelEntry) {
         self.lock().phases[self.index_of(model)] = Phase::Loaded(0);
+    }
+}
+
+/// Loads a replica; a panic is a failure.
+fn caught(load: impl FnOnce() -> Result<Ready, LoadError>) -> Result<Ready, LoadError> {
+    catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|_| {
+        let message = "loading it failed; the server's log says why".into();
+        Err(LoadError {
+            message,
+            ..LoadError::default()
+        })
+    })
+}
+
+impl Ready {
+    /// Serves requests until the replica leaves.
+    fn run(self) {
+        let Ready { worker, served, .. } = self;
+        // The worker's memory is freed even if it panics.
+        let _ = catch_unwind(AssertUnwindSafe(|| worker.run()));
+        // Requests share the tokenizer and template until here.
+        drop(served);
     }
 }
 
