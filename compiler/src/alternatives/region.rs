@@ -181,15 +181,30 @@ fn slot(graph: &Graph, id: Id, kind: SlotKind) -> Slot {
     }
 }
 
+/// Nodes from which lengths of axes are computed. An input would not have their bounds.
+fn of_lengths(graph: &Graph, outputs: &[Id]) -> FxHashSet<Id> {
+    let nodes = graph.toposort(outputs).into_iter();
+    let dims = nodes.flat_map(|id| graph.shape(id));
+    let lengths: Vec<Id> = dims.filter(|&d| graph.int_value(d).is_none()).collect();
+    graph.toposort(&lengths).into_iter().collect()
+}
+
 /// Shared computed nodes that are read by nodes outside the shared set.
 fn edge(graph: &Graph, outputs: &[Id], shared: &FxHashSet<Id>) -> Vec<Id> {
+    let lengths = of_lengths(graph, outputs);
+    let is_input = |id: Id| {
+        shared.contains(&id)
+            && !is_read(graph, id)
+            && !outputs.contains(&id)
+            && !lengths.contains(&id)
+    };
     let (mut edge, mut seen) = (Vec::new(), FxHashSet::default());
     let mut stack: Vec<Id> = outputs.to_vec();
     while let Some(id) = stack.pop() {
         if !seen.insert(id) {
             continue;
         }
-        if shared.contains(&id) && !is_read(graph, id) && !outputs.contains(&id) {
+        if is_input(id) {
             edge.push(id);
         } else if !graph.dims(id).is_empty() {
             stack.extend(graph[id].src.iter().copied());
