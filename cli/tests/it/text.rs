@@ -523,6 +523,10 @@ fn flags_of_llama_cpp_are_accepted() {
             "note: --mlock is ignored",
         ),
         (&["-p", question, "-ngl", "99"], "note: no usable GPU"),
+        (
+            &["-p", question, "-ngl", "3", "--cpu-moe"],
+            "note: no usable GPU",
+        ),
     ] {
         let outcome = run(&[&["run", "--temp", "0"], arguments].concat());
         let is_noted = outcome
@@ -549,7 +553,7 @@ fn flags_of_llama_cpp_are_accepted() {
 #[test]
 fn wrong_flags_name_the_nearest() {
     for (arguments, part) in [
-        (&["run", "-ngl", "3", "-p", "x"][..], "6 layers"),
+        (&["run", "-ot", "exps", "-p", "x"][..], "PATTERN=DEVICE"),
         (
             &["run", "-ctk", "q8_0", "-ctv", "f16", "-p", "x"],
             "keys and values share one type",
