@@ -75,8 +75,9 @@ fn add_values(g: &Graph, order: &[Id], number: &FxHashMap<Id, usize>, network: &
 /// is as good.
 fn cost(g: &Graph, id: Id) -> i64 {
     const UNIT: i64 = 2;
-    let is_packed = matches!(g[id].arg, Arg::Packed(..));
-    if is_packed || !is_storable(g.scalar(id)) || g[id].op.is_version() {
+    // A weight is not copied in every step.
+    let is_weight = matches!(g[id].arg, Arg::Packed(..)) || g[id].op == Op::Decode;
+    if is_weight || !is_storable(g.scalar(id)) || g[id].op.is_version() {
         return NEVER;
     }
     let bytes = g.scalar(id).bytes() as i64 * UNIT;

@@ -3,7 +3,7 @@
 use super::nodes::{is_free, is_storable, slot_of};
 use super::sides::{Side, Sides};
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
-use gristmill_uop::{Arg, Graph, Id, Sources};
+use gristmill_uop::{Arg, Graph, Id, Op, Sources};
 use rustc_hash::FxHashMap;
 
 /// Origin of a part's slot.
@@ -154,7 +154,8 @@ impl<'a> PartBuilder<'a> {
     }
     fn read(&mut self, id: Id) -> Option<Id> {
         let g = &self.whole.graph;
-        if !is_storable(g.scalar(id)) || g[id].op.is_version() || slot_of(g, id).is_some() {
+        let is_weight = g[id].op == Op::Decode || slot_of(g, id).is_some();
+        if is_weight || !is_storable(g.scalar(id)) || g[id].op.is_version() {
             return None;
         }
         let number = self
