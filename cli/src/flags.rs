@@ -498,6 +498,7 @@ mod tests {
             ("--gpu-layers all", Some(usize::MAX), None, None),
             ("--cpu-moe", None, Some(usize::MAX), None),
             ("--cpu-moe --exact", None, Some(usize::MAX), None),
+            ("--cpu-moe=3", None, Some(3), None),
             ("--n-cpu-moe 3", None, Some(3), None),
             ("--gpu-memory 8000", None, None, Some(8_000_000_000)),
         ] {

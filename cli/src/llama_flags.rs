@@ -9,7 +9,7 @@ const SHORT: &[(&str, &str)] = &[
     ("-ngl", "--gpu-layers"),
     ("-fa", "--flash-attn"),
     ("-ot", "--override-tensor"),
-    ("-ncmoe", "--cpu-moe"),
+    ("-ncmoe", "--n-cpu-moe"),
     ("-cmoe", "--cpu-moe"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),

@@ -68,11 +68,14 @@ pub struct PlacementFlags {
     gpu_memory: Option<u64>,
     /// Experts of all layers on the CPU, or of the first N; the rest on the GPU
     #[arg(
-        long, value_name = "N", help_heading = "Device", alias = "n-cpu-moe",
-        num_args = 0..=1, require_equals = false, default_missing_value = "all",
+        long, value_name = "N", help_heading = "Device",
+        num_args = 0..=1, require_equals = true, default_missing_value = "all",
         value_parser = CpuMoe::parse
     )]
     cpu_moe: Option<CpuMoe>,
+    /// -ncmoe N: --cpu-moe=N
+    #[arg(long, value_name = "N", hide = true, conflicts_with = "cpu_moe", value_parser = CpuMoe::parse)]
+    n_cpu_moe: Option<CpuMoe>,
     /// -ot PATTERN=CPU: layers or experts whose tensors match a regular expression, as in
     /// llama.cpp; several are separated by commas
     #[arg(
@@ -89,7 +92,8 @@ pub struct PlacementFlags {
 impl PlacementFlags {
     /// Returns whether any of them asks for parts on a GPU.
     pub fn wants_gpu(&self) -> bool {
-        self.gpu_memory.is_some() || self.cpu_moe.is_some() || !self.override_tensor.is_empty()
+        let experts = self.cpu_moe.or(self.n_cpu_moe);
+        self.gpu_memory.is_some() || experts.is_some() || !self.override_tensor.is_empty()
     }
     /// Returns what these flags ask of an engine, with `layers` layers on the GPU if that is given;
     /// `options` are those of the cpu device.
@@ -100,7 +104,7 @@ impl PlacementFlags {
             others: vec![cpu],
             memory: self.gpu_memory.map(|mb| mb * 1_000_000),
             layers,
-            experts_away: self.cpu_moe.map(|count| match count {
+            experts_away: self.cpu_moe.or(self.n_cpu_moe).map(|count| match count {
                 CpuMoe::All => usize::MAX,
                 CpuMoe::First(n) => n as usize,
             }),

@@ -237,6 +237,14 @@ pub trait StagedWrite {
 pub trait KeptBytes: Any + Send + Sync {
     /// Returns the kept bytes, as many as the buffer had.
     fn bytes(&self) -> &[u8];
+    /// Returns a range of them.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the range does not lie in them.
+    fn part(&self, range: Range<usize>) -> Result<&[u8], Error> {
+        let part = self.bytes().get(range);
+        part.ok_or_else(|| Error::invalid("restoring", "bytes that were not kept"))
+    }
 }
 
 impl KeptBytes for Vec<u8> {
@@ -326,9 +334,7 @@ pub trait Device: Send + Sync {
         to: &Buffer,
         offset: usize,
     ) -> Result<(), Error> {
-        let bytes = kept.bytes().get(range);
-        let bytes = bytes.ok_or_else(|| Error::invalid("restoring", "bytes that were not kept"))?;
-        self.write(to, offset, bytes)
+        self.write(to, offset, kept.part(range)?)
     }
     /// Returns a staged write of `len` bytes at `offset`, for large transfers.
     ///

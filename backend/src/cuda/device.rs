@@ -355,8 +355,7 @@ impl Device for CudaDevice {
         offset: usize,
     ) -> Result<(), Error> {
         let any: &dyn Any = kept;
-        let bytes = kept.bytes().get(range.clone());
-        let bytes = bytes.ok_or_else(|| Error::invalid("restoring", "bytes that were not kept"))?;
+        let bytes = kept.part(range.clone())?;
         let Some(pinned) = any.downcast_ref::<PinnedBytes>() else {
             return self.write(to, offset, bytes);
         };

@@ -12,9 +12,10 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Seconds of handing a layer's rows to another device and waiting for them: a copy each way and
-/// two waits. To be measured by machine; docs/experiments/146 has 31 µs for an H200 and its host.
-const CROSSING: f64 = 30e-6;
-/// Bytes per second of copies from pinned host memory: what PCIe 4.0 with 16 lanes carries.
+/// two waits, 60 to 75 µs for an H200 and its host (docs/experiments/146). Not measured by machine.
+const CROSSING: f64 = 65e-6;
+/// Bytes per second of copies from pinned host memory: what PCIe 4.0 with 16 lanes carries, and
+/// half of what the host of docs/experiments/146 does. Not measured by machine.
 const LINK: f64 = 25e9;
 
 /// Share of the host's free memory that experts may take when they are there twice.
