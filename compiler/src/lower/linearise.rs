@@ -248,6 +248,9 @@ struct Emitter<'a> {
     rescaled: Rescaled,
     /// Stages that are refilled in each iteration of the loop that nests share.
     filled: FxHashSet<Id>,
+    /// Whether MMA tiles of activations share registers: each is then loaded where it is
+    /// multiplied, and not before a loop in which it is constant.
+    tiles_rotate: bool,
     /// Caches whether a node depends on the contents of these stages in an iteration.
     of_iteration: RefCell<FxHashMap<Id, bool>>,
 }
@@ -271,6 +274,7 @@ impl<'a> Emitter<'a> {
             outer,
             rescaled,
             filled,
+            tiles_rotate: false,
             of_iteration,
         }
     }
@@ -485,6 +489,7 @@ impl<'a> Emitter<'a> {
     /// Emits a nest that is a product of MMA tiles.
     fn tiles(&mut self, nest: Nest, copies: &[FxHashMap<Id, Id>], [row, column]: [Id; 2]) {
         let count = copies.len() as i64;
+        self.tiles_rotate = self.target.machine.kind == MachineKind::Cpu && tiles::rotate(count);
         let mut writes = Vec::new();
         for (number, map) in copies.iter().enumerate() {
             let [offset, value] =
@@ -558,6 +563,9 @@ impl<'a> Emitter<'a> {
     /// Returns the scope where all operands of `id` are known; `None` if one of its
     /// ranges is not open.
     fn depth(&self, id: Id) -> Option<usize> {
+        if self.tiles_rotate && self.g[id].op == Op::TileLoad {
+            return Some(self.scopes.len() - 1);
+        }
         let mut depth = 0;
         if self.is_of_iteration(id) {
             let is_shared = |s: &Scope| {

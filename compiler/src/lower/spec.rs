@@ -12,6 +12,7 @@ mod order;
 mod rings;
 #[cfg(test)]
 mod tests;
+mod tile_registers;
 mod widths;
 
 use super::linear_ir::threads::ThreadIndex;
@@ -63,6 +64,7 @@ pub fn check(g: &Graph, kernel: &KernelCode) -> Result<(), LinearError> {
         c.hold_here(!c.guarded, "every loop and nest is closed")?;
         order::check(g, kernel, code)?;
         rings::check(g, code)?;
+        tile_registers::check(g, code)?;
     }
     Ok(())
 }

@@ -170,6 +170,8 @@ pub fn tiles() -> Vec<Case> {
     out.push(prompt(&Q4_0, 208));
     out.push(experts::grouped_by(&Q4_0, 32, 40).renamed("by 32"));
     out.push(prompt(by_name("bf16").expect("an encoding"), 48));
+    // One product for each sum of the last matrix, without a loop over terms.
+    out.push(experts::grouped_of([128, 32], &Q4_0, 64, 150).renamed("by 64, one product"));
     out
 }
 

@@ -48,6 +48,16 @@ pub struct SumOfTile {
     pub column: Id,
 }
 
+/// Returns the number of tile registers besides those of `count` sums and the weight's tile.
+fn registers_of_activations(count: i64) -> i64 {
+    REGISTERS - count - 1
+}
+
+/// Returns whether the activation tiles of `count` sums share registers on a CPU.
+pub fn rotate(count: i64) -> bool {
+    count > registers_of_activations(count)
+}
+
 /// Returns the sum as a tile; `None` if the nest has no such form.
 pub fn product(
     g: &mut Graph,
@@ -79,9 +89,8 @@ pub fn product(
     let &[term] = &terms[..] else { return None };
     let (activations, weight, arg) = if on_core {
         let Beside { number, count } = beside;
-        // Tile registers: the sums, the weight's tile, and the rest for activations in rotation.
-        let left = REGISTERS - count - 1;
-        let activations = load(g, x, [row, term], count + 1 + number % left, of);
+        let to = count + 1 + number % registers_of_activations(count);
+        let activations = load(g, x, [row, term], to, of);
         (
             activations,
             weight(g, w, term, count, target),

@@ -4,10 +4,11 @@
 mod node_rules;
 mod statement_rules;
 
-use super::{check, check_widths};
+use super::{check, check_widths, tile_registers};
 use crate::lower::linear_ir::threads::ThreadIndex;
 use crate::lower::linear_ir::{Code, KernelCode, Statement};
 use Statement::{Accumulate, Accumulator, Define, End, Iteration, Nest, Wide, WideWrite, Write};
+use gristmill_uop::fragment::AMX_BF16;
 use gristmill_uop::machine::Machine;
 use gristmill_uop::{Arg, DType, Graph, Id, Node, Op, RangeKind, ReduceOp, Scalar};
 use smallvec::SmallVec;
@@ -307,4 +308,83 @@ fn values_are_words_where_the_machine_has_no_others() {
     };
     assert_eq!(rule(whole), None);
     assert_eq!(rule(narrow), Some("a value is a word, or an i64"));
+}
+
+/// A register that two tiles share is read before the other tile is loaded, also in the next
+/// iteration of a loop.
+#[test]
+fn tile_registers_hold_what_is_read() {
+    let mut w = World::new();
+    let activations = w.g.param(2, &[], Scalar::BF16);
+    let row = w.g.constant(Scalar::U32.one().with_lanes(16), 1.0);
+    let none = w.g.constant(AMX_BF16.sums(), 0.0);
+    let numbered = |w: &mut World, op, dtype, src: &[Id], numbers: &[i32]| {
+        w.node(op, dtype, src, Arg::Ints(numbers.into()))
+    };
+    let weight = numbered(&mut w, Op::TileRows, AMX_BF16.tile(), &[row; 16], &[4]);
+    let loads = [w.group, w.row].map(|at| {
+        numbered(
+            &mut w,
+            Op::TileLoad,
+            AMX_BF16.tile(),
+            &[activations, at],
+            &[5, 32],
+        )
+    });
+    let sums = [0, 1].map(|i| {
+        let product = [loads[i], weight, none];
+        let product = numbered(&mut w, Op::TileMma, AMX_BF16.sums(), &product, &[i as i32]);
+        let sum = w.g.reduce_ranges(product, &[w.term], ReduceOp::Add);
+        (
+            w.node(Op::Acc, AMX_BF16.sums(), &[none, sum], Arg::None),
+            product,
+            sum,
+        )
+    });
+    let of = |i: usize| {
+        let (acc, product, _) = sums[i];
+        [Define(loads[i]), Accumulate(acc, product)]
+    };
+    let tile = |i: usize| Statement::WriteTile(w.y, w.group, 16, sums[i].2);
+    let begin = sums.map(|(acc, ..)| Accumulator(acc));
+    let result = |parts: [&[Statement]; 4]| {
+        let [before, inside, after, last] = parts;
+        let mut code = Code::default();
+        code.statements.extend([Define(weight)]);
+        code.statements.extend(begin.iter().chain(before).cloned());
+        code.statements.extend([Statement::Loop {
+            range: w.term,
+            step: 1,
+            unroll: None,
+        }]);
+        code.statements.extend(inside.iter().cloned().chain([End]));
+        code.statements.extend(after.iter().chain(last).cloned());
+        tile_registers::check(&w.g, &code)
+    };
+    let turns = [of(0), of(1)].concat();
+    let written = [tile(0), tile(1)];
+    assert_eq!(result([&[], &turns, &written, &[]]), Ok(()));
+    let [first, second] = [of(0), of(1)];
+    let broken = [
+        // Both are loaded before the loop.
+        result([
+            &[first[0].clone(), second[0].clone()],
+            &[first[1].clone()],
+            &[],
+            &written,
+        ]),
+        // The second iteration finds the other tile.
+        result([
+            &first[..1],
+            &[&first[1..], &second[..]].concat(),
+            &[],
+            &written,
+        ]),
+        // A product reads the tile of the last iteration.
+        result([&[], &turns, &first[1..], &written]),
+    ];
+    for result in broken {
+        let error = result.expect_err("a register holds another tile");
+        assert_eq!(error.rule, "a tile register holds what is read from it");
+    }
 }
