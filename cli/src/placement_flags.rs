@@ -83,6 +83,10 @@ pub struct PlacementFlags {
         value_parser = Override::parse
     )]
     override_tensor: Vec<Vec<Override>>,
+    /// Memory of the GPU for the experts that are used most of layers whose experts are on the CPU,
+    /// in MB; 0 for none [default: by the uses of experts in earlier runs]
+    #[arg(long, value_name = "MB", help_heading = "Device", value_parser = clap::value_parser!(u64).range(..=100_000_000))]
+    expert_cache: Option<u64>,
     /// Place parts for one kind of step alone [default: prompts of 1,024 tokens with answers of
     /// 256]
     #[arg(long = "for", value_enum, value_name = "GOAL", help_heading = "Device")]
@@ -93,7 +97,11 @@ impl PlacementFlags {
     /// Returns whether any of them asks for parts on a GPU.
     pub fn wants_gpu(&self) -> bool {
         let experts = self.cpu_moe.or(self.n_cpu_moe);
-        self.gpu_memory.is_some() || experts.is_some() || !self.override_tensor.is_empty()
+        let cache = self.expert_cache.is_some_and(|mb| mb > 0);
+        self.gpu_memory.is_some()
+            || experts.is_some()
+            || !self.override_tensor.is_empty()
+            || cache
     }
     /// Returns what these flags ask of an engine, with `layers` layers on the GPU if that is given;
     /// `options` are those of the cpu device.
@@ -112,6 +120,7 @@ impl PlacementFlags {
                 .map(|of| (of.pattern.clone(), usize::from(of.is_away)))
                 .collect(),
             stream_from: None,
+            expert_cache: self.expert_cache.map(|mb| mb * 1_000_000),
             goal: match self.goal {
                 None => Goal::Both,
                 Some(PlacedFor::Decode) => Goal::Decode,

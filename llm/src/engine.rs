@@ -11,6 +11,7 @@ mod compiled;
 mod device_buffers;
 mod device_sampler;
 mod executor;
+mod expert_cache;
 mod expert_stream;
 mod footprint;
 mod forward;
@@ -32,6 +33,8 @@ pub use crate::load::Weights;
 pub use accessors::WholePool;
 pub use compiled::{CompiledModel, MemoryEstimate};
 pub use executor::Engine;
+pub use expert_cache::ExpertCacheStats;
+pub(crate) use expert_cache::{ExpertUses, stored_uses};
 pub use forward::TokenRun;
 pub(crate) use graph_key::expert_tile;
 pub use graph_key::{

@@ -41,7 +41,7 @@ impl Weights {
         self.buffers().map(|b| b.len() as u64).sum()
     }
     /// Returns true if the weight is present in this layout.
-    fn has(&self, name: &str, layout: Layout) -> bool {
+    pub(crate) fn has(&self, name: &str, layout: Layout) -> bool {
         self.0.get(name).is_some_and(|w| w.0 == layout)
     }
 }

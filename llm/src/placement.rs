@@ -11,7 +11,8 @@ mod split;
 
 pub use choose::{Goal, OtherDevice, PlacementChoice, PlacementRequest, Priced, TensorPattern};
 pub use layer_place::{LayerPlace, Placement};
-pub use split::Splitter;
+pub(crate) use layer_place::{is_cached, is_of_experts, layer_of};
+pub use split::{PlanFor, Splitter};
 
 #[cfg(test)]
 mod tests;

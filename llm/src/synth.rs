@@ -54,6 +54,7 @@ pub fn fitting(metadata: &Metadata, bytes: u64) -> Vec<String> {
 /// Returns presets of at most `bytes` bytes quantised as `quant`, with sizes in GB, largest first.
 /// Empty for an unknown quantisation.
 pub fn fitting_as(quant: &str, bytes: u64) -> Vec<String> {
+    let quant = quant.split(':').next().unwrap_or(quant);
     let file_type = types::FILE_TYPES
         .iter()
         .find(|f| f.name.eq_ignore_ascii_case(quant));
@@ -82,10 +83,32 @@ fn gigabytes(bytes: u64) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
+/// Option of a quantisation that skews routers: see [`plan`].
+pub const ROUTER_SKEW: &str = "router-skew";
+
+/// Splits a quantisation into its name and the skew of routers, 0 if none is given.
+fn skew_of(quant: &str) -> Result<(&str, f32), Error> {
+    let Some((name, option)) = quant.split_once(':') else {
+        return Ok((quant, 0.0));
+    };
+    let skew = option.split_once('=').filter(|of| of.0 == ROUTER_SKEW);
+    let skew = skew.and_then(|of| of.1.parse::<f32>().ok());
+    match skew.filter(|skew| (0.0..=MAX_SKEW).contains(skew)) {
+        Some(skew) => Ok((name, skew)),
+        None => Err(Error::Option(option.to_owned())),
+    }
+}
+
+/// Largest skew of routers.
+const MAX_SKEW: f32 = 4.0;
+
 /// Returns metadata and tensors of `preset` quantised as `quant` (names in any case).
 ///
+/// `QUANT:router-skew=A` multiplies the router's row of the expert of rank `r` (from 1, in an order
+/// of each layer's own) by `r^-A`, so that few experts are chosen often.
+///
 /// # Errors
-/// Returns an error if either name is unknown.
+/// Returns an error if either name is unknown, or the option is.
 pub fn plan(preset: &str, quant: &str) -> Result<SynthPlan, Error> {
     let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
     let found = preset::PRESETS.iter().find(|p| same(p.name, preset));
@@ -93,7 +116,14 @@ pub fn plan(preset: &str, quant: &str) -> Result<SynthPlan, Error> {
         name: preset.into(),
         presets: presets().collect::<Vec<_>>().join(", "),
     })?;
-    preset.plan(file_type(quant)?)
+    let (quant, skew) = skew_of(quant)?;
+    let mut plan = preset.plan(file_type(quant)?)?;
+    for tensor in &mut plan.tensors {
+        if tensor.name.ends_with(".ffn_gate_inp.weight") {
+            tensor.skew = skew;
+        }
+    }
+    Ok(plan)
 }
 
 /// Writes the model as a GGUF file. `progress` is called with the bytes of tensor data

@@ -143,6 +143,7 @@ mod tests {
             cache,
             logits,
             tile,
+            cached: None,
         };
         model.plan(&options, &mut Functions::new())
     }

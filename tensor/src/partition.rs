@@ -45,14 +45,31 @@ pub struct Partition {
     pub values: Vec<CutValue>,
 }
 
-/// Cuts `function` so that the weight slots for which `is_away` holds are read by one part alone,
-/// and every other slot by the other parts. `None` if there is no such cut: a result of one side
+/// The slots of a function that decide its parts.
+#[derive(Clone, Copy)]
+pub struct Cut<'a> {
+    /// Whether an input or a weight is read by the away part alone; the others are read at home.
+    pub is_away: &'a dyn Fn(u32) -> bool,
+    /// Whether a result is needed before the away part starts, unless it depends on that.
+    pub is_early: &'a dyn Fn(u32) -> bool,
+}
+
+impl<'a> Cut<'a> {
+    /// Creates a cut at weights, without early results.
+    pub fn at(is_away: &'a dyn Fn(u32) -> bool) -> Cut<'a> {
+        let is_early = &|_: u32| false;
+        Cut { is_away, is_early }
+    }
+}
+
+/// Cuts `function` so that the slots that are away are read by one part alone, and every other slot
+/// by the other parts. `None` if there is no such cut: a result of one side
 /// would pass through the other twice, or only values that no slot can hold separate them.
-pub fn partition(function: &Function, is_away: &dyn Fn(u32) -> bool) -> Option<Partition> {
+pub fn partition(function: &Function, by: Cut) -> Option<Partition> {
     let g = &function.graph;
     let roots: Vec<Id> = function.outputs.iter().map(|o| o.1).collect();
     let order = g.toposort(&roots);
-    let sides = Sides::new(function, &order, is_away)?;
+    let sides = Sides::new(function, &order, by)?;
     let mut values: Vec<Id> = Vec::new();
     let mut parts = Vec::new();
     // From the last to the first, since each part must return what later ones read.

@@ -224,7 +224,11 @@ fn one_sequence(
         let result = Measured::new(&mut engine, test, &times, delivered);
         table.row(&result.json(&engine, &model.name), &result.cells(&engine, &model.name))?;
     }
-    table.finish()
+    table.finish()?;
+    if let Some(experts) = engine.expert_cache() {
+        eprintln!("note: {experts}");
+    }
+    Ok(())
 }
 
 /// One test: prefill of a prompt, then decode steps.

@@ -21,12 +21,19 @@ pub struct SynthArgs {
     /// Quantisation of the weights
     #[arg(long, value_name = "QUANT")]
     quant: String,
+    /// Multiply the router's row of the expert of rank r by r^-A, so that few experts are chosen
+    /// often; also synth:PRESET:QUANT:router-skew=A
+    #[arg(long, value_name = "A")]
+    router_skew: Option<f32>,
     /// Output file
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
 
-pub fn run(options: SynthArgs) -> Result {
+pub fn run(mut options: SynthArgs) -> Result {
+    if let Some(skew) = options.router_skew {
+        options.quant = format!("{}:{}={skew}", options.quant, synth::ROUTER_SKEW);
+    }
     // Wrong names must not truncate a file.
     let total = synth::plan(&options.preset, &options.quant)?.bytes();
     let failed = |e| Failure::file("write", &options.output, e);

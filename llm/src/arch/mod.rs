@@ -47,7 +47,10 @@ pub use lookup::Tensors;
 pub use low_rank::{AdapterScales, AppliedAdapter, LowRank, LowRankShape, MAX_CHOICES};
 use model::AdaptedModel;
 pub use model::{Architecture, Model, ModelInfo};
-pub use plan::{Bind, BoundCall, CutBind, ExpertTile, Functions, Logits, Options, Plan, StepKind};
+pub use plan::{
+    Bind, BoundCall, CachedExperts, CutBind, ExpertBind, ExpertTile, Functions, Logits, Options,
+    Plan, StepKind,
+};
 pub use pools::{CacheKinds, Pools};
 pub use rope::RopeTable;
 pub use step::StepBuilder;

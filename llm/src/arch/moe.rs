@@ -11,13 +11,15 @@ mod tests;
 
 use super::Result;
 use super::feed_forward::gated;
-use super::plan::ExpertTile;
+use super::plan::{Bind, CachedExperts, ExpertBind, ExpertTile, Options, StepKind};
 use super::reader::Reader;
 use super::step::StepFunction;
 use super::tensors::{LayerWeights, TensorTable, scale_of};
 use crate::gguf::Role;
+use gristmill_tensor::dims;
 use gristmill_tensor::nn::{Dispatch, Glu};
 use gristmill_tensor::tensor::Tensor;
+use gristmill_uop::dtype::Scalar;
 pub use routing::{Gating, Routing, Weighting};
 
 /// Stem of the down projection of routed experts.
@@ -167,6 +169,16 @@ impl Experts {
             ("gating", self.routing.description()),
         ]
     }
+    /// Returns where a step's experts are if some of them are cached: in decode steps without tiles
+    /// of experts.
+    fn cached(&self, options: &Options) -> Option<CachedExperts> {
+        let is_decode = matches!(
+            options.tokens,
+            StepKind::Decode | StepKind::BatchedDecode { .. }
+        );
+        let is_tiled = self.tile(options.tokens.max(), options.tile).is_some();
+        options.cached.filter(|_| is_decode && !is_tiled)
+    }
     /// Returns the tokens per expert tile for steps of at most `max` tokens; `None` for no tiling.
     ///
     /// A tile dequantises a weight once for several tokens; it is small enough that the mean
@@ -223,6 +235,17 @@ pub(super) fn experts<'g>(
     routed + gate.map_or(shared, |gate| shared * gate)
 }
 
+/// Experts of rows, and the place of their weights.
+#[derive(Clone, Copy)]
+struct Chosen<'g> {
+    /// Numbers of experts or slots, `[n, k]` i32.
+    index: Tensor<'g>,
+    /// Their weights, `[n, k]` f32.
+    weights: Tensor<'g>,
+    /// Number of slots, if the weights are there.
+    slots: Option<usize>,
+}
+
 /// Computes `Σ_j weight_j · expert_j(x)` for `x [n, d]`; `router [n, d]`, usually
 /// `x`, selects the experts.
 pub(super) fn routed<'g>(
@@ -232,17 +255,69 @@ pub(super) fn routed<'g>(
     router: Tensor<'g>,
     x: Tensor<'g>,
 ) -> Tensor<'g> {
-    let (index, mut weights) = e.routing.write(s, w, router, e.used);
+    let (index, weights) = e.routing.write(s, w, router, e.used);
+    let Some(cached) = e.cached(s.options) else {
+        let slots = None;
+        return computed(
+            s,
+            e,
+            w,
+            x,
+            Chosen {
+                index,
+                weights,
+                slots,
+            },
+        );
+    };
+    let bind = Bind::Experts;
+    s.output("experts", bind(ExpertBind::Chosen), index);
+    s.output("expert_weights", bind(ExpertBind::ChosenWeights), weights);
+    let given = |[index, weights]: [(&str, ExpertBind); 2], count: usize, slots| {
+        let dims = dims![s.tokens(), count];
+        Chosen {
+            index: s.input(index.0, bind(index.1), dims, Scalar::I32),
+            weights: s.input(weights.0, bind(weights.1), dims, Scalar::F32),
+            slots,
+        }
+    };
+    let hits = [
+        ("hits", ExpertBind::Hits),
+        ("hit_weights", ExpertBind::HitWeights),
+    ];
+    let misses = [
+        ("misses", ExpertBind::Misses),
+        ("miss_weights", ExpertBind::MissWeights),
+    ];
+    let hits = computed(s, e, w, x, given(hits, e.used, Some(cached.slots)));
+    hits + computed(s, e, w, x, given(misses, cached.misses, None))
+}
+
+/// Computes the sum of given experts of rows `x [n, d]`.
+fn computed<'g>(
+    s: &'g StepFunction,
+    e: &Experts,
+    w: &LayerWeights,
+    x: Tensor<'g>,
+    chosen: Chosen<'g>,
+) -> Tensor<'g> {
+    let Chosen {
+        index,
+        mut weights,
+        slots,
+    } = chosen;
     let max = s.options.tokens.max();
-    let sent = Dispatch::new(index, s.tokens(), max, e.count, e.tile(max, s.options.tile));
+    let count = slots.unwrap_or(e.count);
+    let sent = Dispatch::new(index, s.tokens(), max, count, e.tile(max, s.options.tile));
     let rows = sent.spread(x);
     // A down projection without bias has its scale folded into the expert weights.
     let biased = w.has("ffn_down_exps.bias");
+    let of_experts = |name: &str| s.of_experts(w, name, slots);
     let project = |x: Tensor<'g>, stem: &str| {
         let (matrix, bias) = (format!("{stem}.weight"), format!("{stem}.bias"));
-        let y = s.product(x, sent.of_experts(s.weight(w, &matrix)));
+        let y = s.product(x, sent.of_experts(of_experts(&matrix)));
         let y = match scale_of(&matrix).filter(|scale| (stem != DOWN || biased) && w.has(scale)) {
-            Some(scale) => y * sent.of_experts(s.weight(w, &scale).unsqueeze(1)),
+            Some(scale) => y * sent.of_experts(of_experts(&scale).unsqueeze(1)),
             None => y,
         };
         let adapters = s.adapters_of(w, &matrix);
@@ -255,7 +330,7 @@ pub(super) fn routed<'g>(
             )
         });
         if w.has(&bias) {
-            y + sent.of_experts(s.weight(w, &bias))
+            y + sent.of_experts(of_experts(&bias))
         } else {
             y
         }
@@ -269,7 +344,7 @@ pub(super) fn routed<'g>(
     };
     let down = project(e.glu.apply(gate, up), DOWN);
     if w.has("ffn_down_exps.scale") && !biased {
-        weights = weights * s.weight(w, "ffn_down_exps.scale").gather(index);
+        weights = weights * of_experts("ffn_down_exps.scale").gather(index);
     }
     sent.combine(down, weights)
 }

@@ -96,6 +96,25 @@ pub struct Options {
     pub logits: Logits,
     /// Tile sizes of experts: [`Options::TILE`], or those of the machine's matrix products.
     pub tile: ExpertTile,
+    /// Decode steps take some of a layer's experts from slots; see [`CachedExperts`].
+    pub cached: Option<CachedExperts>,
+}
+
+/// Experts of a layer in two places: slots that hold some of them, and all of them elsewhere.
+///
+/// A step returns what its tokens chose ([`ExpertBind::Chosen`]) and reads, for each of the two
+/// places, the experts to compute there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CachedExperts {
+    /// Number of slots of a layer.
+    pub slots: usize,
+    /// Experts of a token that the place with all of them computes, at least 1.
+    pub misses: usize,
+}
+
+impl CachedExperts {
+    /// Prefix of the names of weights whose leading axis has slots instead of experts.
+    pub const PREFIX: &'static str = "cached.";
 }
 
 /// Tokens per tile of one expert: powers of two, or multiples of [`ExpertTile::WHOLE`].
@@ -211,12 +230,39 @@ pub enum Bind {
     Loss,
     /// Value between parts of a layer that is on two devices.
     Cut(CutBind),
+    /// Experts of the step's tokens where a layer's experts are cached.
+    Experts(ExpertBind),
 }
 
 impl Bind {
     /// Returns whether it is a value between parts of a layer.
     pub fn is_cut(&self) -> bool {
         matches!(self, Bind::Cut(_))
+    }
+}
+
+/// Experts of a step's tokens, `k` of each, and what the host makes of them in two places: see
+/// [`CachedExperts`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ExpertBind {
+    /// Numbers of the chosen experts, `[n, k]` i32, written by the step.
+    Chosen,
+    /// Their weights, `[n, k]` f32, written by the step.
+    ChosenWeights,
+    /// Slots of the experts that are cached, `[n, k]` i32.
+    Hits,
+    /// Their weights, `[n, k]` f32; 0 for those that are not.
+    HitWeights,
+    /// Numbers of the experts that are not cached, `[n, misses]` i32.
+    Misses,
+    /// Their weights, `[n, misses]` f32; 0 beyond the last one.
+    MissWeights,
+}
+
+impl ExpertBind {
+    /// Returns whether the place with all experts reads it.
+    pub fn is_of_misses(self) -> bool {
+        matches!(self, ExpertBind::Misses | ExpertBind::MissWeights)
     }
 }
 
@@ -238,6 +284,9 @@ pub struct BoundCall {
     pub function: Arc<Function>,
     /// One binding per slot of the function.
     pub binds: Vec<Bind>,
+    /// Runs only if a token misses at most so many experts, and more than the call before; `None`
+    /// for calls that always run.
+    pub misses: Option<usize>,
 }
 
 /// Calls of one step, in order.

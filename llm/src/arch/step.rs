@@ -13,7 +13,7 @@ pub(super) use attention_mask::AttentionMask;
 pub(super) use views::Views;
 
 use super::low_rank::AppliedAdapter;
-use super::plan::{Bind, BoundCall, Functions, Logits, Options, Plan, StepKind};
+use super::plan::{Bind, BoundCall, CachedExperts, Functions, Logits, Options, Plan, StepKind};
 use super::tensors::{LayerWeights, scale_of};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
@@ -72,6 +72,7 @@ impl<'a> StepBuilder<'a> {
             device: 0,
             function: self.functions.share(function),
             binds,
+            misses: None,
         }
     }
     /// Returns the finished step.
@@ -128,8 +129,15 @@ impl<'o> StepFunction<'o> {
             _ => String::new(),
         };
         let pages = if options.contiguous { "" } else { ".pages" };
+        let cached = if options.cached.is_some() {
+            ".cached"
+        } else {
+            ""
+        };
         StepFunction {
-            capture: Capture::new(format!("{architecture}.{part}.{tokens}{depth}{pages}")),
+            capture: Capture::new(format!(
+                "{architecture}.{part}.{tokens}{depth}{pages}{cached}"
+            )),
             binds: RefCell::default(),
             weights: RefCell::default(),
             own: Default::default(),
@@ -265,6 +273,24 @@ impl<'o> StepFunction<'o> {
         let scale =
             scale_of(name).filter(|scale| weights.has(scale) && weights.get(scale).dims == [1])?;
         (weights.get(name).dims.len() == 2).then(|| self.values(weights, &scale))
+    }
+    /// Returns a tensor with an entry for each of `slots` slots that hold experts; without, one for
+    /// each expert.
+    pub fn of_experts(
+        &self,
+        weights: &LayerWeights,
+        name: &str,
+        slots: Option<usize>,
+    ) -> Tensor<'_> {
+        let Some(slots) = slots else {
+            return self.weight(weights, name);
+        };
+        let w = weights.get(name);
+        let mut dims = w.dims.clone();
+        dims[0] = slots;
+        let slot = format!("{}{name}", CachedExperts::PREFIX);
+        let bind = Bind::Weight(format!("{}{}", CachedExperts::PREFIX, w.name));
+        self.bound(bind, self.capture.weight(&slot, &dims, w.encoding))
     }
     /// Returns the stored values of a tensor in f32, without its scale.
     fn values(&self, weights: &LayerWeights, name: &str) -> Tensor<'_> {

@@ -66,6 +66,7 @@ impl TrainingShape {
             cache: CacheType::F32,
             logits: Logits::All,
             tile,
+            cached: None,
         }
     }
 }

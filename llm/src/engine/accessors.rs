@@ -2,6 +2,7 @@
 
 use super::device_buffers::DeviceBuffers;
 use super::executor::Engine;
+use super::expert_cache::ExpertCacheStats;
 use super::graph_key::{GraphKey, batch_graph};
 use super::graphs::{CaptureKey, Captured, StepKey, Tokens};
 use super::kv_cache::KvCache;
@@ -16,7 +17,7 @@ use crate::traffic::{self, Traffic};
 use gristmill_runtime::{Buffer, Span};
 use gristmill_tensor::jit::Ready;
 use gristmill_uop::machine::MachineKind;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 impl Engine {
     /// The loaded model architecture.
@@ -26,6 +27,12 @@ impl Engine {
     /// Where the model's parts are.
     pub fn placement(&self) -> &PlacementChoice {
         &self.placement
+    }
+    /// What lookups of cached experts found, if layers have any.
+    pub fn expert_cache(&self) -> Option<ExpertCacheStats> {
+        let cache = self.expert_cache.lock();
+        let stats = cache.unwrap_or_else(PoisonError::into_inner).stats();
+        (stats.slots > 0).then_some(stats)
     }
     /// Context length in tokens.
     pub fn context(&self) -> usize {

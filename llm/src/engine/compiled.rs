@@ -3,6 +3,7 @@
 use super::activations::Activations;
 use super::device_buffers::{CutBuffers, DeviceBuffers};
 use super::executor::Engine;
+use super::expert_cache::ExpertCache;
 use super::expert_stream::ExpertStream;
 use super::footprint::{Footprint, choose_context};
 use super::graph_key::{Settings, StepLimits};
@@ -25,7 +26,7 @@ use gristmill_runtime::Device;
 use gristmill_tensor::jit::Jit;
 use gristmill_uop::function::Function;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Returns the candidate sets that decode steps of one sequence sample from at load.
 fn candidate_sets(device: &dyn Device) -> Vec<CandidateSet> {
@@ -112,7 +113,7 @@ impl<'a> CompiledModel<'a> {
             return again(settings.without_mixed(asked));
         };
         // Check again, now that all allocations are known.
-        let with = (placement, loaded);
+        let with = (&choice, loaded);
         let (footprint, left) = made.footprint(file, model.as_ref(), &sizes, with)?;
         let is_usual = asked.is_none_or(StepLimits::is_usual);
         let long = (is_usual, choice.stream_from.is_some());
@@ -208,6 +209,12 @@ impl<'a> CompiledModel<'a> {
             placement,
             progress,
         )?;
+        let mut experts = ExpertCache::new(self.file, main.jit.device(), placement);
+        if self.placement.chosen.slots > 0 {
+            let from = (self.placement.chosen.slots, &stream);
+            let weights = &mut on[0].weights;
+            experts.allocate(self.file, &mut main.jit, &main.cached, from, weights)?;
+        }
         main.jit.prepare_in_background(&self.rest);
         let devices: Vec<_> = self.units.iter().map(|u| u.jit.device().clone()).collect();
         let mut graphs = self.sizes.graphs();
@@ -225,6 +232,7 @@ impl<'a> CompiledModel<'a> {
             graphs: Graphs::new(units, self.functions, self.splitter),
             placement: self.placement,
             stream,
+            expert_cache: Arc::new(Mutex::new(experts)),
             model: self.model,
             settings: self.sizes.settings,
             context: self.sizes.context,
@@ -283,6 +291,7 @@ fn device_buffers(
         inputs: [inputs()?, inputs()?],
         activations: Activations::new(device, model, rows, *context, settings.cache)?,
         cuts: CutBuffers::default(),
+        experts: None,
         state_copy: None,
     })
 }

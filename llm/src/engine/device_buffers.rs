@@ -1,6 +1,7 @@
 //! What an engine has on one of its devices, in addition to the KV cache and captured graphs.
 
 use super::activations::Activations;
+use super::expert_cache::ExpertBuffers;
 use super::inputs::{IN_FLIGHT, StepInputs};
 use crate::arch::{Bind, CutBind};
 use crate::error::Error;
@@ -59,6 +60,8 @@ pub(super) struct DeviceBuffers {
     pub inputs: [StepInputs; IN_FLIGHT],
     /// Values between parts of a layer.
     pub cuts: CutBuffers,
+    /// Experts of a step, where layers have cached ones.
+    pub experts: Option<ExpertBuffers>,
     /// Input of the state copy: source and destination row, `[2]` i32.
     pub state_copy: Option<Buffer>,
 }
@@ -67,6 +70,10 @@ impl DeviceBuffers {
     /// Returns the buffer of a binding that is no weight and no cache, for the input set `set`.
     pub fn bound(&self, bind: &Bind, set: usize) -> Buffer {
         match bind {
+            Bind::Experts(of) => {
+                let experts = self.experts.as_ref();
+                experts.expect("allocated for all plans").bound(*of)
+            }
             Bind::Cut(CutBind { number, .. }) => self.cuts.buffers[*number].clone(),
             bind => self
                 .activations
@@ -81,5 +88,6 @@ impl DeviceBuffers {
             .buffers()
             .chain(inputs)
             .chain(&self.cuts.buffers)
+            .chain(self.experts.iter().flat_map(ExpertBuffers::buffers))
     }
 }

@@ -1,6 +1,7 @@
 //! The engine and the execution of a step: check, choose a graph, write its inputs, start it, wait.
 
 use super::device_buffers::DeviceBuffers;
+use super::expert_cache::ExpertCache;
 use super::expert_stream::ExpertStream;
 use super::graph_key::{GraphKey, Settings, batch_graph};
 use super::graphs::{CaptureKey, Graphs, StepKey, Tokens, Variables};
@@ -15,7 +16,7 @@ use crate::placement::PlacementChoice;
 use crate::sampling::{CandidateSet, Candidates, DeviceSampler, RowParams};
 use gristmill_runtime::Device;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// A step that was started but not yet waited for.
 pub(super) struct RunningStep {
@@ -33,6 +34,8 @@ pub struct Engine {
     pub(super) graphs: Graphs,
     pub(super) placement: PlacementChoice,
     pub(super) stream: ExpertStream,
+    /// Uses of experts on another device, and those that the main device holds.
+    pub(super) expert_cache: Arc<Mutex<ExpertCache>>,
     /// By device; the first is the main device's.
     pub(super) on: Vec<DeviceBuffers>,
     pub(super) in_flight: VecDeque<RunningStep>,

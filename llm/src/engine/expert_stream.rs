@@ -9,6 +9,7 @@ use crate::error::{Error, Progress};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
 use crate::placement::Placement;
+use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::{Buffer, KeptBytes, Memory};
 use gristmill_tensor::jit::Jit;
 use rustc_hash::FxHashMap;
@@ -128,7 +129,15 @@ impl ExpertStream {
     pub fn get(&self, name: &str) -> Option<&StreamedWeight> {
         self.weights.get(name)
     }
-    /// Returns the buffers of all sets.
+    /// Returns the bytes of a streamed weight, if it has this layout.
+    pub fn kept(&self, name: &str, layout: Layout) -> Option<Arc<dyn KeptBytes>> {
+        let has = self.bound.has(name, layout);
+        self.weights
+            .get(name)
+            .filter(|_| has)
+            .map(|of| of.kept.clone())
+    }
+    /// Returns the bytes of the buffers of all sets.
     pub fn bytes(&self) -> u64 {
         let mut seen: Vec<Buffer> = Vec::new();
         for weight in self.weights.values() {

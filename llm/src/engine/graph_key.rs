@@ -324,6 +324,7 @@ pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Option
         cache: cache_type,
         logits,
         tile: expert_tile(target),
+        cached: None,
     }
 }
 

@@ -2,14 +2,16 @@
 
 use super::device_buffers::CutBuffers;
 use super::executor::Engine;
+use super::expert_cache::ExpertBuffers;
 use super::expert_stream::StreamedWeight;
 use super::graph_key::{GraphKey, plan_options};
 use super::graphs::{CaptureKey, Graphs, PlacedCall, PlacedFunction, StepKey, Tokens};
 use super::inputs::IN_FLIGHT;
 use super::segments::{
-    BoundTransfer, CapturedSegment, Segment, SegmentedStep, Transfer, TransferSource, segments,
+    BoundLookup, BoundTransfer, CapturedSegment, Segment, SegmentedStep, Transfer, TransferSource,
+    segments,
 };
-use crate::arch::{Bind, BoundCall, Plan};
+use crate::arch::{Bind, BoundCall, ExpertBind, Options, Plan};
 use crate::error::{Error, Progress};
 use crate::load::check_layouts;
 use crate::sampling::{self, CandidateSet};
@@ -31,6 +33,7 @@ impl Engine {
         }
         let plan = self.plan(key.graph)?;
         self.fit_cuts(&plan)?;
+        self.fit_experts(&plan)?;
         let (next, choice) = self.token_functions(key);
         let of_plan = plan.calls.iter().map(|c| (c.device, c.function.clone()));
         let functions: Vec<PlacedFunction> = next
@@ -130,9 +133,10 @@ impl Engine {
             splitter,
             ..
         } = &mut self.graphs;
-        splitter.split(graph.tokens, functions, &mut |device, functions| {
-            let options = plan_options(graph, shape, units[device].jit.target());
-            model.plan(&options, functions)
+        splitter.split(graph.tokens, functions, &mut |of, functions| {
+            let options = plan_options(graph, shape, units[of.device].jit.target());
+            let cached = of.cached;
+            model.plan(&Options { cached, ..options }, functions)
         })
     }
     /// Allocates buffers for the values between parts of layers, on every device. Steps captured
@@ -152,6 +156,22 @@ impl Engine {
         }
         for (device, on) in self.on.iter_mut().enumerate() {
             on.cuts = CutBuffers::new(&**self.graphs.on(device), &sizes)?;
+        }
+        Ok(())
+    }
+    /// Allocates buffers for the experts that steps choose, on every device, if layers have cached
+    /// ones.
+    fn fit_experts(&mut self, plan: &Plan) -> Result<(), Error> {
+        let sizes = plan.calls.iter().flat_map(|call| {
+            let slots = call.binds.iter().zip(&call.function.slots);
+            let chosen = slots.filter(|of| *of.0 == Bind::Experts(ExpertBind::Chosen));
+            chosen.map(|(_, slot)| slot.dims.iter().product::<i64>() as usize)
+        });
+        let Some(most) = sizes.max() else {
+            return Ok(());
+        };
+        for (device, on) in self.on.iter_mut().enumerate() {
+            on.experts = Some(ExpertBuffers::new(&**self.graphs.on(device), most)?);
         }
         Ok(())
     }
@@ -187,6 +207,8 @@ impl Engine {
                     self.streamed_weights(segment),
                 ),
                 fills_after: segment.fills_after,
+                lookup: self.bound_lookup(segment),
+                misses: segment.misses,
                 launches: all.iter().map(|c| c.function.compiled.programs.len()).sum(),
                 replay: self.graphs.capture_on(segment.device, &all)?,
             });
@@ -198,7 +220,27 @@ impl Engine {
             return Ok(only.replay);
         }
         let options = plan_options(key.graph, self.cache.shape(), self.graphs.jit().target());
-        Ok(Box::new(SegmentedStep::new(captured, options.tokens)))
+        let cache = self.expert_cache.clone();
+        Ok(Box::new(SegmentedStep::new(
+            captured,
+            options.tokens,
+            cache,
+        )))
+    }
+    fn bound_lookup(&self, segment: &Segment) -> Option<BoundLookup> {
+        let of = segment.lookup.clone()?;
+        let [home, away] = [segment.device, of.away].map(|device| {
+            let experts = self.on[device].experts.as_ref();
+            experts.map(|experts| (self.graphs.on(device).clone(), experts))
+        });
+        let ((home, own), (away, other)) = (home?, away?);
+        Some(BoundLookup {
+            weights_at: own.weights_at(),
+            chosen: (home, own.whole(ExpertBind::Chosen)),
+            hits: own.whole(ExpertBind::Hits),
+            misses: (away, other.whole(ExpertBind::Misses)),
+            of,
+        })
     }
     fn streamed_weights(&self, segment: &Segment) -> Vec<StreamedWeight> {
         let names = segment.streamed.iter();
@@ -221,6 +263,8 @@ impl Engine {
                 to: on_device(segment.device, &transfer.bind),
                 bytes: transfer.bytes,
                 row: transfer.is_per_token.then(|| transfer.bytes / most),
+                is_of_misses: transfer.is_of_misses,
+                chosen: transfer.chosen,
                 waits: transfer.waits.clone(),
             }
         };

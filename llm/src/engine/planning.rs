@@ -1,14 +1,15 @@
 //! Plans of a model's steps for its devices, and the placement that they follow.
 
+use super::expert_cache::ExpertCache;
 use super::expert_stream::ExpertStream;
 use super::footprint::Footprint;
 use super::graph_key::{CacheShape, GraphKey, Settings, StepLimits, plan_options};
 use super::sizes::{MIN_ARENA_SHARE, Sizes, available, memory_beside_weights, probe};
-use crate::arch::{Functions, Model, Plan};
+use crate::arch::{Functions, Model, Options, Plan};
 use crate::error::{Error, Progress};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
-use crate::placement::{Placement, PlacementChoice, Splitter};
+use crate::placement::{Placement, PlacementChoice, Splitter, is_cached};
 use crate::sampling::CandidateSet;
 use gristmill_backend::Opened;
 use gristmill_tensor::jit::{Jit, Planned};
@@ -23,6 +24,8 @@ pub(super) struct CompiledUnit {
     pub(super) layouts: Layouts,
     /// Layouts of weights that steps copy from host memory.
     pub(super) streamed: Layouts,
+    /// Layouts of weights with slots of cached experts.
+    pub(super) cached: Layouts,
     /// Bytes of the arena for intermediates: the maximum over all compiled steps.
     pub(super) arena: usize,
 }
@@ -40,11 +43,13 @@ impl PlannedUnits {
         file: &Gguf,
         model: &dyn Model,
         sizes: &Sizes,
-        (placement, loaded): (&Placement, &Weights),
+        (choice, loaded): (&PlacementChoice, &Weights),
     ) -> Result<(Footprint, u64), Error> {
+        let placement = &choice.chosen.placement;
         let (main, settings) = (&self.units[0], &sizes.settings);
         let footprint = Footprint::new(model, &probe(settings), settings, placement, main.arena);
-        let slots = ExpertStream::slot_bytes(file, &main.streamed, placement);
+        let slots = ExpertStream::slot_bytes(file, &main.streamed, placement)
+            + ExpertCache::slot_bytes(file, &main.cached, choice.chosen.slots);
         let missing = load::missing(file, &main.layouts, loaded) + slots;
         let available = available(&**main.jit.device(), settings);
         Ok((footprint, memory_beside_weights(file, missing, available)?))
@@ -87,11 +92,12 @@ impl Planning {
     ) -> Result<Planning, Error> {
         let mut functions = Functions::new();
         let chosen = &choice.chosen.placement;
-        let mut splitter = Splitter::new(chosen.clone(), choice.stream_from);
+        let mut splitter = Splitter::new(chosen.clone(), choice.stream_from, choice.chosen.slots);
         let plan = |graph: GraphKey| {
-            splitter.split(graph.tokens, &mut functions, &mut |device, functions| {
-                let options = plan_options(graph, sizes.cache, jits[device].target());
-                model.plan(&options, functions)
+            splitter.split(graph.tokens, &mut functions, &mut |of, functions| {
+                let options = plan_options(graph, sizes.cache, jits[of.device].target());
+                let cached = of.cached;
+                model.plan(&Options { cached, ..options }, functions)
             })
         };
         let plans = sizes
@@ -132,12 +138,15 @@ impl Planning {
                 Err(_) if sizes.settings.decode_rows().is_some() => return Ok(None),
                 Err(_) => load::layouts(&mut jit, &plans)?,
             };
+            let (cached, layouts): (Layouts, Layouts) =
+                layouts.into_iter().partition(|of| is_cached(&of.0));
             let streamed = |name: &String| number == 0 && placement.is_streamable(name);
             let (streamed, layouts) = layouts.into_iter().partition(|of| streamed(&of.0));
             units.push(CompiledUnit {
                 jit,
                 layouts,
                 streamed,
+                cached,
                 arena,
             });
         }

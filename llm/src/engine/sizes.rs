@@ -46,6 +46,7 @@ pub(super) fn probe(settings: &Settings) -> Options {
         cache: settings.cache,
         logits,
         tile,
+        cached: None,
     }
 }
 

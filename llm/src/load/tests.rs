@@ -178,6 +178,7 @@ fn load_from(
         cache: CacheType::F16,
         logits: Logits::Last,
         tile: Options::TILE,
+        cached: None,
     };
     let plan = model.plan(&options, &mut Functions::new());
     let all: Vec<_> = plan.functions().into_iter().cloned().collect();

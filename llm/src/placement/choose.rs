@@ -3,6 +3,7 @@
 use super::layer_place::{LayerPlace, Placement};
 use super::parts::{CHUNK, LayerParts, layer_parts};
 use crate::arch::{Model, Plan};
+use crate::engine::{ExpertUses, stored_uses};
 use crate::gguf::Gguf;
 use fancy_regex::{Regex, RegexBuilder};
 use gristmill_backend::Opened;
@@ -79,6 +80,9 @@ pub struct PlacementRequest {
     /// Least tokens of a step that copies experts to the main device; `None` if their price
     /// decides.
     pub stream_from: Option<usize>,
+    /// Memory of the main device for cached experts of layers whose experts are on another device,
+    /// bytes, 0 for none; `None` if the uses of experts in earlier runs decide.
+    pub expert_cache: Option<u64>,
     /// Steps to choose for.
     pub goal: Goal,
     /// The placement, if it is given.
@@ -113,6 +117,8 @@ const PATTERN_STEPS: usize = 10_000;
 pub struct Priced {
     /// Devices of all layers.
     pub placement: Placement,
+    /// Experts of each layer whose experts alone are on another device that the main device holds.
+    pub slots: usize,
     /// Bytes of layers' weights on the main device.
     pub bytes: u64,
     /// Modelled seconds of the layers in a decode step of one sequence.
@@ -147,10 +153,16 @@ struct Candidates<'a> {
     goal: Goal,
     /// Whether steps of many tokens may copy experts to the main device.
     streams: bool,
+    /// Whether decode steps may have cached experts.
+    caches: bool,
+    /// Uses of experts in earlier runs.
+    uses: ExpertUses,
 }
 
 impl Candidates<'_> {
-    fn price(&self, placement: Placement) -> Priced {
+    /// Prices a placement with `cache` bytes for cached experts.
+    fn price(&self, placement: Placement, cache: u64) -> Priced {
+        let slots = self.slots(&placement, cache);
         let machine = |device: usize| if device == 0 { self.main } else { self.other };
         let (mut bytes, mut decode, mut chunk) = (0, 0.0, 0.0);
         let mut before = 0;
@@ -159,7 +171,14 @@ impl Candidates<'_> {
             for (part, device) in [(&of.layer, at.layer), (&of.experts, at.experts)] {
                 bytes += if device == 0 { part.bytes } else { 0 };
                 if part.bytes > 0 {
-                    decode += part.decode_seconds(machine(device));
+                    let may_cache = device != 0 && at.layer == 0;
+                    let hits = if may_cache {
+                        self.hits(number, slots)
+                    } else {
+                        0.0
+                    };
+                    decode += (1.0 - hits) * part.decode_seconds(machine(device));
+                    decode += hits * part.decode_seconds(self.main);
                     let streamed = part.chunk_seconds(self.main).max(part.bytes as f64 / LINK);
                     let computed = part.chunk_seconds(machine(device));
                     let may_stream = self.streams && device != 0 && at.layer == 0;
@@ -180,8 +199,13 @@ impl Candidates<'_> {
         if self.streams {
             bytes += self.slot_bytes(&placement);
         }
+        let away = placement.streamable_layers().into_iter();
+        for of in away.filter_map(|layer| self.parts.get(layer)) {
+            bytes += of.experts.bytes / of.count.max(1) as u64 * slots as u64;
+        }
         Priced {
             placement,
+            slots,
             bytes,
             decode,
             chunk,
@@ -201,7 +225,45 @@ impl Candidates<'_> {
         let layer = *placement.streamable_layers().first()?;
         let experts = &self.parts.get(layer)?.experts;
         let of_token = experts.chunk_seconds(self.other) / CHUNK as f64;
-        Some((experts.bytes as f64 / LINK / of_token).ceil() as usize)
+        // A decode step of one sequence reads few experts, which the model of chunks leaves out.
+        Some(((experts.bytes as f64 / LINK / of_token).ceil() as usize).max(2))
+    }
+    /// Returns the experts of each layer that `memory` bytes hold, of layers whose experts alone are
+    /// on another device.
+    fn slots(&self, placement: &Placement, memory: u64) -> usize {
+        let away = placement.streamable_layers().into_iter();
+        let away = away.filter_map(|layer| self.parts.get(layer));
+        let away: Vec<&LayerParts> = away.filter(|of| of.count > 0).collect();
+        let bytes: u64 = away
+            .iter()
+            .map(|of| of.experts.bytes / of.count as u64)
+            .sum();
+        let count = away.iter().map(|of| of.count).min();
+        match count.filter(|_| self.caches && bytes > 0) {
+            Some(count) => count.min((memory / bytes) as usize),
+            None => 0,
+        }
+    }
+    /// Returns the share of a layer's chosen experts that `slots` slots hold, by the uses of earlier
+    /// runs: those of other layers if the layer has none, and equal ones without any.
+    fn hits(&self, layer: usize, slots: usize) -> f64 {
+        let share = |uses: &Vec<u32>| {
+            let mut uses: Vec<u64> = uses.iter().map(|&n| u64::from(n)).collect();
+            uses.sort_unstable_by(|a, b| b.cmp(a));
+            let all: u64 = uses.iter().sum();
+            (all > 0).then(|| uses.iter().take(slots).sum::<u64>() as f64 / all as f64)
+        };
+        if slots == 0 {
+            return 0.0;
+        }
+        if let Some(known) = self.uses.get(&layer).and_then(share) {
+            return known;
+        }
+        let known: Vec<f64> = self.uses.values().filter_map(share).collect();
+        match known.len() {
+            0 => (slots as f64 / self.parts[layer].count.max(1) as f64).min(1.0),
+            count => known.iter().sum::<f64>() / count as f64,
+        }
     }
     /// Modelled seconds of what the placement is chosen for.
     fn seconds(&self, of: &Priced) -> f64 {
@@ -213,14 +275,14 @@ impl Candidates<'_> {
     }
     /// Moves the first layers' parts until at most `budget` bytes are on the main device, or all
     /// are moved.
-    fn fill(&self, budget: u64, moved: &dyn Fn(usize) -> LayerPlace) -> Priced {
+    fn fill(&self, budget: u64, cache: u64, moved: &dyn Fn(usize) -> LayerPlace) -> Priced {
         let layers = self.parts.len();
         let place = |count: usize| {
             let at = |layer| match layer < count {
                 true => moved(layer),
                 false => LayerPlace::default(),
             };
-            self.price(Placement::new((0..layers).map(at).collect()))
+            self.price(Placement::new((0..layers).map(at).collect()), cache)
         };
         // The least number of moved layers that fits.
         let fits = |count: &usize| place(*count).bytes <= budget;
@@ -323,10 +385,15 @@ impl PlacementRequest {
                 let away = bytes.saturating_sub(budget);
                 free as f64 * HOST_SHARE > 2.0 * away as f64
             }),
+            caches: model.adapters().is_empty(),
+            uses: match is_whole {
+                true => ExpertUses::new(),
+                false => stored_uses(file, &*main.device),
+            },
             parts,
         };
         let (chosen, runner_up) = match is_whole {
-            true => (of.price(Placement::default()), None),
+            true => (of.price(Placement::default(), 0), None),
             false => self.among(&of, plan, budget),
         };
         let stream_from = match self.stream_from {
@@ -345,26 +412,47 @@ impl PlacementRequest {
     /// Returns the forced placement, or the best within the budget and the one that came second.
     fn among(&self, of: &Candidates, plan: &Plan, budget: u64) -> (Priced, Option<Priced>) {
         let layers = of.parts.len();
-        let priced = |placement: Placement| of.price(placement.tied(plan));
+        let cache = self.expert_cache.unwrap_or(0);
+        let priced = |placement: Placement, cache| of.price(placement.tied(plan), cache);
         if let Some(fixed) = &self.fixed {
-            return (priced(fixed.clone()), None);
+            return (priced(fixed.clone(), cache), None);
         }
         if self.is_forced() {
             let at = |layer: usize| self.forced(layer, layers, of.parts[layer].experts.bytes > 0);
             let places = (0..layers).map(at).collect();
-            return (priced(Placement::new(places)), None);
+            return (priced(Placement::new(places), cache), None);
         }
-        let by_layers = priced(of.fill(budget, &|_| AWAY).placement);
-        let by_experts = of.fill(budget, &|layer| of.experts_away(layer));
-        let rank = |p: &Priced| (p.bytes > budget, of.seconds(p));
-        let (best, second) = match rank(&by_experts) <= rank(&by_layers) {
-            true => (by_experts, by_layers),
-            false => (by_layers, by_experts),
+        let by_layers = priced(of.fill(budget, 0, &|_| AWAY).placement, 0);
+        // Uses of earlier runs say whether slots for experts of all layers are worth more than
+        // whole layers.
+        let caches = match self.expert_cache {
+            Some(cache) => vec![cache],
+            None if of.uses.is_empty() => vec![0],
+            None => (0..=CACHE_SHARES)
+                .map(|n| budget * n / CACHE_SHARES)
+                .collect(),
         };
-        let differs = second.placement != best.placement;
-        (best, Some(second).filter(|_| differs))
+        let by_experts = caches
+            .into_iter()
+            .map(|cache| of.fill(budget, cache, &|layer| of.experts_away(layer)));
+        let rank = |p: &Priced| (p.bytes > budget, of.seconds(p));
+        let order = |a: &Priced, b: &Priced| {
+            let (a, b) = (rank(a), rank(b));
+            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+        };
+        let mut all: Vec<Priced> = by_experts.chain([by_layers]).collect();
+        all.sort_by(order);
+        let mut all = all.into_iter();
+        let best = all
+            .next()
+            .unwrap_or_else(|| of.price(Placement::default(), 0));
+        let second = all.find(|of| of.placement != best.placement);
+        (best, second)
     }
 }
+
+/// Parts of the memory for layers that may be slots for experts.
+const CACHE_SHARES: u64 = 8;
 
 impl Priced {
     /// Describes the placement of `layers` layers, such as `experts of layers 0 to 25 on cpu`.
@@ -385,8 +473,12 @@ impl Priced {
     }
     /// Describes the placement and its modelled times in a line.
     fn line(&self, layers: usize, other: &str) -> String {
+        let cached = match self.slots {
+            0 => String::new(),
+            slots => format!(", {slots} of each such layer cached"),
+        };
         format!(
-            "{}: modelled {:.1} ms a token, {:.0} ms for 512 tokens of a prompt",
+            "{}{cached}: modelled {:.1} ms a token, {:.0} ms for 512 tokens of a prompt",
             self.parts(layers, other),
             self.decode * 1e3,
             self.chunk * 1e3

@@ -1,6 +1,6 @@
 //! Devices of a model's parts, as values.
 
-use crate::arch::{Bind, Plan};
+use crate::arch::{Bind, CachedExperts, Plan};
 
 /// Devices of a layer's parts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -35,7 +35,8 @@ impl Placement {
     pub fn is_streamable(&self, name: &str) -> bool {
         layer_of(name).is_some_and(|(layer, rest)| {
             let at = self.layer(layer);
-            is_of_experts(rest) && at.layer == 0 && at.experts != 0
+            let is_away = at.layer == 0 && at.experts != 0;
+            is_of_experts(rest) && is_away && !is_cached(name)
         })
     }
     /// Returns the layers whose experts alone are not on the main device.
@@ -84,7 +85,9 @@ impl Placement {
     /// Returns the device of a weight tensor.
     pub fn weight(&self, name: &str) -> usize {
         match layer_of(name) {
-            Some((layer, rest)) if is_of_experts(rest) => self.layer(layer).experts,
+            Some((layer, rest)) if is_of_experts(rest) && !is_cached(name) => {
+                self.layer(layer).experts
+            }
             Some((layer, _)) => self.layer(layer).layer,
             None => 0,
         }
@@ -108,12 +111,17 @@ impl Placement {
 }
 
 /// Returns the layer of a tensor name `blk.N.REST`, and the rest. Adapters' names have a prefix.
-pub(super) fn layer_of(name: &str) -> Option<(usize, &str)> {
+pub(crate) fn layer_of(name: &str) -> Option<(usize, &str)> {
     let (number, rest) = name.split_once("blk.")?.1.split_once('.')?;
     Some((number.parse().ok()?, rest))
 }
 
+/// Returns whether a weight has slots of cached experts.
+pub(crate) fn is_cached(name: &str) -> bool {
+    name.starts_with(CachedExperts::PREFIX)
+}
+
 /// Returns whether a layer's tensor belongs to its routed experts; the router does not.
-pub(super) fn is_of_experts(rest: &str) -> bool {
+pub(crate) fn is_of_experts(rest: &str) -> bool {
     rest.contains("_exps.")
 }

@@ -62,6 +62,8 @@ pub(super) struct LayerParts {
     pub layer: Part,
     /// Routed experts; zero if there are none.
     pub experts: Part,
+    /// Number of routed experts.
+    pub count: usize,
 }
 
 /// Returns the parts of all layers, from the plan of a decode step.
@@ -77,7 +79,10 @@ pub(super) fn layer_parts(file: &Gguf, plan: &Plan, layers: usize) -> Vec<LayerP
                 continue;
             };
             let part = match is_of_experts(rest) {
-                true => &mut of_layer.experts,
+                true => {
+                    of_layer.count = tensor.dims.last().map_or(0, |&n| n as usize);
+                    &mut of_layer.experts
+                }
                 false => &mut of_layer.layer,
             };
             let share = |tokens| traffic::share(&call.function, slot as u32, tokens);

@@ -88,6 +88,9 @@ struct Maker {
     block: usize,
     fill: Fill,
     scales: Vec<Field>,
+    /// Elements of a row, and the factor of each row; no factors without a skew.
+    row: u64,
+    factors: Vec<f32>,
 }
 
 /// A scale field of a block.
@@ -99,6 +102,21 @@ struct Field {
     kept: u8,
     /// Bytes of the field in each variant.
     variants: [[u8; 2]; VARIANTS],
+}
+
+/// Returns the factor of each row of a skewed tensor; ranks are in the order of random words.
+fn factors(tensor: &TensorPlan) -> Vec<f32> {
+    if tensor.skew == 0.0 {
+        return Vec::new();
+    }
+    let rows: u64 = tensor.dims.iter().skip(1).product();
+    let mut order: Vec<u64> = (0..rows).collect();
+    order.sort_by_key(|&row| word(!tensor.seed, row));
+    let mut factors = vec![1.0; rows as usize];
+    for (rank, row) in order.into_iter().enumerate() {
+        factors[row as usize] = ((rank + 1) as f32).powf(-tensor.skew);
+    }
+    factors
 }
 
 impl Maker {
@@ -121,11 +139,20 @@ impl Maker {
             block,
             fill,
             scales,
+            row: tensor.dims.first().copied().unwrap_or(1).max(1),
+            factors: factors(tensor),
         }
     }
 
     fn blocks(&self, start: u64, out: &mut [u8]) {
         match self.fill {
+            Fill::F32 if !self.factors.is_empty() => {
+                self.floats(start, out, f32::to_le_bytes);
+                for (element, at) in out.as_chunks_mut::<4>().0.iter_mut().zip(start..) {
+                    let factor = self.factors[(at / self.row) as usize];
+                    *element = (f32::from_le_bytes(*element) * factor).to_le_bytes();
+                }
+            }
             Fill::F32 => self.floats(start, out, f32::to_le_bytes),
             Fill::F16 => self.floats(start, out, |x| f16::from_f32(x).to_le_bytes()),
             Fill::BF16 => self.floats(start, out, |x| bf16::from_f32(x).to_le_bytes()),
@@ -243,6 +270,7 @@ mod tests {
             mean: 0.0,
             sigma: 0.02,
             seed: 7,
+            skew: 0.0,
         }
     }
 
@@ -270,6 +298,37 @@ mod tests {
         let mut one = vec![0; whole.len()];
         Maker::new(&t).blocks(0, &mut one);
         assert!(whole == one);
+    }
+
+    #[test]
+    fn rows_of_skewed_tensors_have_ranks() {
+        let plain = tensor("f32", 8);
+        let skewed = TensorPlan {
+            skew: 1.0,
+            ..plain.clone()
+        };
+        let data = |t: &TensorPlan| {
+            let mut data = vec![0; t.bytes as usize];
+            fill(t, 0, &mut data).unwrap();
+            let numbers = data.as_chunks::<4>().0.iter();
+            numbers
+                .map(|&b| f32::from_le_bytes(b))
+                .collect::<Vec<f32>>()
+        };
+        let (plain, all) = (data(&plain), data(&skewed));
+        let row = plain.len() / 8;
+        let mut ranks: Vec<u32> = (0..8)
+            .map(|r| (plain[r * row] / all[r * row]).round() as u32)
+            .collect();
+        ranks.sort_unstable();
+        assert_eq!(ranks, (1..=8).collect::<Vec<u32>>());
+        let mut part = vec![0; 4 * row];
+        fill(&skewed, 3 * row as u64, &mut part).unwrap();
+        let part = part.as_chunks::<4>().0.iter();
+        assert!(
+            part.map(|&b| f32::from_le_bytes(b))
+                .eq(all[3 * row..4 * row].iter().copied())
+        );
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub enum Error {
         /// All quantisation names, comma-separated for messages.
         quants: String,
     },
+    /// An option of a quantisation is unknown, or its value is.
+    #[error("{0} is no option of a quantisation")]
+    Option(String),
     /// A range that is not whole blocks inside the tensor.
     #[error("tensor {tensor}: {bytes} bytes from block {start} on are not whole blocks inside it")]
     Range {
@@ -68,6 +71,7 @@ impl Error {
         match self {
             Error::UnknownPreset { presets, .. } => Some(format!("presets: {presets}")),
             Error::UnknownQuant { quants, .. } => Some(format!("quantisations: {quants}")),
+            Error::Option(_) => Some("router-skew=A, with A from 0 to 4".into()),
             Error::Range { .. } | Error::Config(_) => None,
             Error::Model(error) => error.hint(),
             Error::Gguf(error) => error.hint(),
@@ -92,6 +96,8 @@ pub struct TensorPlan {
     pub sigma: f32,
     /// Seed of its data.
     pub seed: u64,
+    /// Its rows of f32 are multiplied by their ranks to the power of −`skew`.
+    pub skew: f32,
 }
 
 /// A model to be generated.

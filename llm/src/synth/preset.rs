@@ -682,5 +682,6 @@ pub(super) fn planned(
         mean,
         sigma,
         seed,
+        skew: 0.0,
     })
 }

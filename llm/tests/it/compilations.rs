@@ -26,6 +26,7 @@ fn plan(file: &Gguf, tokens: StepKind) -> Plan {
         cache: CacheType::F16,
         logits: Logits::Last,
         tile: Options::TILE,
+        cached: None,
     };
     model.plan(&options, &mut Functions::new())
 }

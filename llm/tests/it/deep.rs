@@ -20,6 +20,7 @@ fn layer(depth: usize) -> Compiled {
         cache: CacheType::F16,
         logits: Logits::Last,
         tile: Options::TILE,
+        cached: None,
     };
     let plan = model.plan(&options, &mut Functions::new());
     let moe = plan

@@ -55,6 +55,7 @@ fn functions() -> Vec<Arc<Function>> {
             cache,
             logits: Logits::Last,
             tile: Options::TILE,
+            cached: None,
         };
         for function in model.plan(&options, &mut shared).functions() {
             if !out.iter().any(|o| Arc::ptr_eq(o, function)) {
@@ -174,6 +175,7 @@ fn forms(
             cache,
             logits,
             tile: Options::TILE,
+            cached: None,
         };
         let plan = model.plan(&options, &mut shared);
         let layer = plan

@@ -108,6 +108,7 @@ fn options(tokens: StepKind) -> Options {
         cache: CacheType::F16,
         logits: Logits::Last,
         tile: Options::TILE,
+        cached: None,
     }
 }
 const ONE: StepKind = StepKind::Decode;
@@ -160,7 +161,11 @@ fn slots_are_bound_to_what_they_are() {
                 Bind::Tokens | Bind::Rope(_) | Bind::LayerInput(_) => slot.kind == SlotKind::Input,
                 // For training.
                 Bind::HiddenGradient(_) | Bind::Parameter(_) | Bind::Gradient(_) => false,
-                Bind::Targets | Bind::TargetWeights | Bind::Loss | Bind::Cut(_) => false,
+                Bind::Targets
+                | Bind::TargetWeights
+                | Bind::Loss
+                | Bind::Cut(_)
+                | Bind::Experts(_) => false,
                 Bind::AdapterScales => false,
                 // For quantised caches.
                 Bind::RopeMean(_) | Bind::Hadamard => false,

@@ -349,6 +349,7 @@ pub fn of_one_sequence(
         cache,
         logits,
         tile,
+        cached: None,
     }
 }
 

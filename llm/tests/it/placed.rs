@@ -52,16 +52,15 @@ fn exact(device: &str) -> Opened {
 }
 
 fn placed(file: &Gguf, devices: &[&str], placement: Placement, parallel: usize) -> Engine {
-    streaming(file, devices, placement, parallel, None)
+    let fixed = Some(placement);
+    let request = PlacementRequest {
+        fixed,
+        ..PlacementRequest::default()
+    };
+    requested(file, devices, parallel, request)
 }
 
-fn streaming(
-    file: &Gguf,
-    devices: &[&str],
-    placement: Placement,
-    parallel: usize,
-    stream_from: Option<usize>,
-) -> Engine {
+fn requested(file: &Gguf, devices: &[&str], parallel: usize, of: PlacementRequest) -> Engine {
     let mut opened = devices.iter().map(|device| exact(device));
     let main = opened.next().expect("a main device");
     let settings = Settings {
@@ -71,9 +70,7 @@ fn streaming(
         parallel,
         placement: PlacementRequest {
             others: opened.map(OtherDevice::from_opened).collect(),
-            fixed: Some(placement),
-            stream_from,
-            ..PlacementRequest::default()
+            ..of
         },
         ..Settings::default()
     };
@@ -92,7 +89,12 @@ fn check(family: &str, quant: &str, devices: &[&str], placements: u64) {
         let placement = drawn(seed + 1, layers, devices.len() as u64);
         // Every other placement copies experts to the main device for chunks.
         let stream = (seed % 2 == 1).then_some(2);
-        let mut e = streaming(&file, devices, placement.clone(), 1, stream);
+        let request = PlacementRequest {
+            fixed: Some(placement.clone()),
+            stream_from: stream,
+            ..PlacementRequest::default()
+        };
+        let mut e = requested(&file, devices, 1, request);
         if stream.is_some() {
             assert_eq!(e.placement().stream_from, stream);
         }
@@ -121,6 +123,58 @@ fn families_give_the_same_logits_wherever_their_parts_are() {
     for (family, quant) in FAMILIES {
         check(family, quant, &["cpu", "cpu"], PLACEMENTS);
     }
+}
+
+const WITH_EXPERTS: &[(&str, &str)] = &[
+    ("qwen35moe", "q8_0"),
+    ("qwen3moe", "q8_0"),
+    ("gemma4-moe", "q8_0"),
+    ("gpt-oss", "mxfp4"),
+    ("glm4moe", "q8_0"),
+    ("minimax-m2", "q8_0"),
+    ("deepseek2", "q8_0"),
+    ("deepseek2-kimi", "q8_0"),
+];
+
+/// Checks the logits of decode steps with half of the experts of each layer in slots.
+fn check_cached(family: &str, quant: &str, devices: &[&str], stream_from: Option<usize>) {
+    let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
+    let expected = npy(&data(&format!("families/{family}-{quant}-logits.npy")));
+    let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
+    let vocabulary = expected.len() / tokens.len();
+    let away = LayerPlace {
+        layer: 0,
+        experts: 1,
+    };
+    let of_experts = file.tensors().iter().filter(|t| t.name.contains("_exps."));
+    let request = PlacementRequest {
+        fixed: Some(Placement::new(vec![away; 64])),
+        stream_from,
+        expert_cache: Some(of_experts.map(|t| t.bytes).sum::<u64>() / 2),
+        ..PlacementRequest::default()
+    };
+    let mut e = requested(&file, devices, 1, request);
+    for i in 0..tokens.len() {
+        let row = forward(&mut e, &tokens[i..=i], i, true);
+        let wanted = &expected[i * vocabulary..(i + 1) * vocabulary];
+        let error = rms(&row, wanted);
+        assert!(error <= EXACT, "{family}, token {i}: rms {error}");
+        assert_eq!(argmax(&row), argmax(wanted), "{family}, token {i}");
+    }
+    let stats = e.expert_cache().expect("experts are cached");
+    let chosen = stats.hits + stats.misses;
+    assert!(
+        stats.hits > chosen / 8 && stats.misses > chosen / 8 && stats.copied > 0,
+        "{family}: {stats:?}"
+    );
+}
+
+#[test]
+fn cached_experts_give_the_same_logits() {
+    for (family, quant) in WITH_EXPERTS {
+        check_cached(family, quant, &["cpu", "cpu"], None);
+    }
+    check_cached("qwen3moe", "q8_0", &["cpu", "cpu"], Some(2));
 }
 
 #[test]

@@ -42,6 +42,7 @@ pub fn step(preset: &str, quant: &str, tokens: StepKind) -> Plan {
             Logits::All
         },
         tile: Options::TILE,
+        cached: None,
     };
     model.plan(&options, &mut Functions::new())
 }

@@ -37,6 +37,7 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
                 cache,
                 logits,
                 tile: Options::TILE,
+                cached: None,
             };
             for f in model.plan(&options, &mut shared).functions() {
                 if !out.iter().any(|o| Arc::ptr_eq(o, f)) {

@@ -175,6 +175,9 @@ pub struct ModelMetrics {
     /// Steps of the batch: all steps, mixed steps with a prefill chunk, and steps that were started
     /// asynchronously, before the previous step's tokens were read.
     pub steps: [Counter; 3],
+    /// Chosen experts that the GPU held, those that another device computed, and experts copied to
+    /// the GPU.
+    pub experts: [Counter; 3],
     /// Times that the model was loaded.
     pub loads: Counter,
     /// Times that loading failed.
@@ -378,6 +381,7 @@ struct Families {
     answer_tokens: Family<Label, Counter>,
     logit_rows: Family<Label, Counter>,
     steps: [Family<Label, Counter>; 3],
+    experts: [Family<Label, Counter>; 3],
     loads: Family<Label, Counter>,
     load_failures: Family<Label, Counter>,
     waiting: Family<Label, Gauge>,
@@ -465,6 +469,7 @@ impl Families {
             logit_rows: r.counter("logit_rows_read", OF_LOGIT_ROWS),
             loads: r.counter("model_loads", "Successful loads of the model"),
             steps: STEPS.map(|(name, help)| r.counter(name, help)),
+            experts: EXPERTS.map(|(name, help)| r.counter(name, help)),
             pages_swapped_in: r.counter_with_alias(
                 "kv_pages_swapped_in",
                 "cache_pages_brought_back",
@@ -513,6 +518,16 @@ const STEPS: [(&str, &str); 3] = [
         "steps_ahead",
         "Batched steps started before the previous step's tokens were read",
     ),
+];
+
+/// Counters of cached experts.
+const EXPERTS: [(&str, &str); 3] = [
+    ("expert_cache_hits", "Chosen experts that the GPU held"),
+    (
+        "expert_cache_misses",
+        "Chosen experts that another device computed",
+    ),
+    ("expert_cache_copies", "Experts copied to the GPU"),
 ];
 
 // Help texts that do not fit on one line with their metric.
@@ -573,6 +588,10 @@ impl Metrics {
                 .steps
                 .each_ref()
                 .map(|steps| steps.get_or_create_owned(&label)),
+            experts: all
+                .experts
+                .each_ref()
+                .map(|experts| experts.get_or_create_owned(&label)),
             loads: all.loads.get_or_create_owned(&label),
             load_failures: all.load_failures.get_or_create_owned(&label),
             waiting: all.waiting.get_or_create_owned(&label),

@@ -2,6 +2,7 @@
 //! small model.
 
 use crate::core::models::entry::ModelEntry;
+use gristmill_llm::engine::ExpertCacheStats;
 use gristmill_llm::sched::{Batcher, StepCounts};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ pub struct PublishedLoad {
     at: Option<Instant>,
     preempted: u64,
     steps: StepCounts,
+    experts: ExpertCacheStats,
 }
 
 impl PublishedLoad {
@@ -60,5 +62,16 @@ impl PublishedLoad {
             .iter()
             .zip(counted)
             .for_each(|(counter, n)| _ = counter.inc_by(n));
+        if let Some(experts) = batcher.engine().expert_cache() {
+            let before = std::mem::replace(&mut self.experts, experts);
+            let counted = [
+                experts.hits - before.hits,
+                experts.misses - before.misses,
+                experts.copied - before.copied,
+            ];
+            for (counter, n) in metrics.experts.iter().zip(counted) {
+                counter.inc_by(n);
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The minimum cut between weights that are away and everything that stays.
 
-use super::nodes::{is_storable, slot_of, users};
+use super::nodes::{is_storable, slot_of, users, viewed};
 use gristmill_uop::function::Function;
 use gristmill_uop::op::Class;
 use gristmill_uop::{Arg, Graph, Id, Op};
@@ -72,9 +72,12 @@ fn add_values(g: &Graph, order: &[Id], number: &FxHashMap<Id, usize>, network: &
 }
 
 /// Cost of moving a value: its bytes, and a little more for a view, since the value that it views
-/// is as good.
+/// is as good, and is what is moved if the view shows all of it.
 fn cost(g: &Graph, id: Id) -> i64 {
     const UNIT: i64 = 2;
+    if let Some(whole) = viewed(g, id) {
+        return cost(g, whole).saturating_add(1).min(NEVER);
+    }
     // A weight is not copied in every step.
     let is_weight = matches!(g[id].arg, Arg::Packed(..)) || g[id].op == Op::Decode;
     if is_weight || !is_storable(g.scalar(id)) || g[id].op.is_version() {

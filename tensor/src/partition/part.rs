@@ -1,6 +1,6 @@
 //! Builds one part of a partition as a function of its own.
 
-use super::nodes::{is_free, is_storable, slot_of};
+use super::nodes::{is_free, is_storable, slot_of, viewed};
 use super::sides::{Side, Sides};
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::{Arg, Graph, Id, Op, Sources};
@@ -147,6 +147,9 @@ impl<'a> PartBuilder<'a> {
         let side = self.sides.at(id);
         let input = |slot: u32| self.whole.slots[slot as usize].kind == SlotKind::Input;
         if slot_of(&self.whole.graph, id).is_some_and(input) {
+            return false;
+        }
+        if viewed(&self.whole.graph, id).is_some() {
             return false;
         }
         let at_home = side != Side::Away && self.side != Side::Away;

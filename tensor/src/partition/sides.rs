@@ -1,5 +1,6 @@
 //! The side of every node of a function that is cut.
 
+use super::Cut;
 use super::cut::away_nodes;
 use super::nodes::users;
 use gristmill_uop::function::Function;
@@ -30,10 +31,10 @@ impl Sides {
     pub(super) fn new(
         function: &Function,
         order: &[Id],
-        is_away: &dyn Fn(u32) -> bool,
+        by: Cut,
     ) -> Option<Sides> {
         let g = &function.graph;
-        let away = away_nodes(function, order, is_away)?;
+        let away = away_nodes(function, order, by.is_away)?;
         let mut data: FxHashSet<Id> = FxHashSet::default();
         for &id in order {
             if g[id].op == Op::Param || g[id].src.iter().any(|s| data.contains(s)) {
@@ -43,13 +44,9 @@ impl Sides {
         let after = users(g, order, &away);
         let mut begin: Vec<Id> = away.iter().flat_map(|&id| g[id].src.to_vec()).collect();
         // States are written in the first part, which reads them.
-        begin.extend(
-            function
-                .outputs
-                .iter()
-                .map(|o| o.1)
-                .filter(|&id| g[id].op.is_version()),
-        );
+        let is_first = |&(slot, id): &(u32, Id)| g[id].op.is_version() || (by.is_early)(slot);
+        let outputs = function.outputs.iter().copied();
+        begin.extend(outputs.filter(is_first).map(|output| output.1));
         let before: FxHashSet<Id> = g.toposort(&begin).into_iter().collect();
         let mut sides = vec![Side::Anywhere; g.len()];
         for &id in order.iter().filter(|id| data.contains(id)) {

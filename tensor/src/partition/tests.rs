@@ -89,7 +89,7 @@ fn parts_compute_what_the_whole_computes() {
         all[0].truncate(max * WIDTH);
         let slices: Vec<&[f64]> = all.iter().map(Vec::as_slice).collect();
         let want = run(&whole, &slices, n);
-        let partition = partition(&whole, &away(&whole)).unwrap();
+        let partition = partition(&whole, Cut::at(&away(&whole))).unwrap();
         let mut values: FxHashMap<usize, Vec<f64>> = FxHashMap::default();
         let mut results: FxHashMap<u32, Vec<f64>> = FxHashMap::default();
         for part in &partition.parts {
@@ -119,7 +119,7 @@ fn parts_compute_what_the_whole_computes() {
 #[test]
 fn experts_get_rows_indices_and_weights_and_return_a_row_per_token() {
     let whole = layer(5, Some(2));
-    let partition = partition(&whole, &away(&whole)).unwrap();
+    let partition = partition(&whole, Cut::at(&away(&whole))).unwrap();
     let names: Vec<&str> = partition.parts.iter().map(|p| &*p.function.name).collect();
     assert_eq!(
         names,
@@ -171,5 +171,5 @@ fn results_that_would_pass_twice_have_no_partition() {
     c.output("y", x + middle.linear(far));
     let f = c.finish();
     let is_far = |slot: u32| f.slots[slot as usize].name == "far";
-    assert!(partition(&f, &is_far).is_none());
+    assert!(partition(&f, Cut::at(&is_far)).is_none());
 }

@@ -65,7 +65,10 @@ impl Walk<'_> {
                 }
                 true
             }
-            Statement::Accumulate(acc, value) if g[value].op == Op::TileMma => {
+            // A subgroup's products have no registers.
+            Statement::Accumulate(acc, value)
+                if g[value].op == Op::TileMma && register(g, value).is_some() =>
+            {
                 let operands = g[value].src[..2].iter().map(|&tile| (tile, tile));
                 std::iter::once((value, acc))
                     .chain(operands)

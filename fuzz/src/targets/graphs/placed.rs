@@ -3,7 +3,7 @@
 use super::harness::{Case, Run, runs};
 use crate::bytes::FuzzInput;
 use gristmill_tensor::evaluate::{Env, evaluate_all};
-use gristmill_tensor::partition::{Part, PartSlot, Partition, partition};
+use gristmill_tensor::partition::{Cut, Part, PartSlot, Partition, partition};
 use gristmill_uop::Id;
 use gristmill_uop::function::{SlotKind, Storage};
 use std::collections::HashMap;
@@ -20,7 +20,12 @@ pub fn check(bytes: &mut FuzzInput, case: &Case) {
     if !drawn.contains(&true) {
         return;
     }
-    let Some(parts) = partition(whole, &|slot| drawn[slot as usize]) else {
+    let early: Vec<bool> = whole.slots.iter().map(|_| bytes.below(4) == 1).collect();
+    let by = Cut {
+        is_away: &|slot| drawn[slot as usize],
+        is_early: &|slot| early[slot as usize],
+    };
+    let Some(parts) = partition(whole, by) else {
         return;
     };
     for part in &parts.parts {

@@ -475,6 +475,7 @@ mod tests {
             cache: CacheType::F16,
             logits,
             tile,
+            cached: None,
         };
         let plan = model.plan(&options, &mut Functions::new());
         let table = |bind: &Bind| {

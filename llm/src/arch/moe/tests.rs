@@ -119,6 +119,7 @@ fn computed(made: &Made, tokens: StepKind, router: &[f64], x: &[f64]) -> Vec<f64
         cache: CacheType::F32,
         logits: Logits::None,
         tile: Options::TILE,
+        cached: None,
     };
     let mut functions = Functions::new();
     let mut step = StepBuilder::new("test", &options, &mut functions);

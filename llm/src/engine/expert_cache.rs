@@ -1,0 +1,463 @@
+//! Experts of layers in host memory that the main device holds for decode steps.
+//!
+//! Each layer whose experts alone are on another device has slots on the main device. A step
+//! returns the experts that its tokens chose; the host looks them up, and the main device computes
+//! those in slots while the other one computes the rest. Slots hold the experts that are used most:
+//! counts of uses are halved from time to time, and an expert that was missed replaces the least
+//! used one after the step, from host memory in the layout that the main device's kernels read.
+
+use super::expert_stream::ExpertStream;
+use crate::arch::{CachedExperts, ExpertBind};
+use crate::error::{Error, Progress};
+use crate::gguf::Gguf;
+use crate::load::{self, Layouts, Weights};
+use crate::placement::{Placement, is_of_experts, layer_of};
+use gristmill_compiler::ir::layout::Layout;
+use gristmill_runtime::store::Key;
+use gristmill_runtime::{Buffer, Device, Error as DeviceError, KeptBytes, Memory};
+use gristmill_tensor::jit::Jit;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Uses of a layer's experts after which all counts are halved, for each expert of the layer: a
+/// change of topic shows after some hundred tokens.
+const HALVED_AFTER: u64 = 64;
+/// Share of a step's time in which copies of experts may keep the link busy.
+const LINK_SHARE: f64 = 0.25;
+/// Bytes per second of such copies, a low estimate.
+const LINK: f64 = 10e9;
+
+/// What lookups found since the engine was loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ExpertCacheStats {
+    /// Experts of a layer that the main device can hold.
+    pub slots: usize,
+    /// Experts of a layer.
+    pub experts: usize,
+    /// Layers with slots.
+    pub layers: usize,
+    /// Chosen experts that were in slots.
+    pub hits: u64,
+    /// Chosen experts that another device computed.
+    pub misses: u64,
+    /// Experts copied to slots.
+    pub copied: u64,
+}
+
+impl fmt::Display for ExpertCacheStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (chosen, slots) = (self.hits + self.misses, self.slots);
+        let share = 100.0 * self.hits as f64 / chosen.max(1) as f64;
+        write!(
+            f,
+            "{slots} of {} experts cached in each of {} layers: {share:.1} % of {chosen} chosen \
+             experts were, {} were copied",
+            self.experts, self.layers, self.copied
+        )
+    }
+}
+
+/// Uses of each expert, by layer.
+pub(crate) type ExpertUses = BTreeMap<usize, Vec<u32>>;
+
+/// Returns the key under which the uses of a model's experts are stored: models with the same
+/// tensors share them.
+fn key_of_uses(file: &Gguf) -> Key {
+    let named = file.tensors().iter().map(|tensor| {
+        let (name, dims) = (&tensor.name, &tensor.dims);
+        format!("{name} {dims:?} {}", tensor.encoding.name)
+    });
+    let name = file
+        .metadata()
+        .str("general.name")
+        .ok()
+        .flatten()
+        .unwrap_or_default();
+    let first = ["expert uses 1".to_owned(), name.to_owned()];
+    Key::from_parts(first.into_iter().chain(named))
+}
+
+/// Returns the uses of a model's experts that an earlier run stored; empty if there are none.
+pub(crate) fn stored_uses(file: &Gguf, device: &dyn Device) -> ExpertUses {
+    let bytes = device
+        .store()
+        .and_then(|store| store.get(&key_of_uses(file)).ok()?);
+    let uses = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    uses.unwrap_or_default()
+}
+
+/// A kind of weight of a layer's experts.
+struct CachedWeight {
+    kept: Arc<dyn KeptBytes>,
+    slots: Buffer,
+    /// Bytes of one expert.
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct CachedLayer {
+    weights: Vec<CachedWeight>,
+    /// By expert.
+    slot_of: Vec<Option<u32>>,
+    uses: Vec<u32>,
+    /// By slot.
+    expert_in: Vec<u32>,
+    /// Sum of uses since they were halved.
+    used: u64,
+    /// Experts that steps missed and that were not copied since.
+    missed: Vec<u32>,
+}
+
+impl CachedLayer {
+    fn new(experts: usize, known: Option<&Vec<u32>>) -> CachedLayer {
+        let known = known.filter(|known| known.len() == experts);
+        let uses = known.cloned().unwrap_or_else(|| vec![0; experts]);
+        CachedLayer {
+            slot_of: vec![None; experts],
+            used: uses.iter().map(|&n| u64::from(n)).sum(),
+            uses,
+            ..CachedLayer::default()
+        }
+    }
+    /// Fills slots with the experts that are used most.
+    fn fill(&mut self, device: &dyn Device, slots: usize) -> Result<(), DeviceError> {
+        let mut experts: Vec<u32> = (0..self.uses.len() as u32).collect();
+        experts.sort_by_key(|&expert| Reverse(self.uses[expert as usize]));
+        experts.truncate(slots);
+        self.expert_in.clone_from(&experts);
+        for (slot, expert) in experts.into_iter().enumerate() {
+            self.copy(device, expert, slot as u32)?;
+        }
+        Ok(())
+    }
+    fn count(&mut self, expert: usize) {
+        let Some(uses) = self.uses.get_mut(expert) else {
+            return;
+        };
+        *uses = uses.saturating_add(1);
+        self.used += 1;
+        if self.used >= HALVED_AFTER * self.uses.len() as u64 {
+            self.uses.iter_mut().for_each(|uses| *uses /= 2);
+            self.used /= 2;
+        }
+    }
+    fn bytes(&self) -> usize {
+        self.weights.iter().map(|weight| weight.bytes).sum()
+    }
+    /// Copies an expert to a slot.
+    fn copy(&mut self, device: &dyn Device, expert: u32, slot: u32) -> Result<(), DeviceError> {
+        for weight in &self.weights {
+            let begin = expert as usize * weight.bytes;
+            let range = begin..begin + weight.bytes;
+            let to = slot as usize * weight.bytes;
+            device.restore(&*weight.kept, range, &weight.slots, to)?;
+        }
+        let before = std::mem::replace(&mut self.expert_in[slot as usize], expert);
+        self.slot_of[before as usize] = None;
+        self.slot_of[expert as usize] = Some(slot);
+        Ok(())
+    }
+    /// Returns the missed expert that is used most and the slot that it replaces, if it is used
+    /// more than the expert there.
+    fn replacement(&self) -> Option<(u32, u32)> {
+        let uses = |&expert: &u32| self.uses[expert as usize];
+        let candidate = self.missed.iter().copied().max_by_key(uses)?;
+        let slots = 0..self.expert_in.len() as u32;
+        let least = slots.min_by_key(|&slot| uses(&self.expert_in[slot as usize]))?;
+        let held = uses(&self.expert_in[least as usize]);
+        (uses(&candidate) > held + 1).then_some((candidate, least))
+    }
+}
+
+/// Experts of a step's tokens in both places, as bytes of the buffers that the calls read.
+#[derive(Default)]
+pub(super) struct Lookup {
+    pub hits: Vec<u32>,
+    pub hit_weights: Vec<f32>,
+    pub misses: Vec<u32>,
+    pub miss_weights: Vec<f32>,
+    /// Misses of a token that are computed; 0 if no token missed any.
+    pub width: usize,
+}
+
+/// The uses of all layers' experts, and the slots of those that are used most.
+pub(super) struct ExpertCache {
+    device: Arc<dyn Device>,
+    layers: BTreeMap<usize, CachedLayer>,
+    stats: ExpertCacheStats,
+    /// Key of the stored uses.
+    key: Key,
+}
+
+/// Returns the name of the weight that slots hold experts of.
+fn whole(name: &str) -> &str {
+    name.strip_prefix(CachedExperts::PREFIX).unwrap_or(name)
+}
+
+/// Returns the bytes of one expert in a layout; `None` if the layout mixes experts.
+fn expert_bytes(file: &Gguf, name: &str, layout: Layout) -> Option<usize> {
+    let info = file.tensor(whole(name))?;
+    let count = *info.dims.last()? as usize;
+    let rows: u64 = info.dims.iter().skip(1).rev().skip(1).product();
+    let is_apart = (rows as i64) % layout.lanes() == 0;
+    let bytes = load::packed_bytes(file, whole(name), layout);
+    (is_apart && bytes.is_multiple_of(count)).then_some(bytes / count)
+}
+
+impl Drop for ExpertCache {
+    fn drop(&mut self) {
+        self.save();
+    }
+}
+
+impl ExpertCache {
+    /// Returns the bytes of `slots` slots of weights in these layouts.
+    pub fn slot_bytes(file: &Gguf, layouts: &Layouts, slots: usize) -> u64 {
+        let of = |(name, layout): (&String, &Layout)| expert_bytes(file, name, *layout);
+        let bytes: usize = layouts.iter().filter_map(of).sum();
+        (slots * bytes) as u64
+    }
+    /// Creates a cache without slots for layers whose experts alone are not on the main device.
+    pub fn new(file: &Gguf, device: &Arc<dyn Device>, placement: &Placement) -> ExpertCache {
+        let known = stored_uses(file, &**device);
+        let experts = |layer: usize| {
+            let begin = format!("blk.{layer}.");
+            let mut tensors = file.tensors().iter();
+            let is_of_experts = |name: &str| name.starts_with(&begin) && is_of_experts(name);
+            let tensor = tensors.find(|tensor| is_of_experts(&tensor.name))?;
+            Some(*tensor.dims.last()? as usize)
+        };
+        let layer = |layer| {
+            let of = CachedLayer::new(experts(layer)?, known.get(&layer));
+            Some((layer, of))
+        };
+        let layers: BTreeMap<_, _> = placement
+            .streamable_layers()
+            .into_iter()
+            .filter_map(layer)
+            .collect();
+        ExpertCache {
+            device: device.clone(),
+            stats: ExpertCacheStats {
+                layers: layers.len(),
+                experts: layers.values().next().map_or(0, |of| of.uses.len()),
+                ..ExpertCacheStats::default()
+            },
+            layers,
+            key: key_of_uses(file),
+        }
+    }
+    /// Allocates `slots` slots of each layer for weights in these layouts, adds them to `weights`,
+    /// and fills them with the experts that are used most.
+    ///
+    /// # Errors
+    /// When memory is short, or the device fails.
+    pub fn allocate(
+        &mut self,
+        file: &Gguf,
+        jit: &mut Jit,
+        layouts: &Layouts,
+        (slots, stream): (usize, &ExpertStream),
+        weights: &mut Weights,
+    ) -> Result<(), Error> {
+        let device = self.device.clone();
+        let mut names: Vec<&String> = layouts.keys().collect();
+        names.sort();
+        for name in names {
+            let layout = layouts[name];
+            let layer = layer_of(name).and_then(|(layer, _)| self.layers.get_mut(&layer));
+            let (Some(layer), Some(bytes)) = (layer, expert_bytes(file, name, layout)) else {
+                return Err(DeviceError::invalid(name.clone(), "has experts in no order").into());
+            };
+            let kept = match stream.kept(whole(name), layout) {
+                Some(kept) => kept,
+                None => kept(file, jit, whole(name), layout)?,
+            };
+            let buffer = device.alloc(bytes * slots, Memory::Weights)?;
+            weights.insert(name, layout, buffer.clone());
+            layer.weights.push(CachedWeight {
+                kept,
+                slots: buffer,
+                bytes,
+            });
+        }
+        for layer in self.layers.values_mut() {
+            layer.fill(&*device, slots)?;
+        }
+        self.stats.slots = slots;
+        Ok(())
+    }
+    /// Stores the uses for later runs, where the device has a store.
+    pub fn save(&self) {
+        let uses: ExpertUses = self
+            .layers
+            .iter()
+            .map(|(&layer, of)| (layer, of.uses.clone()))
+            .collect();
+        let is_known = uses.values().flatten().any(|&uses| uses > 0);
+        if let (Some(store), Ok(bytes), true) =
+            (self.device.store(), serde_json::to_vec(&uses), is_known)
+        {
+            store.put_or_warn(&self.key, &bytes);
+        }
+    }
+    /// Counts experts that tokens chose without a lookup.
+    pub fn observe(&mut self, layer: usize, chosen: impl Iterator<Item = u32>) {
+        if let Some(of) = self.layers.get_mut(&layer) {
+            chosen.for_each(|expert| of.count(expert as usize));
+        }
+    }
+    pub fn stats(&self) -> ExpertCacheStats {
+        self.stats
+    }
+    /// Divides the experts `chosen [n, k]` with their `weights [n, k]`. Misses of a token are filled
+    /// up to the least of `widths` with others of weight 0, which no memory is read for again.
+    pub fn look_up(
+        &mut self,
+        layer: usize,
+        used: usize,
+        (chosen, weights): (&[u32], &[f32]),
+        widths: &[usize],
+    ) -> Lookup {
+        let mut found = Lookup::default();
+        let Some(of) = self.layers.get_mut(&layer) else {
+            return found;
+        };
+        let last = of.slot_of.len() as u32 - 1;
+        let chosen: Vec<u32> = chosen.iter().map(|&expert| expert.min(last)).collect();
+        let is_missed = |&&expert: &&u32| of.slot_of[expert as usize].is_none();
+        let rows = chosen.chunks(used);
+        let most = rows.map(|row| row.iter().filter(is_missed).count()).max();
+        let width = widths.iter().copied().find(|&width| Some(width) >= most);
+        found.width = match most {
+            None | Some(0) => 0,
+            Some(most) => width.unwrap_or(most),
+        };
+        let any = chosen.iter().find(is_missed).copied().unwrap_or(0);
+        for (row, weights) in chosen.chunks(used).zip(weights.chunks(used)) {
+            let begin = found.misses.len();
+            for (&expert, &weight) in row.iter().zip(weights) {
+                let slot = of.slot_of[expert as usize];
+                found.hits.push(slot.unwrap_or(0));
+                found
+                    .hit_weights
+                    .push(if slot.is_some() { weight } else { 0.0 });
+                if slot.is_none() {
+                    found.misses.push(expert);
+                    found.miss_weights.push(weight);
+                }
+            }
+            let fill = found.misses.get(begin).copied().unwrap_or(any);
+            found.misses.resize(begin + found.width, fill);
+            found.miss_weights.resize(begin + found.width, 0.0);
+        }
+        for &expert in &chosen {
+            of.count(expert as usize);
+            match of.slot_of[expert as usize] {
+                Some(_) => self.stats.hits += 1,
+                None => {
+                    self.stats.misses += 1;
+                    if !of.missed.contains(&expert) {
+                        of.missed.push(expert);
+                    }
+                }
+            }
+        }
+        found
+    }
+    /// Copies missed experts that are used more than those in slots, after a step that took `step`
+    /// and that nothing runs behind.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn refill(&mut self, step: Duration) -> Result<(), DeviceError> {
+        let mut left = (step.as_secs_f64() * LINK_SHARE * LINK) as usize;
+        for of in self.layers.values_mut() {
+            let bytes = of.bytes();
+            while let Some((expert, slot)) = of.replacement() {
+                if left < bytes {
+                    break;
+                }
+                left -= bytes;
+                of.copy(&*self.device, expert, slot)?;
+                of.missed.retain(|&other| other != expert);
+                self.stats.copied += 1;
+            }
+            of.missed.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Loads a weight in a layout and keeps it in host memory.
+fn kept(
+    file: &Gguf,
+    jit: &mut Jit,
+    name: &str,
+    layout: Layout,
+) -> Result<Arc<dyn KeptBytes>, Error> {
+    let own = Layouts::from_iter([(name.to_owned(), layout)]);
+    let none = &|_: Progress| ();
+    let weights = load::weights(file, jit, &own, Weights::default(), none)?;
+    let buffer = weights.get(name).expect("the weight was loaded");
+    Ok(jit.device().keep(buffer)?)
+}
+
+/// Buffers of a step's experts on one device.
+pub(super) struct ExpertBuffers {
+    chosen: Buffer,
+    hits: Buffer,
+    misses: Buffer,
+    /// Byte at which weights begin; numbers are before it.
+    weights_at: usize,
+}
+
+impl ExpertBuffers {
+    /// Allocates buffers for `most` experts in each place.
+    ///
+    /// # Errors
+    /// When the device lacks the memory.
+    pub fn new(device: &dyn Device, most: usize) -> Result<ExpertBuffers, Error> {
+        /// Alignment of buffer bindings on all devices, bytes.
+        const ALIGNMENT: usize = 256;
+        let weights_at = (most * size_of::<u32>()).next_multiple_of(ALIGNMENT);
+        let alloc = |memory| device.alloc(2 * weights_at, memory);
+        Ok(ExpertBuffers {
+            chosen: alloc(Memory::Readback)?,
+            hits: alloc(Memory::Scratch)?,
+            misses: alloc(Memory::Scratch)?,
+            weights_at,
+        })
+    }
+    /// Returns the buffer that a binding has.
+    pub fn bound(&self, bind: ExpertBind) -> Buffer {
+        let is_weights = matches!(
+            bind,
+            ExpertBind::ChosenWeights | ExpertBind::HitWeights | ExpertBind::MissWeights
+        );
+        let begin = if is_weights { self.weights_at } else { 0 };
+        self.whole(bind)
+            .slice(begin, self.weights_at)
+            .expect("both halves lie in the buffer")
+    }
+    /// Returns the buffer with numbers and weights.
+    pub fn whole(&self, numbers: ExpertBind) -> Buffer {
+        match numbers {
+            ExpertBind::Chosen | ExpertBind::ChosenWeights => self.chosen.clone(),
+            ExpertBind::Hits | ExpertBind::HitWeights => self.hits.clone(),
+            ExpertBind::Misses | ExpertBind::MissWeights => self.misses.clone(),
+        }
+    }
+    pub fn buffers(&self) -> [&Buffer; 3] {
+        [&self.chosen, &self.hits, &self.misses]
+    }
+    pub fn weights_at(&self) -> usize {
+        self.weights_at
+    }
+}
+
+#[cfg(test)]
+mod tests;
