@@ -6,11 +6,13 @@
 
 mod choose;
 mod layer_place;
+mod link;
 mod parts;
 mod split;
 
 pub use choose::{Goal, OtherDevice, PlacementChoice, PlacementRequest, Priced, TensorPattern};
 pub use layer_place::{LayerPlace, Placement};
+pub use link::{measure_link, renew_link, stored_link};
 pub use split::Splitter;
 
 #[cfg(test)]

@@ -277,6 +277,10 @@ pub trait Device: Send + Sync {
     fn measure(&self) -> Result<Option<Costs>, Error> {
         Ok(None)
     }
+    /// Returns the costs that [`Device::measure`] stored, if there are any.
+    fn measured(&self) -> Option<Costs> {
+        None
+    }
     /// Machine description under which autotuned plans are stored; `None` if they are not stored.
     fn tuned_as(&self) -> Option<String> {
         None
