@@ -176,6 +176,7 @@ impl Engine {
                 .map(|c| c.1.clone())
                 .collect();
             captured.push(CapturedSegment {
+                device: segment.device,
                 copies: self.bound_transfers(segment, key),
                 span: self.span_of(segment).map(|span| {
                     let from = segment.copies.iter().find(|of| of.bind.is_cut());
@@ -214,6 +215,7 @@ impl Engine {
             let (device, buffer) = on_device(transfer.from, &transfer.bind);
             let span = self.span_of(segment).filter(|_| transfer.bind.is_cut());
             BoundTransfer {
+                device: transfer.from,
                 from: match span {
                     Some(span) => TransferSource::Span(buffer.offset() - span.offset()),
                     None => TransferSource::Buffer(device, buffer),

@@ -2,11 +2,12 @@
 
 use super::expert_stream::{SETS, StreamedWeight};
 use crate::arch::{Bind, BoundCall, StepKind};
-use gristmill_runtime::{Buffer, Device, Error, Replay, Span};
+use gristmill_runtime::{Buffer, CopySpan, Device, Error, Replay, Span, StepTrace};
 use gristmill_uop::function::SlotKind;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A run of calls on one device.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -180,6 +181,8 @@ pub(super) enum TransferSource {
 
 /// A copy with its buffers.
 pub(super) struct BoundTransfer {
+    /// Index of the device that it reads.
+    pub device: usize,
     pub from: TransferSource,
     pub to: (Arc<dyn Device>, Buffer),
     /// Largest size, and the bytes of a token's row if there is one.
@@ -190,7 +193,8 @@ pub(super) struct BoundTransfer {
 
 impl BoundTransfer {
     /// Copies the rows of `tokens` tokens; `span` has the bytes that were read for several copies.
-    fn run(&self, tokens: usize, span: &[u8]) -> Result<(), Error> {
+    /// Returns the number of bytes.
+    fn run(&self, tokens: usize, span: &[u8]) -> Result<usize, Error> {
         let bytes = match self.row {
             Some(row) => (row * tokens).min(self.bytes),
             None => self.bytes,
@@ -204,12 +208,15 @@ impl BoundTransfer {
                     .copy_from_slice(&span[*offset..offset + bytes]);
             }
         }
-        staged.send()
+        staged.send()?;
+        Ok(bytes)
     }
 }
 
 /// A segment with its copies and its captured graph.
 pub(super) struct CapturedSegment {
+    /// Index of its device.
+    pub device: usize,
     pub copies: Vec<BoundTransfer>,
     /// Device and buffer that are read once for copies of small values.
     pub span: Option<(Arc<dyn Device>, Buffer)>,
@@ -220,6 +227,67 @@ pub(super) struct CapturedSegment {
     /// Number of its launches.
     pub launches: usize,
     pub replay: Box<dyn Replay>,
+}
+
+impl CapturedSegment {
+    /// Copies the values that it reads from other devices.
+    fn copy_values(
+        &self,
+        tokens: usize,
+        staging: &mut Vec<u8>,
+        mut timeline: Option<&mut Timeline>,
+    ) -> Result<(), Error> {
+        let start = timeline.as_ref().map_or(0.0, |of| of.now());
+        if let Some((device, span)) = &self.span {
+            staging.resize(span.len(), 0);
+            // Other values in it may still be written.
+            device.read_settled(span, 0, staging)?;
+        }
+        for copy in &self.copies {
+            let bytes = copy.run(tokens, staging)?;
+            if let Some(timeline) = &mut timeline {
+                timeline.copied(start, Some(copy.device), self.device, bytes);
+            }
+        }
+        Ok(())
+    }
+    /// Copies its streamed weights from host memory; a traced step waits for them.
+    fn copy_weights(&self, mut timeline: Option<&mut Timeline>) -> Result<(), Error> {
+        let start = timeline.as_ref().map_or(0.0, |of| of.now());
+        let (device, weights) = &self.streamed;
+        for weight in weights {
+            let bytes = weight.buffer.len();
+            device.restore(&*weight.kept, 0..bytes, &weight.buffer, 0)?;
+            if let Some(timeline) = &mut timeline {
+                device.read(&weight.buffer, 0, &mut [0; 4][..bytes.min(4)])?;
+                timeline.copied(start, None, self.device, bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Clock of a traced step, and the copies so far.
+struct Timeline {
+    begin: Instant,
+    copies: Vec<CopySpan>,
+}
+
+impl Timeline {
+    fn now(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+    /// Records a copy that began when the one before it ended, or at `start` if that is later.
+    fn copied(&mut self, start: f64, from: Option<usize>, to: usize, bytes: usize) {
+        let last = self.copies.last().map_or(0.0, |copy| copy.end);
+        self.copies.push(CopySpan {
+            from,
+            to,
+            bytes,
+            start: start.max(last),
+            end: self.now(),
+        });
+    }
 }
 
 /// A captured step on several devices. It has ended when `start` returns.
@@ -251,10 +319,11 @@ impl SegmentedStep {
             StepKind::Prefill { .. } | StepKind::BatchedDecode { .. } => value("n"),
         }
     }
-    /// Runs all segments; `each` starts one.
+    /// Runs all segments; `each` starts one. Copies are recorded in `timeline` if there is one.
     fn run(
         &mut self,
         vars: &[(&str, i64)],
+        mut timeline: Option<&mut Timeline>,
         each: &mut dyn FnMut(&mut CapturedSegment) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let tokens = self.tokens(vars);
@@ -264,22 +333,11 @@ impl SegmentedStep {
             for &wait in segment.copies.iter().flat_map(|copy| &copy.waits) {
                 before[wait].replay.wait()?;
             }
-            if let Some((device, span)) = &segment.span {
-                self.staging.resize(span.len(), 0);
-                // Other values in it may still be written.
-                device.read_settled(span, 0, &mut self.staging)?;
-            }
-            for copy in &segment.copies {
-                copy.run(tokens, &self.staging)?;
-            }
+            segment.copy_values(tokens, &mut self.staging, timeline.as_deref_mut())?;
             if let Some(user) = segment.fills_after {
                 before[user].replay.wait()?;
             }
-            let (device, weights) = &segment.streamed;
-            for weight in weights {
-                let bytes = 0..weight.buffer.len();
-                device.restore(&*weight.kept, bytes, &weight.buffer, 0)?;
-            }
+            segment.copy_weights(timeline.as_deref_mut())?;
             each(segment)?;
         }
         Ok(())
@@ -297,35 +355,48 @@ impl SegmentedStep {
 
 impl Replay for SegmentedStep {
     fn start(&mut self, vars: &[(&str, i64)]) -> Result<(), Error> {
-        let ran = self.run(vars, &mut |segment| segment.replay.start(vars));
+        let ran = self.run(vars, None, &mut |segment| segment.replay.start(vars));
         self.end(ran)
     }
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         let mut seconds = Vec::new();
-        let ran = self.run(vars, &mut |segment| {
+        let ran = self.run(vars, None, &mut |segment| {
             seconds.extend(segment.replay.replay_timed(vars)?);
             Ok(())
         });
         self.end(ran)?;
         Ok(seconds)
     }
-    fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<Vec<Span>, Error> {
-        let mut spans: Vec<Span> = Vec::new();
-        let begin = std::time::Instant::now();
-        let mut launches = 0;
-        let ran = self.run(vars, &mut |segment| {
+    /// Segments run one after the other, each with the clock of its device, which starts with the
+    /// host's.
+    fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<StepTrace, Error> {
+        let (mut spans, mut devices): (Vec<Span>, Vec<usize>) = (Vec::new(), Vec::new());
+        let begin = Instant::now();
+        let mut timeline = Timeline {
+            begin,
+            copies: Vec::new(),
+        };
+        let ran = self.run(vars, Some(&mut timeline), &mut |segment| {
             let started = begin.elapsed().as_secs_f64();
-            let own = segment.replay.replay_traced(vars)?;
+            let own = segment.replay.replay_traced(vars)?.spans;
+            let took = begin.elapsed().as_secs_f64() - started;
+            let last = own.iter().map(|span| span.end).fold(0.0, f64::max);
+            // A device's clock may run faster than the host's.
+            let scale = if last > took { took / last } else { 1.0 };
             spans.extend(own.into_iter().map(|span| Span {
-                launch: span.launch + launches,
-                start: span.start + started,
-                end: span.end + started,
+                launch: span.launch + devices.len(),
+                start: span.start * scale + started,
+                end: span.end * scale + started,
                 ..span
             }));
-            launches += segment.launches;
+            devices.resize(devices.len() + segment.launches, segment.device);
             Ok(())
         });
         self.end(ran)?;
-        Ok(spans)
+        Ok(StepTrace {
+            spans,
+            copies: timeline.copies,
+            devices,
+        })
     }
 }
