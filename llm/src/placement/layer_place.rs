@@ -113,7 +113,9 @@ pub(super) fn layer_of(name: &str) -> Option<(usize, &str)> {
     Some((number.parse().ok()?, rest))
 }
 
-/// Returns whether a layer's tensor belongs to its routed experts; the router does not.
+/// Returns whether a layer's tensor belongs to its routed experts; the router does not. The name
+/// says it for all of them: in the tensor table, their biases and scales have the roles of others',
+/// and adapters have no row. A test compares it with the roles of the table.
 pub(super) fn is_of_experts(rest: &str) -> bool {
     rest.contains("_exps.")
 }

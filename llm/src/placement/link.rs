@@ -52,7 +52,7 @@ pub fn stored_link(main: &Opened, other: &Opened) -> Option<DeviceLink> {
 }
 
 /// Returns the stored link, or measures and stores it; [`DeviceLink::ASSUMED`] for devices that
-/// hold no data, or if measuring fails.
+/// hold no data, without a store, or if measuring fails.
 ///
 /// # Errors
 /// When a device is lost.
@@ -120,15 +120,15 @@ fn download(device: &dyn Device) -> Result<f64, DeviceError> {
 }
 
 /// A device's side of a hand-over: a step of one small kernel, its input and output.
-struct Side<'a> {
+struct HandoverSide<'a> {
     device: &'a dyn Device,
     step: Box<dyn Replay>,
     input: Buffer,
     output: Buffer,
 }
 
-impl Side<'_> {
-    fn new(opened: &Opened) -> Result<Side<'_>, DeviceError> {
+impl HandoverSide<'_> {
+    fn new(opened: &Opened) -> Result<HandoverSide<'_>, DeviceError> {
         let device = &*opened.device;
         let c = Capture::new("hand_over");
         let x = c.input("x", dims![ROWS], Scalar::F32);
@@ -143,7 +143,7 @@ impl Side<'_> {
         let arena = device.alloc(function.compiled.arena.max(64), Memory::Scratch)?;
         let args = vec![input.clone(), output.clone()];
         let step = jit.capture(&[Call { function, args }], &arena)?;
-        Ok(Side {
+        Ok(HandoverSide {
             device,
             step,
             input,
@@ -151,7 +151,7 @@ impl Side<'_> {
         })
     }
     /// Computes, and copies the result to the other side.
-    fn hand_to(&mut self, other: &Side) -> Result<(), DeviceError> {
+    fn hand_to(&mut self, other: &HandoverSide) -> Result<(), DeviceError> {
         self.step.replay(&[])?;
         let mut staged = other.device.stage(&other.input, 0, self.output.len())?;
         self.device.read(&self.output, 0, staged.bytes())?;
@@ -161,7 +161,7 @@ impl Side<'_> {
 
 /// Returns the seconds of a hand-over and back.
 fn handover(main: &Opened, other: &Opened) -> Result<f64, DeviceError> {
-    let (mut main, mut other) = (Side::new(main)?, Side::new(other)?);
+    let (mut main, mut other) = (HandoverSide::new(main)?, HandoverSide::new(other)?);
     let seconds = best(|| {
         let start = Instant::now();
         for _ in 0..HANDOVERS {
