@@ -177,8 +177,14 @@ fn placement(options: &KernelsArgs, model: &Model, null: &Opened, out: &mut dyn 
     let named = options.common.device.as_deref().or(Some("cuda").filter(|_| options.common.wants_gpu()));
     let device = named.filter(is_cuda).and_then(|name| options.common.open_as(name).ok());
     let settings = options.common.settings(None);
-    let choice = CompiledModel::planned_placement(&model.file, &settings, device.as_ref().unwrap_or(null))?;
-    if options.common.wants_gpu() || !choice.chosen.placement.is_whole() {
+    let is_asked = options.common.wants_gpu();
+    let choice = match CompiledModel::planned_placement(&model.file, &settings, device.as_ref().unwrap_or(null)) {
+        Ok(choice) => choice,
+        // The cpu device cannot be opened, and the kernels do not need it.
+        Err(_) if !is_asked => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    if is_asked || !choice.chosen.placement.is_whole() {
         writeln!(out, "\n## placement")?;
         for line in stages::explained(&[choice.decision()]) {
             writeln!(out, "{line}")?;
