@@ -131,6 +131,7 @@ impl CostStore<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gristmill_uop::link::DeviceLink;
 
     const COSTS: Costs = Costs {
         bandwidth: Some(1e12),
@@ -156,13 +157,13 @@ mod tests {
     fn measured_once_and_kept() {
         let place = place("costs");
         let store = Store::open(&place, 1 << 20).unwrap();
-        let kept = CostStore::new(&store, "card", "driver 1");
+        let kept = CostStore::<Costs>::new(&store, "card", "driver 1");
         assert_eq!(kept.read(), None);
         let first = kept.plan(unknown(), || Ok(COSTS)).unwrap();
         assert_eq!(kept.plan(unknown(), never).unwrap(), first);
         assert_ne!(first, unknown());
         assert_eq!(
-            CostStore::new(&store, "card", "driver 1").read(),
+            CostStore::<Costs>::new(&store, "card", "driver 1").read(),
             Some(COSTS.rounded())
         );
         for (device, driver) in [
@@ -171,11 +172,16 @@ mod tests {
             ("carddriver", " 1"),
         ] {
             assert_eq!(
-                CostStore::new(&store, device, driver).read(),
+                CostStore::<Costs>::new(&store, device, driver).read(),
                 None,
                 "{device}, {driver}"
             );
         }
+        // A link of the same devices is another entry.
+        assert_eq!(
+            CostStore::<DeviceLink>::new(&store, "card", "driver 1").read(),
+            None
+        );
         // A machine with a row in the table is not measured, and plans with its row.
         assert_eq!(
             kept.plan(Machine::named("l4").unwrap(), never).unwrap(),
@@ -189,7 +195,7 @@ mod tests {
     fn an_unreadable_cost_is_a_warning() {
         let place = place("strange-costs");
         let store = Store::open(&place, 1 << 20).unwrap();
-        let kept = CostStore::new(&store, "card", "driver");
+        let kept = CostStore::<Costs>::new(&store, "card", "driver");
         for text in [
             "launch 1e9 us".as_bytes(),
             b"\xff\xfe",
@@ -219,7 +225,7 @@ mod tests {
     fn a_failed_measurement_warns_and_uses_the_table() {
         let place = place("no-costs");
         let store = Store::open(&place, 1 << 20).unwrap();
-        let kept = CostStore::new(&store, "card", "driver");
+        let kept = CostStore::<Costs>::new(&store, "card", "driver");
         let failed = || Err(Error::invalid("a kernel", "as the test wants it"));
         assert_eq!(kept.plan(unknown(), failed).unwrap(), unknown());
         assert!(matches!(&store.warnings()[..], [Error::NotMeasured { .. }]));
@@ -243,7 +249,7 @@ mod tests {
         // Without a store the measured costs would differ at the next start, so they are not used.
         let nowhere = Store::without(Error::invalid("none", "none"));
         assert_eq!(
-            CostStore::new(&nowhere, "card", "driver")
+            CostStore::<Costs>::new(&nowhere, "card", "driver")
                 .plan(unknown(), || Ok(COSTS))
                 .unwrap(),
             unknown()
