@@ -60,7 +60,7 @@ pub struct FunctionCost {
 pub struct PlaceCost {
     /// Name of the device, or of both.
     pub name: String,
-    /// Launches or copies.
+    /// Launches of a step on the device, or copies of a step between both.
     pub count: usize,
     /// Total seconds of these.
     pub seconds: f64,
@@ -148,10 +148,7 @@ impl Report {
             });
         }
         let kinds = kinds(recording, &rows, wall);
-        let places = match recording.is_placed() {
-            true => places(recording, &rows, &chosen, wall),
-            false => Vec::new(),
-        };
+        let places = places(recording, &rows, &chosen, wall);
         let bytes = rows.iter().map(|r| r.bytes).sum();
         rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         Report {
@@ -211,12 +208,16 @@ fn kinds(recording: &Recording, rows: &[KernelCost], wall: f64) -> Vec<FunctionC
     kinds
 }
 
+/// Returns the costs by device and by pair of devices, of a step on several.
 fn places(
     recording: &Recording,
     rows: &[KernelCost],
     runs: &[&StepRun],
     wall: f64,
 ) -> Vec<PlaceCost> {
+    if !recording.is_placed() {
+        return Vec::new();
+    }
     let of_device = |(number, device): (usize, &ProfiledDevice)| {
         let own = rows
             .iter()

@@ -117,7 +117,7 @@ fn places(out: &mut String, report: &Report) -> std::fmt::Result {
         writeln!(
             out,
             "{:<28} {:>15} {:>10} {:>9.3} {:>8.2} {limit:>7} {:>7}",
-            place.name,
+            cut(&place.name, 28),
             place.count,
             time(place.seconds),
             place.bytes / 1e6,
@@ -216,6 +216,14 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
+/// Truncates a name to `most` characters.
+fn cut(name: &str, most: usize) -> String {
+    match name.char_indices().nth(most - 1) {
+        Some((at, _)) if name.chars().count() > most => format!("{}…", &name[..at]),
+        _ => name.into(),
+    }
+}
+
 /// Truncates a `; `-separated list to the parts that fit; the first part is kept whole.
 fn shortened(text: &str) -> String {
     const MAX_WIDTH: usize = 60;
@@ -309,6 +317,12 @@ mod tests {
             row("host memory to gpu"),
             "host memory to gpu 2 1.00 s 1000.000 1.00 10.5 %"
         );
+    }
+
+    #[test]
+    fn names_have_a_width() {
+        assert_eq!(["cpu", "äöü"].map(|name| cut(name, 3)), ["cpu", "äöü"]);
+        assert_eq!(cut("wgpu (llvmpipe)", 8), "wgpu (l…");
     }
 
     #[test]
