@@ -167,8 +167,9 @@ fn shows_decisions(stage: Option<&Stage>) -> bool {
     stage.is_none_or(|stage| stage.name == DECISIONS)
 }
 
-/// Prints the decision on where the model's parts are, if the flags ask for a placement or the model
-/// does not fit. A usable GPU of the named kind says how much memory is free and what copies cost.
+/// Prints the decision on where the model's parts are, if the flags ask for a placement or the
+/// model does not fit. A usable GPU of the named kind says how much memory is free and what copies
+/// cost.
 fn placement(options: &KernelsArgs, model: &Model, null: &Opened, out: &mut dyn Write) -> Result {
     if !shows_decisions(options.stage) || options.function.is_some() {
         return Ok(());
