@@ -1,38 +1,40 @@
-//! Measured costs of a device, kept in the kernel store so that plans are the same at each start.
+//! Measured costs of a device, or of the link between two, kept in the kernel store so that plans
+//! are the same at each start.
 
 use gristmill_runtime::Error;
 use gristmill_runtime::store::{Key, Store};
-use gristmill_uop::costs::{Costs, MAX_TEXT_BYTES};
+use gristmill_uop::costs::Costs;
 use gristmill_uop::machine::Machine;
+use gristmill_uop::measured::{MAX_TEXT_BYTES, Measured};
+use std::marker::PhantomData;
 
-/// Version of the measurement, part of the key.
-const VERSION: &str = "costs 1";
-
-/// Entry of the kernel store with the costs of one device.
-pub struct CostStore<'a> {
+/// Entry of the kernel store with the costs of one device, or of the link between two.
+pub struct CostStore<'a, C = Costs> {
     store: &'a Store,
     device: String,
     key: Key,
+    costs: PhantomData<C>,
 }
 
-impl<'a> CostStore<'a> {
+impl<'a, C: Measured> CostStore<'a, C> {
     /// Selects the entry of a device with a driver, both identified by unique text.
-    pub fn new(store: &'a Store, device: &str, driver: &str) -> CostStore<'a> {
-        let key = Key::from_parts([VERSION, env!("CARGO_PKG_VERSION"), device, driver]);
+    pub fn new(store: &'a Store, device: &str, driver: &str) -> CostStore<'a, C> {
+        let key = Key::from_parts([C::VERSION, env!("CARGO_PKG_VERSION"), device, driver]);
         CostStore {
             store,
             device: device.into(),
             key,
+            costs: PhantomData,
         }
     }
 
     /// Reads the stored costs. An invalid entry is removed, with a warning, and counts as missing.
-    pub fn read(&self) -> Option<Costs> {
+    pub fn read(&self) -> Option<C> {
         let bytes = self
             .store
             .get_within(&self.key, MAX_TEXT_BYTES as u64)
             .ok()??;
-        let costs = std::str::from_utf8(&bytes).ok().and_then(Costs::parse);
+        let costs = std::str::from_utf8(&bytes).ok().and_then(C::parse);
         if costs.is_none() {
             self.store.remove(&self.key);
             self.warn("the stored calibration is invalid");
@@ -41,9 +43,12 @@ impl<'a> CostStore<'a> {
     }
 
     /// Measures, rounds and stores the costs. It is an error if no figure is valid.
-    pub fn renew(&self, measure: impl FnOnce() -> Result<Costs, Error>) -> Result<Costs, Error> {
+    ///
+    /// # Errors
+    /// Those of the measurement.
+    pub fn renew(&self, measure: impl FnOnce() -> Result<C, Error>) -> Result<C, Error> {
         let costs = measure()?.rounded();
-        if costs == Costs::default() {
+        if costs == C::default() {
             return Err(Error::NotMeasured {
                 device: self.device.clone(),
                 why: "no measured figure is valid".into(),
@@ -53,6 +58,36 @@ impl<'a> CostStore<'a> {
         Ok(costs)
     }
 
+    /// Returns the stored costs, or measures and stores them.
+    ///
+    /// Without a store the result is None, since the next start would measure different costs.
+    /// Other failures are warnings.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    pub fn read_or_measure(
+        &self,
+        measure: impl FnOnce() -> Result<C, Error>,
+    ) -> Result<Option<C>, Error> {
+        if self.read().is_none() && self.store.path().is_some() {
+            match self.renew(measure) {
+                Err(error) if error.is_lost() => return Err(error),
+                Err(error) => self.warn(&error.to_string()),
+                Ok(_) => {}
+            }
+        }
+        Ok(self.read())
+    }
+
+    fn warn(&self, why: &str) {
+        self.store.warn(Error::NotMeasured {
+            device: self.device.clone(),
+            why: why.into(),
+        });
+    }
+}
+
+impl CostStore<'_> {
     /// Returns the machine with measured costs, if the table of machines lacks its row.
     ///
     /// The costs are read from the store or measured now.
@@ -70,34 +105,6 @@ impl<'a> CostStore<'a> {
         Ok(self
             .read_or_measure(measure)?
             .map_or(machine.clone(), |costs| costs.plan(machine)))
-    }
-
-    /// Returns the stored costs, or measures and stores them.
-    ///
-    /// Without a store the result is None, since the next start would measure different costs.
-    /// Other failures are warnings.
-    ///
-    /// # Errors
-    /// When the device is lost.
-    pub fn read_or_measure(
-        &self,
-        measure: impl FnOnce() -> Result<Costs, Error>,
-    ) -> Result<Option<Costs>, Error> {
-        if self.read().is_none() && self.store.path().is_some() {
-            match self.renew(measure) {
-                Err(error) if error.is_lost() => return Err(error),
-                Err(error) => self.warn(&error.to_string()),
-                Ok(_) => {}
-            }
-        }
-        Ok(self.read())
-    }
-
-    fn warn(&self, why: &str) {
-        self.store.warn(Error::NotMeasured {
-            device: self.device.clone(),
-            why: why.into(),
-        });
     }
 
     /// Formats two lines for `gristmill devices`: the costs in use and the measured ones.
@@ -124,6 +131,7 @@ impl<'a> CostStore<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gristmill_uop::link::DeviceLink;
 
     const COSTS: Costs = Costs {
         bandwidth: Some(1e12),
@@ -149,13 +157,13 @@ mod tests {
     fn measured_once_and_kept() {
         let place = place("costs");
         let store = Store::open(&place, 1 << 20).unwrap();
-        let kept = CostStore::new(&store, "card", "driver 1");
+        let kept = CostStore::<Costs>::new(&store, "card", "driver 1");
         assert_eq!(kept.read(), None);
         let first = kept.plan(unknown(), || Ok(COSTS)).unwrap();
         assert_eq!(kept.plan(unknown(), never).unwrap(), first);
         assert_ne!(first, unknown());
         assert_eq!(
-            CostStore::new(&store, "card", "driver 1").read(),
+            CostStore::<Costs>::new(&store, "card", "driver 1").read(),
             Some(COSTS.rounded())
         );
         for (device, driver) in [
@@ -164,11 +172,16 @@ mod tests {
             ("carddriver", " 1"),
         ] {
             assert_eq!(
-                CostStore::new(&store, device, driver).read(),
+                CostStore::<Costs>::new(&store, device, driver).read(),
                 None,
                 "{device}, {driver}"
             );
         }
+        // A link of the same devices is another entry.
+        assert_eq!(
+            CostStore::<DeviceLink>::new(&store, "card", "driver 1").read(),
+            None
+        );
         // A machine with a row in the table is not measured, and plans with its row.
         assert_eq!(
             kept.plan(Machine::named("l4").unwrap(), never).unwrap(),
@@ -182,7 +195,7 @@ mod tests {
     fn an_unreadable_cost_is_a_warning() {
         let place = place("strange-costs");
         let store = Store::open(&place, 1 << 20).unwrap();
-        let kept = CostStore::new(&store, "card", "driver");
+        let kept = CostStore::<Costs>::new(&store, "card", "driver");
         for text in [
             "launch 1e9 us".as_bytes(),
             b"\xff\xfe",
@@ -212,7 +225,7 @@ mod tests {
     fn a_failed_measurement_warns_and_uses_the_table() {
         let place = place("no-costs");
         let store = Store::open(&place, 1 << 20).unwrap();
-        let kept = CostStore::new(&store, "card", "driver");
+        let kept = CostStore::<Costs>::new(&store, "card", "driver");
         let failed = || Err(Error::invalid("a kernel", "as the test wants it"));
         assert_eq!(kept.plan(unknown(), failed).unwrap(), unknown());
         assert!(matches!(&store.warnings()[..], [Error::NotMeasured { .. }]));
@@ -236,7 +249,7 @@ mod tests {
         // Without a store the measured costs would differ at the next start, so they are not used.
         let nowhere = Store::without(Error::invalid("none", "none"));
         assert_eq!(
-            CostStore::new(&nowhere, "card", "driver")
+            CostStore::<Costs>::new(&nowhere, "card", "driver")
                 .plan(unknown(), || Ok(COSTS))
                 .unwrap(),
             unknown()

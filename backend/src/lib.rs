@@ -1,6 +1,6 @@
 //! Devices that run kernels: cpu, cuda, wgpu, interp and null, with a row each in [`DEVICES`].
 
-mod cost_store;
+pub mod cost_store;
 pub mod cpu;
 pub mod cuda;
 pub mod interp;

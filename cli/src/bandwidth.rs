@@ -6,7 +6,7 @@
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::Team;
 use gristmill_backend::cpu::measure::{self, Passes};
-use gristmill_llm::engine::Engine;
+use gristmill_llm::engine::Weights;
 use gristmill_runtime::{Buffer, Memory, View};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
@@ -40,9 +40,8 @@ pub fn of_device(opened: &Opened) -> Option<f64> {
 
 /// Bytes per second at which `threads` threads read the weights; `None` unless these are in host
 /// memory of this process.
-pub fn of_weights(engine: &Engine, threads: usize) -> Option<f64> {
-    let views = engine
-        .weights()
+pub fn of_weights(weights: &Weights, threads: usize) -> Option<f64> {
+    let views = weights
         .buffers()
         .map(Buffer::view)
         .collect::<Result<Vec<View>, _>>()

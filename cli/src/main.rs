@@ -21,6 +21,7 @@ mod generate;
 mod input;
 mod interrupt;
 mod isolation;
+mod link;
 mod llama_flags;
 mod model;
 mod model_arg;

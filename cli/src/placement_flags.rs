@@ -126,6 +126,7 @@ impl PlacementFlags {
                 Some(PlacedFor::Decode) => Goal::Decode,
                 Some(PlacedFor::Prefill) => Goal::Prefill,
             },
+            link: None,
             fixed: None,
         }
     }

@@ -44,7 +44,7 @@ pub static TABLE: &[Stage] = &[
     },
     Stage {
         name: DECISIONS,
-        about: "Scheduling decisions with the cost of each candidate, and the rewrite rules that fired",
+        about: "Decisions on placement and schedules with the cost of each candidate, and the rewrite rules that fired",
         text: Text::OfFunction(|_, c, _| lines(c)),
     },
     Stage {
@@ -156,11 +156,16 @@ pub fn slots(function: &Function) -> Vec<String> {
 
 /// Prints the `wanted` decisions of a compilation below a heading, one per line.
 pub fn decisions(compiled: &Compiled, wanted: impl Fn(&Decision) -> bool) -> Vec<String> {
-    let wanted: Vec<&Decision> = compiled.decisions.iter().filter(|d| wanted(d)).collect();
-    let heading = (!wanted.is_empty()).then(|| "decisions (* marks the choice):".to_owned());
-    let lines = wanted
-        .into_iter()
-        .map(|d| format!("  {}", printable(&d.explain())));
+    explained(compiled.decisions.iter().filter(|d| wanted(d)))
+}
+
+/// Prints decisions below a heading, one per line.
+pub fn explained<'d>(decisions: impl IntoIterator<Item = &'d Decision>) -> Vec<String> {
+    let mut decisions = decisions.into_iter().peekable();
+    let heading = decisions
+        .peek()
+        .map(|_| "decisions (* marks the choice):".to_owned());
+    let lines = decisions.map(|d| format!("  {}", printable(&d.explain())));
     heading.into_iter().chain(lines).collect()
 }
 

@@ -22,6 +22,7 @@ mod kv_cache;
 mod pages;
 mod placed_step;
 mod planning;
+mod segmented_step;
 mod segments;
 mod sizes;
 mod state_copy;

@@ -6,12 +6,14 @@
 
 mod choose;
 mod layer_place;
+mod link;
 mod parts;
 mod split;
 
 pub use choose::{Goal, OtherDevice, PlacementChoice, PlacementRequest, Priced, TensorPattern};
 pub use layer_place::{LayerPlace, Placement};
 pub(crate) use layer_place::{is_cached, is_of_experts, layer_of};
+pub use link::{measure_link, renew_link, stored_link};
 pub use split::{PlanFor, Splitter};
 
 #[cfg(test)]

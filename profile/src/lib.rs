@@ -18,5 +18,7 @@ pub mod trace;
 pub mod training;
 pub mod viewer;
 
-pub use recording::{KernelLaunch, Limits, ProfiledKernel, Recording, StageText, StepRun};
-pub use report::{FunctionCost, KernelCost, Report, WHY_ABOVE};
+pub use recording::{
+    KernelLaunch, Limits, ProfiledDevice, ProfiledKernel, Recording, StageText, StepRun,
+};
+pub use report::{FunctionCost, KernelCost, PlaceCost, Report, WHY_ABOVE};

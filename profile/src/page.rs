@@ -17,18 +17,18 @@ pub fn html(recording: &Recording, report: &Report) -> String {
 }
 
 fn data(recording: &Recording, report: &Report) -> Value {
-    let limits = &recording.limits;
-    let spans = recording
-        .steps
-        .get(report.typical)
-        .map_or(&[][..], |s| &s.spans);
+    let limits = &recording.main().limits;
+    let step = recording.steps.get(report.typical);
+    let spans = step.map_or(&[][..], |s| &s.spans);
+    let copies = step.map_or(&[][..], |s| &s.copies);
+    let routes = recording.routes();
     let kernels: Vec<Value> = recording
         .kernels
         .iter()
         .map(|k| {
             let stages: Vec<Value> = k.stages.iter().map(|s| json!({ "name": s.name, "text": s.text })).collect();
             json!({
-                "name": k.name, "function": k.function, "place": k.place, "about": k.about, "bytes": k.bytes,
+                "name": k.name, "function": k.function, "place": k.place, "device": k.device, "about": k.about, "bytes": k.bytes,
                 "operations": k.operations, "modelled": k.modelled, "stages": stages,
             })
         })
@@ -55,7 +55,9 @@ fn data(recording: &Recording, report: &Report) -> Value {
         .collect();
     json!({
         "model": recording.model,
-        "device": recording.device,
+        "device": recording.device_names(),
+        "devices": recording.devices.iter().map(|of| json!({ "name": of.name, "workers": of.limits.workers })).collect::<Vec<_>>(),
+        "routes": routes.iter().map(|&route| recording.route_name(route)).collect::<Vec<_>>(),
         "what": recording.what,
         "tokens": recording.tokens,
         "runs": recording.steps.len(),
@@ -73,6 +75,14 @@ fn data(recording: &Recording, report: &Report) -> Value {
         "spans": spans
             .iter()
             .map(|s| json!([s.launch, s.worker, rounded(s.start), rounded(s.end)]))
+            .collect::<Vec<_>>(),
+        // Route, bytes, start and end.
+        "copies": copies
+            .iter()
+            .map(|c| {
+                let route = routes.iter().position(|&route| route == (c.from, c.to));
+                json!([route, c.bytes, rounded(c.start), rounded(c.end)])
+            })
             .collect::<Vec<_>>(),
     })
 }
@@ -114,5 +124,18 @@ mod tests {
             (data["spans"].as_array().unwrap().len(), &data["spans"][4]),
             (5, &json!([2, 0, 7e6, 8e6]))
         );
+    }
+
+    #[test]
+    fn the_page_has_the_timeline_of_all_devices() {
+        let recording = crate::report::tests::placed();
+        let data = data(&recording, &Report::new(&recording));
+        assert_eq!(data["devices"][1]["name"], json!("cpu (avx2)"));
+        assert_eq!(data["kernels"][1]["device"], json!(1));
+        assert_eq!(
+            data["routes"],
+            json!(["gpu to cpu", "cpu to gpu", "host memory to gpu"])
+        );
+        assert_eq!(data["copies"][1], json!([1, 500_000_000, 5e6, 5.5e6]));
     }
 }

@@ -1,6 +1,6 @@
 //! Aggregation by launch, kernel and kind of layer: means over the faster half of the runs.
 
-use crate::recording::{Limits, ProfiledKernel, Recording, StepRun};
+use crate::recording::{Limits, ProfiledDevice, ProfiledKernel, Recording, StepRun};
 use gristmill_runtime::Span;
 
 /// Explanation shown for kernels that are faster than their limit.
@@ -55,6 +55,23 @@ pub struct FunctionCost {
     pub share: f64,
 }
 
+/// Cost of a device's kernels, or of the copies between two devices, in a step.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PlaceCost {
+    /// Name of the device, or of both.
+    pub name: String,
+    /// Launches of a step on the device, or copies of a step between both.
+    pub count: usize,
+    /// Total seconds of these.
+    pub seconds: f64,
+    /// Total bytes that they must read, or that they copy.
+    pub bytes: f64,
+    /// Fraction of the step's wall time.
+    pub share: f64,
+    /// Bytes per second that the device's memory delivers; `None` for copies, or if unknown.
+    pub bandwidth: Option<f64>,
+}
+
 /// Aggregated costs of a step.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
@@ -71,6 +88,8 @@ pub struct Report {
     pub rows: Vec<KernelCost>,
     /// Costs by kind of layer, in the order of the step.
     pub kinds: Vec<FunctionCost>,
+    /// Costs by device, then those of copies by pair of devices; empty for one device.
+    pub places: Vec<PlaceCost>,
     /// Bytes that a step must read.
     pub bytes: f64,
     /// Index of the run nearest to the mean: the one to display.
@@ -115,7 +134,8 @@ impl Report {
                 kernel.bytes * calls as f64,
                 kernel.operations * calls as f64,
             );
-            let least = limit(kernel, &recording.limits).map(|s| s * calls as f64);
+            let least =
+                limit(kernel, &recording.devices[kernel.device].limits).map(|s| s * calls as f64);
             let fraction = least.map(|least| least / seconds.max(1e-12));
             rows.push(KernelCost {
                 kernel: number,
@@ -128,6 +148,7 @@ impl Report {
             });
         }
         let kinds = kinds(recording, &rows, wall);
+        let places = places(recording, &rows, &chosen, wall);
         let bytes = rows.iter().map(|r| r.bytes).sum();
         rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         Report {
@@ -137,6 +158,7 @@ impl Report {
             launches,
             rows,
             kinds,
+            places,
             bytes,
             typical,
         }
@@ -186,6 +208,50 @@ fn kinds(recording: &Recording, rows: &[KernelCost], wall: f64) -> Vec<FunctionC
     kinds
 }
 
+/// Returns the costs by device and by pair of devices, of a step on several.
+fn places(
+    recording: &Recording,
+    rows: &[KernelCost],
+    runs: &[&StepRun],
+    wall: f64,
+) -> Vec<PlaceCost> {
+    if !recording.is_placed() {
+        return Vec::new();
+    }
+    let of_device = |(number, device): (usize, &ProfiledDevice)| {
+        let own = rows
+            .iter()
+            .filter(|r| recording.kernels[r.kernel].device == number);
+        let seconds = own.clone().map(|r| r.seconds).sum();
+        PlaceCost {
+            name: device.name.clone(),
+            count: own.clone().map(|r| r.calls).sum(),
+            seconds,
+            bytes: own.map(|r| r.bytes).sum(),
+            share: seconds / wall,
+            bandwidth: device.limits.bandwidth,
+        }
+    };
+    let of_route = |route: (Option<usize>, usize)| {
+        let copies = runs.iter().flat_map(|run| &run.copies);
+        let own = copies.filter(|copy| (copy.from, copy.to) == route);
+        let each = |sum: f64| sum / runs.len().max(1) as f64;
+        let seconds = each(own.clone().map(|copy| copy.end - copy.start).sum());
+        PlaceCost {
+            name: recording.route_name(route),
+            count: own.clone().count() / runs.len().max(1),
+            seconds,
+            bytes: each(own.map(|copy| copy.bytes as f64).sum()),
+            share: seconds / wall,
+            bandwidth: None,
+        }
+    };
+    let devices = recording.devices.iter().enumerate().map(of_device);
+    devices
+        .chain(recording.routes().into_iter().map(of_route))
+        .collect()
+}
+
 /// Divides the time covered by spans among the launches that are running at each moment.
 fn divided(spans: &[Span], launches: usize) -> Vec<f64> {
     let mut events: Vec<(f64, usize, bool)> = Vec::with_capacity(2 * spans.len());
@@ -222,6 +288,7 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 pub(crate) mod tests {
     use super::*;
     use crate::recording::{KernelLaunch, StageText};
+    use gristmill_runtime::CopySpan;
 
     pub fn span(launch: usize, worker: usize, start: f64, end: f64) -> Span {
         Span {
@@ -238,6 +305,7 @@ pub(crate) mod tests {
             name: name.into(),
             function: function.into(),
             place,
+            device: 0,
             about: "Reduce [64]".into(),
             bytes,
             operations: 4e9,
@@ -255,6 +323,7 @@ pub(crate) mod tests {
         };
         let step = |wall, late: f64| StepRun {
             wall,
+            copies: vec![],
             spans: vec![
                 span(0, 0, 0.0, 1.0),
                 span(0, 1, 0.0, 2.0),
@@ -265,14 +334,16 @@ pub(crate) mod tests {
         };
         Recording {
             model: "a model".into(),
-            device: "cpu".into(),
+            devices: vec![ProfiledDevice {
+                name: "cpu".into(),
+                limits: Limits {
+                    bandwidth: Some(10e9),
+                    operations: 8e9,
+                    workers: 2,
+                },
+            }],
             what: "one token".into(),
             tokens: 1,
-            limits: Limits {
-                bandwidth: Some(10e9),
-                operations: 8e9,
-                workers: 2,
-            },
             kernels: vec![
                 kernel("r_1", "layer", 0, 10e9),
                 kernel("r_2", "layer", 1, 0.0),
@@ -289,6 +360,57 @@ pub(crate) mod tests {
             steps: vec![step(10.0, 0.0), step(9.0, 1.0), step(20.0, 0.5)],
             plain: vec![8.5, 7.5, 30.0],
         }
+    }
+
+    /// The same, with the second kernel on another device and copies between both.
+    pub fn placed() -> Recording {
+        let mut recording = recording();
+        recording.devices[0].name = "gpu (some)".into();
+        recording.devices.push(ProfiledDevice {
+            name: "cpu (avx2)".into(),
+            limits: Limits {
+                bandwidth: Some(1e9),
+                ..recording.devices[0].limits
+            },
+        });
+        recording.kernels[1].device = 1;
+        let copy = |from, to, start: f64| CopySpan {
+            from,
+            to,
+            bytes: 500_000_000,
+            start,
+            end: start + 0.5,
+        };
+        for step in &mut recording.steps {
+            step.copies = vec![
+                copy(Some(0), 1, 2.0),
+                copy(Some(1), 0, 5.0),
+                copy(None, 0, 5.5),
+                copy(None, 0, 6.0),
+            ];
+        }
+        recording
+    }
+
+    #[test]
+    fn devices_and_copies_are_accounted_for() {
+        assert_eq!(Report::new(&recording()).places, []);
+        let report = Report::new(&placed());
+        let places: Vec<_> = report
+            .places
+            .iter()
+            .map(|of| (of.name.as_str(), of.count, of.seconds, of.bytes))
+            .collect();
+        assert_eq!(
+            places,
+            [
+                ("gpu (some)", 2, 3.0, 20e9),
+                ("cpu (avx2)", 1, 1.5, 0.0),
+                ("gpu to cpu", 1, 0.5, 5e8),
+                ("cpu to gpu", 1, 0.5, 5e8),
+                ("host memory to gpu", 2, 1.0, 1e9),
+            ]
+        );
     }
 
     #[test]
@@ -366,7 +488,7 @@ pub(crate) mod tests {
     #[test]
     fn without_a_limit_there_is_no_fraction_of_it() {
         let mut recording = recording();
-        recording.limits.bandwidth = None;
+        recording.devices[0].limits.bandwidth = None;
         assert!(
             Report::new(&recording)
                 .rows

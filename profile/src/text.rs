@@ -20,6 +20,7 @@ pub fn tables(recording: &Recording, report: &Report, all: bool) -> String {
 fn write(out: &mut String, recording: &Recording, report: &Report, all: bool) -> std::fmt::Result {
     step(out, recording, report)?;
     layers(out, report)?;
+    places(out, report)?;
     kernels(
         out,
         recording,
@@ -41,20 +42,19 @@ fn step(out: &mut String, recording: &Recording, report: &Report) -> std::fmt::R
         out,
         "{}, {}: {}, {} runs",
         recording.model,
-        recording.device,
+        recording.device_names(),
         recording.what,
         recording.steps.len()
     )?;
-    let of_limit = recording
-        .limits
-        .bandwidth
-        .map_or("read bandwidth unknown".into(), |b| {
-            format!(
-                "{} of the {:.1} GB/s that memory delivers when it is only read",
-                percent(report.bytes / report.wall / b),
-                b / 1e9
-            )
-        });
+    let of_limit = match recording.main().limits.bandwidth {
+        _ if recording.is_placed() => "by device below".into(),
+        None => "read bandwidth unknown".into(),
+        Some(b) => format!(
+            "{} of the {:.1} GB/s that memory delivers when it is only read",
+            percent(report.bytes / report.wall / b),
+            b / 1e9
+        ),
+    };
     writeln!(
         out,
         "{} a step, {:.1} tokens a second; {:.1} MB must be read, {:.2} GB/s: {of_limit}",
@@ -96,6 +96,38 @@ fn layers(out: &mut String, report: &Report) -> std::fmt::Result {
         "",
         "",
         percent(share)
+    )
+}
+
+/// Writes the table of devices and of copies between them, if there are several.
+fn places(out: &mut String, report: &Report) -> std::fmt::Result {
+    if report.places.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n{:<28} {:>15} {:>10} {:>9} {:>8} {:>7} {:>7}",
+        "devices and copies", "number", "time", "MB", "GB/s", "limit", "share"
+    )?;
+    for place in &report.places {
+        let rate = place.bytes / place.seconds.max(1e-12);
+        let limit = place
+            .bandwidth
+            .map_or(String::new(), |b| format!("{:.0} %", 100.0 * rate / b));
+        writeln!(
+            out,
+            "{:<28} {:>15} {:>10} {:>9.3} {:>8.2} {limit:>7} {:>7}",
+            cut(&place.name, 28),
+            place.count,
+            time(place.seconds),
+            place.bytes / 1e6,
+            rate / 1e9,
+            percent(place.share)
+        )?;
+    }
+    writeln!(
+        out,
+        "With timers, parts on several devices run one after the other; without them they overlap."
     )
 }
 
@@ -184,6 +216,14 @@ pub fn time(seconds: f64) -> String {
     }
 }
 
+/// Truncates a name to `most` characters.
+fn cut(name: &str, most: usize) -> String {
+    match name.char_indices().nth(most - 1) {
+        Some((at, _)) if name.chars().count() > most => format!("{}…", &name[..at]),
+        _ => name.into(),
+    }
+}
+
 /// Truncates a `; `-separated list to the parts that fit; the first part is kept whole.
 fn shortened(text: &str) -> String {
     const MAX_WIDTH: usize = 60;
@@ -228,7 +268,7 @@ mod tests {
         );
         assert!(!text.contains('*'), "{text}");
         let mut fast = recording.clone();
-        fast.limits.bandwidth = Some(5e9);
+        fast.devices[0].limits.bandwidth = Some(5e9);
         let text = tables(&fast, &Report::new(&fast), false);
         assert!(
             text.contains("133 %*") && text.contains("* faster than its limit"),
@@ -248,6 +288,41 @@ mod tests {
             all.contains("r_more29") && !all.contains(" more ("),
             "{all}"
         );
+    }
+
+    #[test]
+    fn devices_and_copies_are_a_table() {
+        let recording = crate::report::tests::placed();
+        let text = tables(&recording, &Report::new(&recording), false);
+        let row = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            line.unwrap_or_else(|| panic!("{text}"))
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert!(
+            text.starts_with("a model, gpu (some) + cpu (avx2): one token"),
+            "{text}"
+        );
+        assert_eq!(
+            row("gpu (some)"),
+            "gpu (some) 2 3.00 s 20000.000 6.67 67 % 31.6 %"
+        );
+        assert_eq!(
+            row("gpu to cpu"),
+            "gpu to cpu 1 500.00 ms 500.000 1.00 5.3 %"
+        );
+        assert_eq!(
+            row("host memory to gpu"),
+            "host memory to gpu 2 1.00 s 1000.000 1.00 10.5 %"
+        );
+    }
+
+    #[test]
+    fn names_have_a_width() {
+        assert_eq!(["cpu", "äöü"].map(|name| cut(name, 3)), ["cpu", "äöü"]);
+        assert_eq!(cut("wgpu (llvmpipe)", 8), "wgpu (l…");
     }
 
     #[test]

@@ -177,6 +177,32 @@ pub struct Span {
     pub end: f64,
 }
 
+/// A copy between the devices of a step; times in seconds since the step began.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CopySpan {
+    /// Index of the device that is read; `None` for pinned memory of the host.
+    pub from: Option<usize>,
+    /// Index of the device that is written.
+    pub to: usize,
+    /// Bytes that are copied.
+    pub bytes: usize,
+    /// Start time, seconds since the step began.
+    pub start: f64,
+    /// End time, seconds since the step began.
+    pub end: f64,
+}
+
+/// Timeline of a step.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct StepTrace {
+    /// Each worker's part of each launch.
+    pub spans: Vec<Span>,
+    /// Copies between the devices of the step.
+    pub copies: Vec<CopySpan>,
+    /// Index of each launch's device, in the captured order; empty if there is one device.
+    pub devices: Vec<usize>,
+}
+
 /// A captured step (in CUDA terms, a graph) that can be run repeatedly.
 pub trait Replay: Send {
     /// Starts every launch with these values of the variables, by name;
@@ -201,9 +227,9 @@ pub trait Replay: Send {
     }
     /// Like `replay`; returns the seconds of each launch, in order.
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error>;
-    /// Like `replay`; returns the span of each worker in each launch. The default lays the times of
-    /// `replay_timed` end to end.
-    fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<Vec<Span>, Error> {
+    /// Like `replay`; returns the span of each worker in each launch, and copies between devices.
+    /// The default lays the times of `replay_timed` end to end.
+    fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<StepTrace, Error> {
         let mut start = 0.0;
         let after = |(launch, seconds): (usize, f64)| {
             let span = Span {
@@ -215,12 +241,11 @@ pub trait Replay: Send {
             start = span.end;
             span
         };
-        Ok(self
-            .replay_timed(vars)?
-            .into_iter()
-            .enumerate()
-            .map(after)
-            .collect())
+        let seconds = self.replay_timed(vars)?.into_iter();
+        Ok(StepTrace {
+            spans: seconds.enumerate().map(after).collect(),
+            ..StepTrace::default()
+        })
     }
 }
 
@@ -276,6 +301,10 @@ pub trait Device: Send + Sync {
     /// if there is nothing to measure.
     fn measure(&self) -> Result<Option<Costs>, Error> {
         Ok(None)
+    }
+    /// Returns the costs that [`Device::measure`] stored, if there are any.
+    fn measured(&self) -> Option<Costs> {
+        None
     }
     /// Machine description under which autotuned plans are stored; `None` if they are not stored.
     fn tuned_as(&self) -> Option<String> {

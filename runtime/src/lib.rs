@@ -12,6 +12,8 @@ pub mod staging;
 pub mod store;
 
 pub use buffer::{Buffer, View};
-pub use device::{Device, KeptBytes, Kernel, Launch, LoadedProgram, Memory, Replay, Span};
+pub use device::{
+    CopySpan, Device, KeptBytes, Kernel, Launch, LoadedProgram, Memory, Replay, Span, StepTrace,
+};
 pub use error::Error;
 pub use lease::{DeviceId, RawBuffer};

@@ -1,7 +1,7 @@
-//! Calibrated costs of a machine, measured by a short microbenchmark: rounded, range-checked, with
-//! a text form for storage and display.
+//! Calibrated costs of a machine, measured by a short microbenchmark.
 
 use crate::machine::{Machine, NAMED};
+use crate::measured::{Measured, Quantity};
 
 /// Measured costs; a field is `None` if the measurement failed or was implausible.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -22,69 +22,62 @@ pub struct Costs {
     pub operations: Option<f64>,
 }
 
-/// A cost: its text form, plausible range, and fields.
-struct Quantity {
-    name: &'static str,
-    unit: &'static str,
-    /// One unit in bytes per second, seconds, or operations per second.
-    scale: f64,
-    /// Smallest and largest plausible value, in the unit: 100 times below the slowest and above
-    /// the fastest current machine.
-    bounds: [f64; 2],
-    field: fn(&mut Costs) -> &mut Option<f64>,
-    /// Field of the machine description that plans use.
-    of: fn(&mut Machine) -> &mut f64,
+impl Measured for Costs {
+    const VERSION: &'static str = "costs 1";
+    const QUANTITIES: &'static [Quantity<Costs>] = &[
+        Quantity {
+            name: "bandwidth",
+            unit: "GB/s",
+            scale: 1e9,
+            bounds: [0.1, 1e6],
+            field: |c| &mut c.bandwidth,
+        },
+        Quantity {
+            name: "launch",
+            unit: "us",
+            scale: 1e-6,
+            bounds: [0.01, 1e3],
+            field: |c| &mut c.launch,
+        },
+        Quantity {
+            name: "barrier",
+            unit: "ns",
+            scale: 1e-9,
+            bounds: [0.1, 1e4],
+            field: |c| &mut c.barrier,
+        },
+        Quantity {
+            name: "latency",
+            unit: "ns",
+            scale: 1e-9,
+            bounds: [1.0, 1e5],
+            field: |c| &mut c.latency,
+        },
+        Quantity {
+            name: "jump",
+            unit: "ns",
+            scale: 1e-9,
+            bounds: [1.0, 1e5],
+            field: |c| &mut c.jump,
+        },
+        Quantity {
+            name: "operations",
+            unit: "Gop/s",
+            scale: 1e9,
+            bounds: [0.1, 1e7],
+            field: |c| &mut c.operations,
+        },
+    ];
 }
 
-const QUANTITIES: &[Quantity] = &[
-    Quantity {
-        name: "bandwidth",
-        unit: "GB/s",
-        scale: 1e9,
-        bounds: [0.1, 1e6],
-        field: |c| &mut c.bandwidth,
-        of: |m| &mut m.bandwidth,
-    },
-    Quantity {
-        name: "launch",
-        unit: "us",
-        scale: 1e-6,
-        bounds: [0.01, 1e3],
-        field: |c| &mut c.launch,
-        of: |m| &mut m.launch,
-    },
-    Quantity {
-        name: "barrier",
-        unit: "ns",
-        scale: 1e-9,
-        bounds: [0.1, 1e4],
-        field: |c| &mut c.barrier,
-        of: |m| &mut m.barrier,
-    },
-    Quantity {
-        name: "latency",
-        unit: "ns",
-        scale: 1e-9,
-        bounds: [1.0, 1e5],
-        field: |c| &mut c.latency,
-        of: |m| &mut m.latency,
-    },
-    Quantity {
-        name: "jump",
-        unit: "ns",
-        scale: 1e-9,
-        bounds: [1.0, 1e5],
-        field: |c| &mut c.jump,
-        of: |m| &mut m.jump,
-    },
-    Quantity {
-        name: "operations",
-        unit: "Gop/s",
-        scale: 1e9,
-        bounds: [0.1, 1e7],
-        field: |c| &mut c.operations,
-        of: |m| &mut m.operations,
-    },
+/// Fields of the machine description that plans use, in the order of [`Costs::QUANTITIES`].
+const PLANNED: &[fn(&mut Machine) -> &mut f64] = &[
+    |m| &mut m.bandwidth,
+    |m| &mut m.launch,
+    |m| &mut m.barrier,
+    |m| &mut m.latency,
+    |m| &mut m.jump,
+    |m| &mut m.operations,
 ];
 
 /// Microbenchmark results on an H200 (driver 580). The costs used in GPU plans were fitted to
@@ -98,9 +91,6 @@ const H200_COSTS: Costs = Costs {
     ..Costs::NONE
 };
 
-/// Maximum length of the text form, bytes.
-pub const MAX_TEXT_BYTES: usize = 512;
-
 impl Costs {
     /// Costs before any measurement.
     pub const NONE: Costs = Costs {
@@ -112,60 +102,11 @@ impl Costs {
         operations: None,
     };
 
-    /// Rounds to two significant digits, so that repeated measurements mostly agree,
-    /// and drops implausible values.
-    pub fn rounded(mut self) -> Costs {
-        for quantity in QUANTITIES {
-            let field = (quantity.field)(&mut self);
-            *field = field.and_then(|value| quantity.believed(value / quantity.scale));
-        }
-        self
-    }
-
-    /// Formats as `bandwidth 4600 GB/s, launch 1.4 us`; empty if nothing was measured.
-    pub fn text(mut self) -> String {
-        let of = |quantity: &Quantity| {
-            let value = (*(quantity.field)(&mut self))? / quantity.scale;
-            Some(format!(
-                "{} {} {}",
-                quantity.name,
-                two_digits(value),
-                quantity.unit
-            ))
-        };
-        QUANTITIES
-            .iter()
-            .filter_map(of)
-            .collect::<Vec<_>>()
-            .join(", ")
-    }
-
-    /// Parses the output of [`Costs::text`] for rounded costs; rejects anything else.
-    pub fn parse(text: &str) -> Option<Costs> {
-        let mut costs = Costs::default();
-        if text.len() > MAX_TEXT_BYTES {
-            return None;
-        }
-        for part in text.split(", ") {
-            let mut words = part.split(' ');
-            let (name, value, unit) = (words.next()?, words.next()?, words.next()?);
-            let quantity = QUANTITIES
-                .iter()
-                .find(|quantity| quantity.name == name && quantity.unit == unit)?;
-            let value = quantity.believed(value.parse().ok()?)?;
-            if words.next().is_some() || (quantity.field)(&mut costs).replace(value).is_some() {
-                return None;
-            }
-        }
-        Some(costs)
-    }
-
     /// Returns the costs that plans for `machine` use, in the same form.
     pub fn for_machine(machine: &Machine) -> Costs {
         let (mut costs, mut machine) = (Costs::default(), machine.clone());
-        for quantity in QUANTITIES {
-            *(quantity.field)(&mut costs) =
-                Some(*(quantity.of)(&mut machine)).filter(|&cost| cost > 0.0);
+        for (quantity, of) in Costs::QUANTITIES.iter().zip(PLANNED) {
+            *(quantity.field)(&mut costs) = Some(*of(&mut machine)).filter(|&cost| cost > 0.0);
         }
         costs
     }
@@ -186,33 +127,14 @@ impl Costs {
         let Some(mut table) = Machine::named("h200") else {
             return machine;
         };
-        for quantity in QUANTITIES {
+        for (quantity, planned) in Costs::QUANTITIES.iter().zip(PLANNED) {
             let of = quantity.field;
             if let (Some(measured), Some(there)) = (*of(&mut self), *of(&mut reference)) {
-                *(quantity.of)(&mut machine) = *(quantity.of)(&mut table) * (measured / there);
+                *planned(&mut machine) = *planned(&mut table) * (measured / there);
             }
         }
         machine
     }
-}
-
-impl Quantity {
-    /// Rounds a value in its unit and converts it; `None` if it is implausible.
-    fn believed(&self, value: f64) -> Option<f64> {
-        let [least, most] = self.bounds;
-        let value: f64 = two_digits(value).parse().ok()?;
-        (least..=most)
-            .contains(&value)
-            .then_some(value * self.scale)
-    }
-}
-
-/// Formats with two significant digits, as a decimal without an exponent.
-fn two_digits(value: f64) -> String {
-    // Converts through decimal text, so that equal digits give equal values.
-    format!("{value:.1e}")
-        .parse::<f64>()
-        .map_or_else(|_| String::new(), |value| value.to_string())
 }
 
 #[cfg(test)]

@@ -200,6 +200,9 @@ impl Device for CpuDevice {
             .renew(|| measure::costs(self.threads()))
             .map(Some)
     }
+    fn measured(&self) -> Option<Costs> {
+        self.cost_store().read()
+    }
     fn tuned_as(&self) -> Option<String> {
         Some(machine(self.isa))
     }

@@ -4,7 +4,7 @@ use super::team::{Team, Worker};
 use super::unit::{CpuCode, Function};
 use crate::variables::{Groups, Variables, by_level};
 use gristmill_runtime::lease::{Order, Owner, StepUses};
-use gristmill_runtime::{Error, Kernel, Launch, Replay, Span};
+use gristmill_runtime::{Error, Kernel, Launch, Replay, Span, StepTrace};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -366,7 +366,7 @@ impl Replay for CpuReplay {
             .collect())
     }
 
-    fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<Vec<Span>, Error> {
+    fn replay_traced(&mut self, vars: &[(&str, i64)]) -> Result<StepTrace, Error> {
         self.prepare(vars)?;
         let _in_flight = self.uses.begin()?;
         let step = &self.step;
@@ -395,7 +395,10 @@ impl Replay for CpuReplay {
         })?;
         let mut spans = all.into_inner().unwrap_or_else(PoisonError::into_inner);
         spans.sort_by(|a, b| a.start.total_cmp(&b.start));
-        Ok(spans)
+        Ok(StepTrace {
+            spans,
+            ..StepTrace::default()
+        })
     }
 }
 

@@ -150,7 +150,7 @@ fn step(place: &Place, threads: usize, n: i64, timed: bool) -> Vec<u8> {
             assert!(times.iter().all(|&t| (0.0..1.0).contains(&t)));
             assert!(n == 0 || times.iter().all(|&t| t > 0.0), "{times:?}");
         } else if timed {
-            let spans = replay.replay_traced(&[("n", n)]).unwrap();
+            let spans = replay.replay_traced(&[("n", n)]).unwrap().spans;
             assert!(
                 spans
                     .iter()

@@ -8,6 +8,7 @@ use gristmill_backend::cuda::CudaDevice;
 use gristmill_runtime::{Device, Error};
 use gristmill_uop::costs::Costs;
 use gristmill_uop::machine::Machine;
+use gristmill_uop::measured::Measured;
 
 /// A card with half of an H200's multiprocessors, with kernel durations: a read of 256 MiB takes
 /// 200 us, and so on.

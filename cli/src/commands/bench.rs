@@ -202,7 +202,7 @@ fn one_sequence(
     seconds(&mut engine, &prompt, true, 0)?;
     let first = start.elapsed().as_secs_f64();
 
-    let read = |engine: &Engine| of_device.or_else(|| bandwidth::of_weights(engine, options.common.team()));
+    let read = |engine: &Engine| of_device.or_else(|| bandwidth::of_weights(engine.weights(), options.common.team()));
     let mut out = io::stdout().lock();
     let mut table = Table::new(&mut out, options.format(), COLUMNS);
     table.about(&format!(

@@ -4,6 +4,7 @@ use gristmill_llm::arch::CacheType;
 use crate::bandwidth;
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
+use crate::link;
 use crate::ab_bench::{Ids, seconds};
 use crate::model::Model;
 use clap::{Args, ValueHint};
@@ -16,8 +17,8 @@ use std::time::Instant;
 
 const NOTES: &str = "\
 Compares the demo model's logits with those of the interpreter, in f32 and with int8 activations,
-in prefill and in decode. Then measures a model, by default one with random weights. Prints a JSON
-object; the exit code is 1 if a comparison fails.
+in prefill and in decode. Then measures copies between device and host, and a model, by default one
+with random weights. Prints a JSON object; the exit code is 1 if a comparison fails.
 
 Examples:
   gristmill doctor > report.json                the default device
@@ -71,6 +72,9 @@ pub fn run(options: DoctorArgs) -> Result {
     let wrong = checks.iter().filter(|check| check["passed"] != true).count();
     say!("{} of {} comparisons passed", checks.len() - wrong, checks.len());
     let bandwidth = bandwidth::of_device(&opened);
+    let (copies, slow) = link::report(&opened);
+    let warnings = device.warnings().into_iter().map(Failure::from).chain(slow);
+    let warnings: Vec<String> = warnings.map(|warning| warning.text()).collect();
     let measured = model.map_or(Value::Null, |model| measured(&options, &model).unwrap_or_else(error_value));
     let report = json!({
         "gristmill": env!("CARGO_PKG_VERSION"),
@@ -79,9 +83,10 @@ pub fn run(options: DoctorArgs) -> Result {
         "device": device.name(),
         "machine": opened.target.machine.name,
         "about": device.describe(),
-        "warnings": device.warnings().into_iter().map(|error| Failure::from(error).text()).collect::<Vec<_>>(),
+        "warnings": warnings,
         "checks": checks,
         "read_gb_per_second": bandwidth.map(|bytes| (bytes / 1e8).round() / 10.0),
+        "copies": copies,
         "measured": measured,
         "seconds": start.elapsed().as_secs(),
     });

@@ -13,7 +13,7 @@ use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, Listed, Policy};
 use gristmill_llm::arch::{self, Functions, Options as PlanOptions, Plan, Pools, StepKind};
 use gristmill_llm::engine::{
-    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs, plan_options, sequence_graphs,
+    CacheShape, CompiledModel, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs, plan_options, sequence_graphs,
 };
 use gristmill_llm::sampling::{self, SamplingMethod};
 use gristmill_profile::compilation::{self, Compilation};
@@ -36,6 +36,7 @@ Examples:
   gristmill kernels MODEL.gguf --function moe.one --stage source         source code
   gristmill kernels MODEL.gguf --html kernels.html                       all stages as a page
   gristmill kernels MODEL.gguf --device null:rtx4090                     for another GPU
+  gristmill kernels MODEL.gguf --gpu-memory 8000 --stage decisions       what would be on the CPU
   gristmill kernels MODEL.gguf --batch 8                                 batched decode";
 
 #[derive(Args)]
@@ -85,7 +86,12 @@ pub fn run(options: KernelsArgs) -> Result {
     let mut steps = Steps::new(&options, described.as_ref(), &opened.target);
     match &options.html {
         Some(path) => page(&options, &model, &mut steps, &opened, path)?,
-        None => print(&options, &mut steps, opened, &mut io::stdout().lock())?,
+        None => {
+            let out = &mut io::stdout().lock();
+            writeln!(out, "# {}", heading(&opened, steps.context))?;
+            placement(&options, &model, &opened, out)?;
+            print(&options, &mut steps, opened, out)?;
+        }
     }
     if steps.shown == 0 {
         let part = options.function.unwrap_or_default();
@@ -156,15 +162,46 @@ fn calls(plan: &Plan, function: &Arc<Function>) -> usize {
     plan.calls.iter().filter(|call| Arc::ptr_eq(&call.function, function)).count().max(1)
 }
 
+/// Whether a stage shows decisions with all candidates, as costs do.
+fn shows_decisions(stage: Option<&Stage>) -> bool {
+    stage.is_none_or(|stage| stage.name == DECISIONS)
+}
+
+/// Prints the decision on where the model's parts are, if the flags ask for a placement or the
+/// model does not fit. A usable GPU of the named kind says how much memory is free and what copies
+/// cost.
+fn placement(options: &KernelsArgs, model: &Model, null: &Opened, out: &mut dyn Write) -> Result {
+    if !shows_decisions(options.stage) || options.function.is_some() {
+        return Ok(());
+    }
+    let is_cuda = |name: &&str| name.split(':').next() == Some("cuda");
+    let named = options.common.device.as_deref().or(Some("cuda").filter(|_| options.common.wants_gpu()));
+    let device = named.filter(is_cuda).and_then(|name| options.common.open_as(name).ok());
+    let settings = options.common.settings(None);
+    let is_asked = options.common.wants_gpu();
+    let choice = match CompiledModel::planned_placement(&model.file, &settings, device.as_ref().unwrap_or(null)) {
+        Ok(choice) => choice,
+        // The cpu device cannot be opened, and the kernels do not need it.
+        Err(_) if !is_asked => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    if is_asked || !choice.chosen.placement.is_whole() {
+        writeln!(out, "\n## placement")?;
+        for line in stages::explained(&[choice.decision()]) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(())
+}
+
 /// Prints costs or a stage as text.
 fn print(options: &KernelsArgs, steps: &mut Steps, opened: Opened, out: &mut dyn Write) -> Result {
-    writeln!(out, "# {}", heading(&opened, steps.context))?;
     let target = opened.device.target().clone();
     let mut jit = Jit::new(opened);
     for class in steps.classes.clone() {
         let (plan, all) = steps.plan(&class);
         // Decisions are printed with all candidates.
-        let lists = options.stage.is_none_or(|stage| stage.name == DECISIONS);
+        let lists = shows_decisions(options.stage);
         let policy: &mut dyn Policy = if lists { &mut Listed } else { &mut Cheapest };
         let ready = jit.prepare_with(&all, policy, &|_, _| ())?;
         for ready in &ready {

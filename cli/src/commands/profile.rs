@@ -10,12 +10,15 @@ use crate::output;
 use crate::progress;
 use crate::stages::{self, computes};
 use clap::Args;
+use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, compile};
 use gristmill_llm::arch;
 use gristmill_llm::engine::{Engine, Settings, TokenSource, Step as StepInput, WholePool};
 use gristmill_llm::traffic;
-use gristmill_profile::{WHY_ABOVE, ProfiledKernel, KernelLaunch, Limits, Recording, Report, StageText, StepRun, page, text, trace};
-use gristmill_runtime::Span;
+use gristmill_profile::{
+    WHY_ABOVE, ProfiledDevice, ProfiledKernel, KernelLaunch, Limits, Recording, Report, StageText, StepRun, page, text, trace,
+};
+use gristmill_runtime::StepTrace;
 use gristmill_tensor::jit::Ready;
 use gristmill_uop::function::{SlotKind, Storage};
 use gristmill_uop::program::{Access, Param, Program};
@@ -93,37 +96,14 @@ pub fn run(options: ProfileArgs) -> Result {
     let opened = options.common.open()?;
     // Before the model takes its memory.
     let of_device = bandwidth::of_device(&opened);
-    let target = opened.target.clone();
+    let main = opened.clone();
     let parallel = if subject.of_several { subject.tokens } else { 1 };
     let mut engine = model.load_with(opened, Settings { parallel, contexts: parallel, ..options.common.settings(Some(context)) })?;
     subject.prepare(&mut engine)?;
-    let bandwidth = of_device.or_else(|| bandwidth::of_weights(&engine, options.common.team()));
-    let (steps, plain) = steps(&mut engine, &subject, options.runs)?;
-    // The cost model counts all cores; --threads may use fewer. Other devices are one worker.
-    let (workers, part) = match engine.device().name() {
-        "cpu" => {
-            let team = options.common.team();
-            (team, team.min(target.machine.units) as f64 / target.machine.units.max(1) as f64)
-        }
-        _ => (1, 1.0),
-    };
-    let operations = target.machine.operations * part;
-    let mut recording = Recording {
-        model: printable(&model.name),
-        device: format!("{} ({})", engine.device().name(), target.name),
-        what: subject.to_string(),
-        tokens: subject.tokens,
-        limits: Limits { bandwidth, operations, workers },
-        kernels: vec![],
-        launches: vec![],
-        decisions: vec![],
-        steps,
-        plain,
-    };
-    let functions = describe(subject.launches(&engine), &target, &subject, subject.most(&engine), &mut recording);
-    if options.html.is_some() {
-        recording.decisions = functions.into_iter().map(|(ready, name)| (name, explanations(ready, &target))).collect();
-    }
+    let devices = devices(&engine, &main, of_device, options.common.team());
+    let runs = steps(&mut engine, &subject, options.runs)?;
+    let with_decisions = options.html.is_some();
+    let recording = recorded(&engine, &subject, printable(&model.name), devices, runs, with_decisions);
     let report = Report::new(&recording);
     // Tables go to standard error if a page or trace goes to standard output.
     let mut out: Box<dyn Write> = if on_stdout > 0 { Box::new(io::stderr().lock()) } else { Box::new(io::stdout().lock()) };
@@ -138,6 +118,67 @@ pub fn run(options: ProfileArgs) -> Result {
         output::write(path, &trace::chrome(&recording, &report).to_string())?;
     }
     Ok(())
+}
+
+/// A device of a step, and the target of its kernels.
+struct StepDevice {
+    described: ProfiledDevice,
+    target: Target,
+}
+
+/// Returns the devices of an engine's steps; `of_main` is the read bandwidth of the main device's
+/// own memory, in bytes per second, and `team` the number of threads of the cpu device.
+fn devices(engine: &Engine, main: &Opened, of_main: Option<f64>, team: usize) -> Vec<StepDevice> {
+    let placement = engine.placement();
+    let others = placement.others.iter().filter(|_| !placement.chosen.placement.is_whole());
+    let device = |(number, opened): (usize, &Opened)| {
+        let target = &opened.target;
+        let of_weights = || bandwidth::of_weights(engine.weights_on(number), team);
+        let bandwidth = of_main.filter(|_| number == 0).or_else(of_weights);
+        // The cost model counts all cores; --threads may use fewer. Other devices are one worker.
+        let (workers, part) = match opened.device.name() {
+            "cpu" => (team, team.min(target.machine.units) as f64 / target.machine.units.max(1) as f64),
+            _ => (1, 1.0),
+        };
+        let operations = target.machine.operations * part;
+        StepDevice {
+            described: ProfiledDevice {
+                name: format!("{} ({})", opened.device.name(), target.name),
+                limits: Limits { bandwidth, operations, workers },
+            },
+            target: target.clone(),
+        }
+    };
+    std::iter::once(main).chain(others).enumerate().map(device).collect()
+}
+
+/// Records the runs of a step, with compilation decisions if they are wanted.
+fn recorded(
+    engine: &Engine,
+    subject: &Subject,
+    model: String,
+    devices: Vec<StepDevice>,
+    runs: StepRuns,
+    with_decisions: bool,
+) -> Recording {
+    let mut recording = Recording {
+        model,
+        devices: devices.iter().map(|of| of.described.clone()).collect(),
+        what: subject.to_string(),
+        tokens: subject.tokens,
+        kernels: vec![],
+        launches: vec![],
+        decisions: vec![],
+        steps: runs.traced,
+        plain: runs.plain,
+    };
+    let on = |launch: usize| runs.devices.get(launch).copied().unwrap_or(0);
+    let functions = describe(subject.launches(engine), &devices, &on, subject, subject.most(engine), &mut recording);
+    if with_decisions {
+        let explained = |of: DescribedFunction| (of.name, explanations(of.ready, &devices[of.device].target));
+        recording.decisions = functions.into_iter().map(explained).collect();
+    }
+    recording
 }
 
 /// Checks the output files; returns how many of them are standard output.
@@ -201,8 +242,8 @@ impl Subject {
     fn pages(&self) -> usize {
         self.depth / PAGE + 1
     }
-    /// Runs the step with and without timers: spans, seconds with them, seconds without.
-    fn run(&self, engine: &mut Engine, ids: &[u32]) -> Result<(Vec<Span>, f64, f64)> {
+    /// Runs the step with and without timers: timeline, seconds with them, seconds without.
+    fn run(&self, engine: &mut Engine, ids: &[u32]) -> Result<(StepTrace, f64, f64)> {
         let (pools, rows);
         let start = Instant::now();
         let step = match self.of_several {
@@ -219,14 +260,14 @@ impl Subject {
                 StepInput { rows: &rows, contiguous: rows.len() == 1, ..StepInput::default() }
             }
         };
-        let spans = engine.run_traced(&step)?;
+        let trace = engine.run_traced(&step)?;
         let host = start.elapsed().as_secs_f64();
         if !self.of_several {
-            return Ok((spans, host, seconds(engine, ids, self.tokens > 1, self.depth)?));
+            return Ok((trace, host, seconds(engine, ids, self.tokens > 1, self.depth)?));
         }
         let start = Instant::now();
         engine.run(&step)?;
-        Ok((spans, host, start.elapsed().as_secs_f64()))
+        Ok((trace, host, start.elapsed().as_secs_f64()))
     }
     fn launches<'e>(&self, engine: &'e Engine) -> &'e [(Arc<Ready>, usize)] {
         match self.of_several {
@@ -262,24 +303,32 @@ const PAGE: usize = arch::Options::PAGE;
 /// Warm-up runs before those that count.
 const WARM: usize = 2;
 
-/// Runs the step `n` times with and without timers, alternately: spans, and seconds without timers.
-fn steps(engine: &mut Engine, subject: &Subject, n: u16) -> Result<(Vec<StepRun>, Vec<f64>)> {
+/// Runs of a step with timers, seconds of those without, and the device of each launch.
+struct StepRuns {
+    traced: Vec<StepRun>,
+    plain: Vec<f64>,
+    devices: Vec<usize>,
+}
+
+/// Runs the step `n` times with and without timers, alternately.
+fn steps(engine: &mut Engine, subject: &Subject, n: u16) -> Result<StepRuns> {
     let mut ids = Ids::new(engine);
     let bar = progress::count("steps", u64::from(n));
-    let (mut steps, mut plain) = (Vec::new(), Vec::new());
+    let (mut traced, mut plain, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     for run in 0..WARM + usize::from(n) {
-        let (spans, host, untimed) = subject.run(engine, &ids.some(subject.tokens))?;
+        let (trace, host, untimed) = subject.run(engine, &ids.some(subject.tokens))?;
         // Asynchronous devices measure time by their own clock.
-        let own = spans.iter().map(|s| s.end).fold(0.0, f64::max);
+        let own = trace.spans.iter().map(|s| s.end).fold(0.0, f64::max);
         let wall = if engine.device().overlaps() { own } else { host };
         if run >= WARM {
-            steps.push(StepRun { wall, spans });
+            traced.push(StepRun { wall, spans: trace.spans, copies: trace.copies });
+            devices = trace.devices;
             plain.push(untimed);
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
-    Ok((steps, plain))
+    Ok(StepRuns { traced, plain, devices })
 }
 
 /// Decisions and rules of a function, which is compiled again, since the engine does not keep them.
@@ -288,47 +337,69 @@ fn explanations(ready: &Ready, target: &Target) -> Vec<String> {
     [stages::decisions(&compiled, |d| d.kind != "nest"), stages::rules(&compiled)].concat()
 }
 
-/// Records the kernels and launches of a step; returns its functions and their names.
+/// A function of a step: its name, device and first kernel in the recording.
+struct DescribedFunction<'a> {
+    ready: &'a Arc<Ready>,
+    name: String,
+    device: usize,
+    first: usize,
+}
+
+/// Records the kernels and launches of a step, each on device `on(launch)`; returns its functions.
 fn describe<'a>(
     launches: &'a [(Arc<Ready>, usize)],
-    target: &Target,
+    devices: &[StepDevice],
+    on: &dyn Fn(usize) -> usize,
     subject: &Subject,
     most: usize,
     recording: &mut Recording,
-) -> Vec<(&'a Ready, String)> {
-    let mut functions: Vec<(&Arc<Ready>, String, usize)> = Vec::new();
+) -> Vec<DescribedFunction<'a>> {
+    let mut functions: Vec<DescribedFunction> = Vec::new();
     let mut call = 0;
     for (at, (ready, place)) in launches.iter().enumerate() {
         if at > 0 && *place == 0 {
             call += 1;
         }
-        let known = functions.iter().find(|f| Arc::ptr_eq(f.0, ready)).map(|f| f.2);
+        let known = functions.iter().find(|f| Arc::ptr_eq(f.ready, ready)).map(|f| f.first);
         let first = known.unwrap_or_else(|| {
-            let first = recording.kernels.len();
+            let (first, device) = (recording.kernels.len(), on(at));
             // Layers that differ in quantisation only have functions of one name.
-            let same = functions.iter().filter(|f| f.0.function.name == ready.function.name).count();
+            let same = functions.iter().filter(|f| f.ready.function.name == ready.function.name).count();
             let number = if same > 0 { format!(" ({})", same + 1) } else { String::new() };
             let name = format!("{}{number}", ready.function.name);
-            let tensor = StageText { name: "tensor", text: stages::tensor(&ready.function) };
-            for (place, program) in ready.compiled.programs.iter().enumerate() {
-                let share = subject.tokens as f64 / most as f64;
-                recording.kernels.push(ProfiledKernel {
-                    name: program.name.clone(),
-                    function: name.clone(),
-                    place,
-                    about: computes(program),
-                    bytes: bytes(ready, program, subject),
-                    operations: program.estimate.operations * share,
-                    modelled: program.seconds,
-                    stages: std::iter::once(tensor.clone()).chain(stages::of_kernel(program, target)).collect(),
-                });
-            }
-            functions.push((ready, name, first));
+            let share = subject.tokens as f64 / most as f64;
+            let target = &devices[device].target;
+            recording.kernels.extend(profiled(ready, &name, device, target, subject, share));
+            functions.push(DescribedFunction { ready, name, device, first });
             first
         });
         recording.launches.push(KernelLaunch { kernel: first + place, call });
     }
-    functions.into_iter().map(|(ready, name, _)| (ready.as_ref(), name)).collect()
+    functions
+}
+
+/// Describes the kernels of a function; `share` is the part of its rows that the step computes.
+fn profiled(
+    ready: &Ready,
+    function: &str,
+    device: usize,
+    target: &Target,
+    subject: &Subject,
+    share: f64,
+) -> Vec<ProfiledKernel> {
+    let tensor = StageText { name: "tensor", text: stages::tensor(&ready.function) };
+    let kernel = |(place, program): (usize, &Arc<Program>)| ProfiledKernel {
+        name: program.name.clone(),
+        function: function.to_owned(),
+        place,
+        device,
+        about: computes(program),
+        bytes: bytes(ready, program, subject),
+        operations: program.estimate.operations * share,
+        modelled: program.seconds,
+        stages: std::iter::once(tensor.clone()).chain(stages::of_kernel(program, target)).collect(),
+    };
+    ready.compiled.programs.iter().enumerate().map(kernel).collect()
 }
 
 /// Bytes that a launch must read from memory: weights in use and KV cache; activations are in
@@ -397,4 +468,52 @@ fn kernels(recording: &Recording, report: &Report, name: &str, source: bool, out
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_backend::{Options, open};
+    use gristmill_llm::placement::{LayerPlace, OtherDevice, Placement, PlacementRequest};
+
+    #[test]
+    fn a_placed_step_has_both_devices_and_their_copies() {
+        let opened = |name| open(name, &Options { quick: true, ..Options::default() }).unwrap();
+        let (main, other) = (opened("cpu"), opened("interp"));
+        // Experts of two layers, and a whole one.
+        let experts = LayerPlace { layer: 0, experts: 1 };
+        let whole = LayerPlace { layer: 1, experts: 1 };
+        let placement = PlacementRequest {
+            others: vec![OtherDevice::from_opened(other)],
+            fixed: Some(Placement::new(vec![LayerPlace::default(), experts, experts, whole])),
+            ..PlacementRequest::default()
+        };
+        let settings = Settings { context: Some(64), chunk: 8, placement, ..Settings::default() };
+        let model = Model::open(None).unwrap();
+        let mut engine = model.load_with(main.clone(), settings).unwrap();
+        let subject = Subject { tokens: 1, depth: 0, of_several: false };
+        subject.prepare(&mut engine).unwrap();
+        let devices = devices(&engine, &main, None, 2);
+        let runs = steps(&mut engine, &subject, 2).unwrap();
+        let recording = recorded(&engine, &subject, "a model".into(), devices, runs, true);
+        let report = Report::new(&recording);
+        for run in &recording.steps {
+            assert!([0, 1].iter().all(|&d| run.spans.iter().any(|s| recording.device_of(s.launch) == d)));
+            // Spans and copies follow one another: a part is on one device at a time.
+            let ends = run.copies.iter().map(|c| c.end).chain(run.spans.iter().map(|s| s.end));
+            assert!(ends.into_iter().all(|end| (0.0..60.0).contains(&end)));
+            let during = |copy: &gristmill_runtime::CopySpan, s: &gristmill_runtime::Span| s.start < copy.end && copy.start < s.end;
+            assert!(!run.copies.iter().any(|copy| run.spans.iter().any(|s| during(copy, s))));
+        }
+        let tables = text::tables(&recording, &report, false);
+        for part in ["cpu (", " + interp (", "devices and copies", "\ncpu to interp ", "\ninterp to cpu "] {
+            assert!(tables.contains(part), "{part} in\n{tables}");
+        }
+        let trace = trace::chrome(&recording, &report).to_string();
+        for part in ["\"cpu to interp\"", "\"gb_per_second\"", "\"copies\""] {
+            assert!(trace.contains(part), "{part}");
+        }
+        // The page has a timeline of both.
+        assert!(page::html(&recording, &report).contains("\"routes\":[\"cpu to interp\",\"interp to cpu\"]"));
+    }
 }

@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_disk_without_room_is_told_with_what_fits() {
-        let options = SynthArgs { preset: "deepseek-v3".into(), quant: "q4_0".into(), output: "x.gguf".into() };
+        let options = SynthArgs { preset: "deepseek-v3".into(), quant: "q4_0".into(), router_skew: None, output: "x.gguf".into() };
         let (message, hint) = no_room(&options, 378_060_000_000, 5_000_000_000).parts();
         assert_eq!(message, "cannot write x.gguf: deepseek-v3 as q4_0 takes 378.1 GB, and the disk has 5.0 GB free");
         let hint = hint.unwrap();

@@ -242,11 +242,67 @@ fn devices_say_what_they_are_or_lack() {
     ] {
         assert!(out.contains(part), "{out}");
     }
+    assert!(out.contains("link with cpu: "), "{out}");
     let out = outcome(gristmill(&["devices"]).env("CC", "/nonexistent")).ok();
     assert!(
         out.contains("not available: no C compiler") && out.contains("hint: install gcc"),
         "{out}"
     );
+}
+
+#[test]
+fn a_measured_link_is_shown_and_kept() {
+    let store = tempfile::tempdir().unwrap();
+    let devices = |flags: &[&str]| {
+        let all = [&["devices"], flags].concat();
+        outcome(gristmill(&all).env("GRISTMILL_CACHE", store.path())).ok()
+    };
+    let before = devices(&[]);
+    assert!(
+        before.contains("link with cpu: not measured: run `gristmill devices --measure`"),
+        "{before}"
+    );
+    devices(&["--measure"]);
+    let after = devices(&[]);
+    let link = |line: &&str| line.contains("link with cpu: upload ");
+    let line = after.lines().find(link).expect("a measured link");
+    assert!(
+        line.contains(" GB/s, download ") && line.contains(" GB/s, hand-over "),
+        "{line}"
+    );
+}
+
+#[test]
+fn kernels_say_where_parts_would_be() {
+    let decision = |flags: &[&str]| {
+        let model = [
+            "kernels",
+            "synth:qwen3-30b-a3b:q4_k_m",
+            "--device",
+            "null:gpu",
+        ];
+        let stage = ["--stage", "decisions", "-c", "4096"];
+        let out = run(&[&model[..], &stage, flags].concat()).ok();
+        let line = out.lines().find(|line| line.contains("placement by"));
+        line.unwrap_or_else(|| panic!("{out}")).to_owned()
+    };
+    let line = decision(&["--gpu-memory", "8000"]);
+    for part in [
+        "placement by a request, ",
+        " MB for weights, link to cpu with upload 25 GB/s, download 25 GB/s, hand-over 65 us: ",
+        "*experts (experts of ",
+        " of 48 layers on cpu: decode ",
+        " ms, prefill of 512 tokens ",
+        ", layers (",
+        ", none (all layers on the main device: ",
+        " MB, too large) ",
+    ] {
+        assert!(line.contains(part), "{part} in\n{line}");
+    }
+    let line = decision(&["--gpu-memory", "8000", "--for", "decode"]);
+    assert!(line.contains("placement by a decode step, "), "{line}");
+    let line = decision(&["--gpu-layers", "40"]);
+    assert!(line.contains("*layers (8 of 48 layers on cpu: "), "{line}");
 }
 
 #[test]
@@ -263,6 +319,18 @@ fn doctor_reports_what_a_device_computes_and_how_fast() {
     );
     assert!(
         checks[0]["rms"].as_f64().unwrap() < 1e-4 && report["device"] == "cpu",
+        "{out}"
+    );
+    let copies = &report["copies"];
+    for figure in [
+        "upload_gb_per_second",
+        "download_gb_per_second",
+        "hand_over_us",
+    ] {
+        assert!(copies[figure].as_f64().unwrap() > 0.0, "{copies}");
+    }
+    assert!(
+        copies["with"] == "cpu" && report["warnings"] == serde_json::json!([]),
         "{out}"
     );
     let rate = |name: &str| report["measured"][name].as_f64().unwrap();

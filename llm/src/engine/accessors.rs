@@ -14,7 +14,7 @@ use crate::load::Weights;
 use crate::placement::PlacementChoice;
 use crate::sampling::{CandidateSet, RowSampling, SamplingMethod};
 use crate::traffic::{self, Traffic};
-use gristmill_runtime::{Buffer, Span};
+use gristmill_runtime::{Buffer, StepTrace};
 use gristmill_tensor::jit::Ready;
 use gristmill_uop::machine::MachineKind;
 use std::sync::{Arc, PoisonError};
@@ -58,6 +58,10 @@ impl Engine {
     /// [`CompiledModel::load`](super::CompiledModel::load).
     pub fn weights(&self) -> &Weights {
         &self.main().weights
+    }
+    /// The weights on a device, by its index in the placement: 0 for the main device.
+    pub fn weights_on(&self, device: usize) -> &Weights {
+        &self.on[device].weights
     }
     /// Bytes of all device memory: weights, KV cache, activations. Cache rows that were never used
     /// may not occupy memory yet.
@@ -239,21 +243,22 @@ impl Engine {
             .map(|unit| unit.jit.compiled())
             .sum()
     }
-    /// Runs a step and returns the time span of each launch on each worker.
+    /// Runs a step and returns the time span of each launch on each worker, and of the copies
+    /// between devices. Parts on several devices then run one after the other.
     ///
     /// # Errors
     /// As for [`Engine::run`].
-    pub fn run_traced(&mut self, step: &Step) -> Result<Vec<Span>, Error> {
+    pub fn run_traced(&mut self, step: &Step) -> Result<StepTrace, Error> {
         self.finish()?;
         let (key, variables) = self.prepare_single(step)?;
-        let spans = self
+        let trace = self
             .graphs
             .prepared(&CaptureKey::Step(key))
             .replay
             .replay_traced(&variables)?;
         let mut logits = Vec::new();
         self.row_logits(0, &mut logits)?;
-        Ok(spans)
+        Ok(trace)
     }
     /// Runs a step and returns the seconds of every launch.
     ///

@@ -7,10 +7,10 @@ use super::expert_stream::StreamedWeight;
 use super::graph_key::{GraphKey, plan_options};
 use super::graphs::{CaptureKey, Graphs, PlacedCall, PlacedFunction, StepKey, Tokens};
 use super::inputs::IN_FLIGHT;
-use super::segments::{
-    BoundLookup, BoundTransfer, CapturedSegment, Segment, SegmentedStep, Transfer, TransferSource,
-    segments,
+use super::segmented_step::{
+    BoundLookup, BoundTransfer, CapturedSegment, SegmentedStep, TransferSource,
 };
+use super::segments::{Segment, Transfer, segments};
 use crate::arch::{Bind, BoundCall, ExpertBind, Options, Plan};
 use crate::error::{Error, Progress};
 use crate::load::check_layouts;
@@ -196,6 +196,7 @@ impl Engine {
                 .map(|c| c.1.clone())
                 .collect();
             captured.push(CapturedSegment {
+                device: segment.device,
                 copies: self.bound_transfers(segment, key),
                 span: self.span_of(segment).map(|span| {
                     let from = segment.copies.iter().find(|of| of.bind.is_cut());
@@ -256,6 +257,7 @@ impl Engine {
             let (device, buffer) = on_device(transfer.from, &transfer.bind);
             let span = self.span_of(segment).filter(|_| transfer.bind.is_cut());
             BoundTransfer {
+                device: transfer.from,
                 from: match span {
                     Some(span) => TransferSource::Span(buffer.offset() - span.offset()),
                     None => TransferSource::Buffer(device, buffer),

@@ -1,23 +1,20 @@
 //! Chooses a placement for the memory of the main device, by modelled times.
 
 use super::layer_place::{LayerPlace, Placement};
+use super::link::link;
 use super::parts::{CHUNK, LayerParts, layer_parts};
 use crate::arch::{Model, Plan};
 use crate::engine::{ExpertUses, stored_uses};
 use crate::gguf::Gguf;
 use fancy_regex::{Regex, RegexBuilder};
 use gristmill_backend::Opened;
+use gristmill_compiler::decision::{Alternative, Decision};
 use gristmill_runtime::Error as DeviceError;
+use gristmill_uop::link::DeviceLink;
 use gristmill_uop::machine::{Machine, MachineKind};
+use gristmill_uop::measured::Measured;
 use std::fmt;
 use std::sync::Arc;
-
-/// Seconds of handing a layer's rows to another device and waiting for them: a copy each way and
-/// two waits, 60 to 75 µs for an H200 and its host (docs/experiments/146). Not measured by machine.
-const CROSSING: f64 = 65e-6;
-/// Bytes per second of copies from pinned host memory: what PCIe 4.0 with 16 lanes carries, and
-/// half of what the host of docs/experiments/146 does. Not measured by machine.
-const LINK: f64 = 25e9;
 
 /// Share of the host's free memory that experts may take when they are there twice.
 const HOST_SHARE: f64 = 0.8;
@@ -32,6 +29,24 @@ pub enum Goal {
     Decode,
     /// Prefill chunks of 512 tokens.
     Prefill,
+}
+
+impl Goal {
+    /// Returns the modelled seconds that a placement is ranked by.
+    fn seconds(self, of: &Priced) -> f64 {
+        match self {
+            Goal::Both => 256.0 * of.decode + 2.0 * of.chunk,
+            Goal::Decode => of.decode,
+            Goal::Prefill => of.chunk,
+        }
+    }
+    fn describe(self) -> &'static str {
+        match self {
+            Goal::Both => "a request",
+            Goal::Decode => "a decode step",
+            Goal::Prefill => "a prefill chunk",
+        }
+    }
 }
 
 /// A device that is opened when it is needed.
@@ -85,6 +100,9 @@ pub struct PlacementRequest {
     pub expert_cache: Option<u64>,
     /// Steps to choose for.
     pub goal: Goal,
+    /// Costs of the link to the first other device, if they are given; else those that are stored,
+    /// or that are measured when a placement is chosen.
+    pub link: Option<DeviceLink>,
     /// The placement, if it is given.
     pub fixed: Option<Placement>,
 }
@@ -134,6 +152,14 @@ pub struct PlacementChoice {
     pub chosen: Priced,
     /// The one that came second, if there was a choice.
     pub runner_up: Option<Priced>,
+    /// Everything on the main device, if that does not fit or another placement is asked for.
+    pub whole: Option<Priced>,
+    /// Bytes of layers' weights that the main device may hold.
+    pub budget: u64,
+    /// Steps that it was chosen for.
+    pub goal: Goal,
+    /// Costs of the link to the first other device.
+    pub link: DeviceLink,
     /// Number of the model's layers.
     pub layers: usize,
     /// Least tokens of a step that copies experts from host memory to the main device; `None` if no
@@ -144,13 +170,14 @@ pub struct PlacementChoice {
 }
 
 /// What a placement is chosen from.
-struct Candidates<'a> {
+struct Candidates {
     parts: Vec<LayerParts>,
-    main: &'a Machine,
-    other: &'a Machine,
-    /// Bytes of a layer's rows that cross to another device and back, per token.
+    main: Machine,
+    other: Machine,
+    link: DeviceLink,
+    /// Bytes of a layer's row that crosses to another device, and of the one that comes back, per
+    /// token.
     row: f64,
-    goal: Goal,
     /// Whether steps of many tokens may copy experts to the main device.
     streams: bool,
     /// Whether decode steps may have cached experts.
@@ -159,11 +186,11 @@ struct Candidates<'a> {
     uses: ExpertUses,
 }
 
-impl Candidates<'_> {
+impl Candidates {
     /// Prices a placement with `cache` bytes for cached experts.
     fn price(&self, placement: Placement, cache: u64) -> Priced {
         let slots = self.slots(&placement, cache);
-        let machine = |device: usize| if device == 0 { self.main } else { self.other };
+        let machine = |device: usize| if device == 0 { &self.main } else { &self.other };
         let (mut bytes, mut decode, mut chunk) = (0, 0.0, 0.0);
         let mut before = 0;
         for (number, of) in self.parts.iter().enumerate() {
@@ -178,8 +205,9 @@ impl Candidates<'_> {
                         0.0
                     };
                     decode += (1.0 - hits) * part.decode_seconds(machine(device));
-                    decode += hits * part.decode_seconds(self.main);
-                    let streamed = part.chunk_seconds(self.main).max(part.bytes as f64 / LINK);
+                    decode += hits * part.decode_seconds(&self.main);
+                    let copied = self.link.upload_seconds(part.bytes as f64);
+                    let streamed = part.chunk_seconds(&self.main).max(copied);
                     let computed = part.chunk_seconds(machine(device));
                     let may_stream = self.streams && device != 0 && at.layer == 0;
                     chunk += if may_stream {
@@ -192,8 +220,10 @@ impl Candidates<'_> {
             let experts_cross = of.experts.bytes > 0 && at.experts != at.layer;
             let crossings =
                 usize::from(experts_cross) as f64 + (before != at.layer) as u8 as f64 / 2.0;
-            decode += crossings * CROSSING;
-            chunk += crossings * (CROSSING + CHUNK as f64 * self.row / LINK);
+            let rows = CHUNK as f64 * self.row;
+            let copies = self.link.upload_seconds(rows) + self.link.download_seconds(rows);
+            decode += crossings * self.link.handover_seconds();
+            chunk += crossings * (self.link.handover_seconds() + copies);
             before = at.layer;
         }
         if self.streams {
@@ -224,9 +254,10 @@ impl Candidates<'_> {
     fn stream_from(&self, placement: &Placement) -> Option<usize> {
         let layer = *placement.streamable_layers().first()?;
         let experts = &self.parts.get(layer)?.experts;
-        let of_token = experts.chunk_seconds(self.other) / CHUNK as f64;
+        let of_token = experts.chunk_seconds(&self.other) / CHUNK as f64;
+        let copied = self.link.upload_seconds(experts.bytes as f64);
         // A decode step of one sequence reads few experts, which the model of chunks leaves out.
-        Some(((experts.bytes as f64 / LINK / of_token).ceil() as usize).max(2))
+        Some(((copied / of_token).ceil() as usize).max(2))
     }
     /// Returns the experts of each layer that `memory` bytes hold, of layers whose experts alone are
     /// on another device.
@@ -265,14 +296,6 @@ impl Candidates<'_> {
             count => known.iter().sum::<f64>() / count as f64,
         }
     }
-    /// Modelled seconds of what the placement is chosen for.
-    fn seconds(&self, of: &Priced) -> f64 {
-        match self.goal {
-            Goal::Both => 256.0 * of.decode + 2.0 * of.chunk,
-            Goal::Decode => of.decode,
-            Goal::Prefill => of.chunk,
-        }
-    }
     /// Moves the first layers' parts until at most `budget` bytes are on the main device, or all
     /// are moved.
     fn fill(&self, budget: u64, cache: u64, moved: &dyn Fn(usize) -> LayerPlace) -> Priced {
@@ -293,6 +316,20 @@ impl Candidates<'_> {
             layer: 0,
             experts: usize::from(self.parts[layer].experts.bytes > 0),
         }
+    }
+}
+
+/// Returns the machine of a device. A CPU has its measured memory bandwidth, if there is one:
+/// that of its description is an assumption for all CPUs, which kernels are compiled for.
+fn measured_machine(of: &Opened) -> Machine {
+    let machine = of.target.machine.clone();
+    let measured = of.device.measured().and_then(|costs| costs.bandwidth);
+    match measured.filter(|_| machine.kind == MachineKind::Cpu) {
+        Some(bandwidth) => Machine {
+            bandwidth,
+            ..machine
+        },
+        None => machine,
     }
 }
 
@@ -347,6 +384,14 @@ impl PlacementRequest {
         let has_own_memory = main.target.machine.kind == MachineKind::Gpu;
         !self.others.is_empty() && (has_own_memory || self.fixed.is_some())
     }
+    /// Returns the costs of the link to another device. Nothing is measured for a given placement.
+    fn link_to(&self, main: &Opened, other: Option<&Opened>) -> Result<DeviceLink, DeviceError> {
+        match (self.link, other) {
+            (Some(link), _) => Ok(link),
+            (None, Some(other)) if self.fixed.is_none() => link(main, other),
+            _ => Ok(DeviceLink::ASSUMED),
+        }
+    }
     /// Chooses a placement of the layers of a model: `plan` is the plan of a decode step, `budget`
     /// the bytes of layers' weights that the main device may hold. Everything is there if it fits,
     /// or if there is no other device.
@@ -375,10 +420,10 @@ impl PlacementRequest {
                 .collect::<Result<_, _>>()?,
         };
         let of = Candidates {
-            other: &opened.first().unwrap_or(main).target.machine,
-            main: &main.target.machine,
-            row: (2 * model.width() * size_of::<f32>()) as f64,
-            goal: self.goal,
+            other: measured_machine(opened.first().unwrap_or(main)),
+            main: measured_machine(main),
+            link: self.link_to(main, opened.first())?,
+            row: (model.width() * size_of::<f32>()) as f64,
             // Experts are then in host memory twice: packed for its cores, and for the main device.
             streams: opened.first().is_some_and(|of| {
                 let free = of.device.available().unwrap_or(u64::MAX);
@@ -401,10 +446,15 @@ impl PlacementRequest {
             None if of.streams => of.stream_from(&chosen.placement),
             _ => None,
         };
+        let whole = (!is_whole).then(|| of.price(Placement::default(), 0));
         Ok(PlacementChoice {
             stream_from,
+            whole: whole.filter(|whole| whole.placement != chosen.placement),
             chosen,
             runner_up,
+            budget,
+            goal: self.goal,
+            link: of.link,
             layers,
             others: opened,
         })
@@ -435,7 +485,7 @@ impl PlacementRequest {
         let by_experts = caches
             .into_iter()
             .map(|cache| of.fill(budget, cache, &|layer| of.experts_away(layer)));
-        let rank = |p: &Priced| (p.bytes > budget, of.seconds(p));
+        let rank = |p: &Priced| (p.bytes > budget, self.goal.seconds(p));
         let order = |a: &Priced, b: &Priced| {
             let (a, b) = (rank(a), rank(b));
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
@@ -455,16 +505,29 @@ impl PlacementRequest {
 const CACHE_SHARES: u64 = 8;
 
 impl Priced {
-    /// Describes the placement of `layers` layers, such as `experts of layers 0 to 25 on cpu`.
-    fn parts(&self, layers: usize, other: &str) -> String {
+    /// Returns the number of layers that are not on the main device, and of those of which only the
+    /// experts are not.
+    fn away(&self, layers: usize) -> (usize, usize) {
         let count = |test: &dyn Fn(LayerPlace) -> bool| {
             (0..layers)
                 .filter(|&l| test(self.placement.layer(l)))
                 .count()
         };
-        let whole = count(&|at| at.layer != 0);
         let experts = count(&|at| at.layer == 0 && at.experts != 0);
-        match (whole, experts) {
+        (count(&|at| at.layer != 0), experts)
+    }
+    /// Returns what is not on the main device, in a word.
+    fn kind(&self, layers: usize) -> &'static str {
+        match self.away(layers) {
+            (0, 0) => "none",
+            (0, _) => "experts",
+            (_, 0) => "layers",
+            _ => "both",
+        }
+    }
+    /// Describes the placement of `layers` layers, such as `experts of layers 0 to 25 on cpu`.
+    fn parts(&self, layers: usize, other: &str) -> String {
+        match self.away(layers) {
             (0, 0) => "all layers on the main device".into(),
             (0, n) => format!("experts of {n} of {layers} layers on {other}"),
             (n, 0) => format!("{n} of {layers} layers on {other}"),
@@ -487,6 +550,39 @@ impl Priced {
 }
 
 impl PlacementChoice {
+    /// Returns the choice as a decision: all placements that were priced, with the seconds of the
+    /// steps that it was chosen for; the runner-up is the second.
+    pub fn decision(&self) -> Decision {
+        let other = self.others.first().map_or("", |of| of.device.name());
+        let option = |of: &Priced| {
+            let is_over = of.bytes > self.budget;
+            let too_large = if is_over { ", too large" } else { "" };
+            Alternative {
+                name: of.kind(self.layers),
+                plan: format!(
+                    "{}: decode {:.2} ms, prefill of {CHUNK} tokens {:.1} ms, {:.1} MB{too_large}",
+                    of.parts(self.layers, other),
+                    of.decode * 1e3,
+                    of.chunk * 1e3,
+                    of.bytes as f64 / 1e6,
+                ),
+                seconds: self.goal.seconds(of),
+            }
+        };
+        let others = [&self.runner_up, &self.whole].into_iter().flatten();
+        let all = std::iter::once(&self.chosen).chain(others);
+        let link = match self.others.is_empty() {
+            true => String::new(),
+            false => format!(", link to {other} with {}", self.link.rounded().text()),
+        };
+        let budget = self.budget as f64 / 1e6;
+        let goal = self.goal.describe();
+        Decision::new(
+            "placement",
+            format!("by {goal}, {budget:.1} MB for weights{link}"),
+            all.map(option).collect(),
+        )
+    }
     /// Describes the choice for people: what is where, and what came second.
     pub fn lines(&self) -> Vec<String> {
         let other = self.others.first().map_or("", |of| of.device.name());
@@ -494,5 +590,125 @@ impl PlacementChoice {
         let second = self.runner_up.iter();
         let second = second.map(|of| format!("runner-up: {}", of.line(self.layers, other)));
         std::iter::once(chosen).chain(second).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::parts::Part;
+
+    /// A layer of 40 MB, and 400 MB of experts of which a token reads a tenth.
+    fn layer() -> LayerParts {
+        let part = |bytes: f64, share: f64| Part {
+            bytes: bytes as u64,
+            decode: bytes * share,
+            chunk: bytes,
+            terms: 2.0 * bytes * share,
+        };
+        LayerParts {
+            layer: part(40e6, 1.0),
+            experts: part(400e6, 0.1),
+            count: 100,
+        }
+    }
+    fn candidates(link: DeviceLink) -> Candidates {
+        Candidates {
+            parts: vec![layer(); 20],
+            main: Machine::named("h200").expect("a machine"),
+            other: Machine::cpu("avx2", 8, 16),
+            link,
+            row: 8192.0,
+            streams: true,
+            caches: true,
+            uses: ExpertUses::new(),
+        }
+    }
+    fn handover(seconds: f64) -> DeviceLink {
+        DeviceLink {
+            handover: Some(seconds),
+            ..DeviceLink::ASSUMED
+        }
+    }
+    fn chosen(goal: Goal, link: DeviceLink) -> (&'static str, Option<&'static str>) {
+        let request = PlacementRequest {
+            goal,
+            ..PlacementRequest::default()
+        };
+        let of = candidates(link);
+        let (best, second) = request.among(&of, &Plan { calls: Vec::new() }, 5_000_000_000);
+        (best.kind(20), second.map(|second| second.kind(20)))
+    }
+
+    #[test]
+    fn the_cost_of_a_handover_decides_between_experts_and_layers() {
+        // A hand-over per layer whose experts are away, but one for all layers.
+        let [quick, slow] = [10e-6, 50e-3].map(|seconds| chosen(Goal::Decode, handover(seconds)));
+        assert_eq!(quick, ("experts", Some("layers")));
+        assert_eq!(slow, ("layers", Some("experts")));
+    }
+
+    #[test]
+    fn the_bandwidth_of_a_link_decides_what_is_copied() {
+        let at = |rate: f64| DeviceLink {
+            upload: Some(rate),
+            ..DeviceLink::ASSUMED
+        };
+        let stream_from = |rate: f64| {
+            let of = candidates(at(rate));
+            let best = of.fill(5_000_000_000, 0, &|layer| of.experts_away(layer));
+            (of.stream_from(&best.placement), best.chunk)
+        };
+        let (fast, slow) = (stream_from(55e9), stream_from(1e9));
+        assert!(fast.0 < slow.0, "{fast:?} {slow:?}");
+        assert!(fast.1 < slow.1, "{fast:?} {slow:?}");
+    }
+
+    #[test]
+    fn skewed_uses_are_worth_slots_in_all_layers() {
+        let slots = |uses: Option<Vec<u32>>| {
+            let mut of = candidates(handover(20e-6));
+            of.uses = uses.into_iter().map(|uses| (4, uses)).collect();
+            let request = PlacementRequest {
+                goal: Goal::Decode,
+                ..PlacementRequest::default()
+            };
+            let (best, _) = request.among(&of, &Plan { calls: Vec::new() }, 5_000_000_000);
+            assert!(best.bytes <= 5_000_000_000);
+            best.slots
+        };
+        let zipf = (1..=100).map(|rank| 10_000 / rank).collect();
+        assert_eq!(slots(None), 0);
+        assert_eq!(slots(Some(vec![70; 100])), 0);
+        assert!(slots(Some(zipf)) > 20);
+    }
+
+    #[test]
+    fn a_choice_is_told_as_a_decision() {
+        let of = candidates(DeviceLink::ASSUMED);
+        let budget = 5_000_000_000;
+        let best = of.fill(budget, 0, &|layer| of.experts_away(layer));
+        let choice = PlacementChoice {
+            runner_up: Some(of.fill(budget, 0, &|_| AWAY)),
+            whole: Some(of.price(Placement::default(), 0)),
+            chosen: best,
+            budget,
+            goal: Goal::Both,
+            link: of.link,
+            layers: 20,
+            stream_from: None,
+            others: Vec::new(),
+        };
+        let text = choice.decision().explain();
+        assert!(
+            text.starts_with("placement by a request, 5000.0 MB for weights: *experts (experts of")
+        );
+        for part in [
+            " layers (",
+            "none (all layers on the main device: decode",
+            "MB, too large)",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 }

@@ -121,7 +121,9 @@ pub(crate) fn is_cached(name: &str) -> bool {
     name.starts_with(CachedExperts::PREFIX)
 }
 
-/// Returns whether a layer's tensor belongs to its routed experts; the router does not.
+/// Returns whether a layer's tensor belongs to its routed experts; the router does not. The name
+/// says it for all of them: in the tensor table, their biases and scales have the roles of others',
+/// and adapters have no row. A test compares it with the roles of the table.
 pub(crate) fn is_of_experts(rest: &str) -> bool {
     rest.contains("_exps.")
 }

@@ -5,8 +5,9 @@ use crate::parity_support::tables::{argmax, ids, npy, rms};
 use gristmill_backend::{Opened, Options, Precision, open};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::{Engine, Settings, Step, TokenSource, WholePool};
-use gristmill_llm::gguf::Gguf;
+use gristmill_llm::gguf::{Gguf, Role};
 use gristmill_llm::placement::{LayerPlace, OtherDevice, Placement, PlacementRequest};
+use gristmill_runtime::{CopySpan, Span};
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
@@ -234,4 +235,76 @@ fn chosen_tokens_are_those_of_one_device() {
     ]);
     assert_eq!(decode(experts), whole);
     assert_eq!(decode(drawn(7, layers, 2)), whole);
+}
+
+#[test]
+fn a_traced_step_has_its_devices_and_copies() {
+    let file = Gguf::open(data("families/qwen3moe-q8_0.gguf")).expect("a GGUF file");
+    let tokens = ids(&data("families/qwen3moe-tokens.txt"));
+    let away = LayerPlace {
+        layer: 0,
+        experts: 1,
+    };
+    // Chunks copy experts to the main device; decode steps compute them on the other one.
+    let request = PlacementRequest {
+        fixed: Some(Placement::new(vec![away; 8])),
+        stream_from: Some(2),
+        ..PlacementRequest::default()
+    };
+    let mut e = requested(&file, &["cpu", "interp"], 1, request);
+    let pool = WholePool::new(&e);
+    let chunk = e.run_traced(&pool.step(&tokens[..16], 0)).expect("a step");
+    let token = e
+        .run_traced(&pool.step(&tokens[16..17], 16))
+        .expect("a step");
+    let routes = |copies: &[CopySpan]| {
+        let mut routes: Vec<_> = copies.iter().map(|c| (c.from, c.to)).collect();
+        routes.sort_unstable();
+        routes.dedup();
+        routes
+    };
+    assert_eq!(routes(&chunk.copies), [(None, 0)]);
+    assert!(chunk.devices.iter().all(|&device| device == 0));
+    assert_eq!(routes(&token.copies), [(Some(0), 1), (Some(1), 0)]);
+    for device in [0, 1] {
+        let is_there = |span: &Span| token.devices[span.launch] == device;
+        assert!(token.spans.iter().any(is_there), "{device}");
+    }
+    for copy in chunk.copies.iter().chain(&token.copies) {
+        assert!(copy.bytes > 0 && copy.start <= copy.end, "{copy:?}");
+    }
+    // A part starts when the copy that it waits for has ended.
+    let first = |device: usize| token.devices.iter().position(|&of| of == device);
+    let launch = first(1).expect("a launch on the other device");
+    let span = token.spans.iter().find(|span| span.launch == launch);
+    assert!(span.expect("its span").start >= token.copies[0].end);
+}
+
+/// Names say which tensors are of routed experts, as adapters have no row in the tensor table.
+#[test]
+fn names_of_experts_agree_with_the_tensor_table() {
+    let away = LayerPlace {
+        layer: 0,
+        experts: 1,
+    };
+    let placement = Placement::new(vec![away; 64]);
+    let mut found = 0;
+    for (family, quant) in FAMILIES {
+        let path = data(&format!("families/{family}-{quant}.gguf"));
+        let file = Gguf::open(path).expect("a GGUF file");
+        let model = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
+        for tensor in model.tensors() {
+            let is_away = placement.weight(&tensor.name) == 1;
+            match tensor.role {
+                Role::Experts | Role::ExpertsDown(_) => {
+                    assert!(is_away, "{family}: {}", tensor.name);
+                    found += 1;
+                }
+                // Of experts or not.
+                Role::Bias | Role::Norm => {}
+                _ => assert!(!is_away, "{family}: {}", tensor.name),
+            }
+        }
+    }
+    assert!(found > 20, "{found}");
 }

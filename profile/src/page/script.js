@@ -14,10 +14,10 @@ const strength = (kernel) => 1 - (0.6 * kernel.place) / longest.get(kernel.funct
 
 function heading() {
   $("model").textContent = data.model;
-  $("what").textContent = `${data.what} · ${data.device}, ${data.limits.workers} ${data.limits.workers === 1 ? "worker" : "workers"} · ${data.runs} runs`;
+  $("what").textContent = `${data.what} · ${data.device}, ${data.devices.map((d) => d.workers).join(" + ")} ${data.devices.every((d) => d.workers === 1) ? "worker" : "workers"} · ${data.runs} runs`;
   const gap = data.wall - data.covered;
   const rate = data.bytes / data.wall;
-  const limit = data.limits.bandwidth;
+  const limit = data.devices.length > 1 ? null : data.limits.bandwidth;
   const tiles = [
     [time(data.wall), `${data.tokens === 1 ? "a token" : "a step"}, ${(data.tokens / data.wall).toFixed(1)} tokens a second`],
     [time(data.covered), `in kernels, ${percent(data.covered / data.wall)}`],
@@ -69,33 +69,54 @@ function layers() {
 
 function timeline() {
   const svg = $("timeline");
-  const end = Math.max(...data.spans.map((s) => s[3]), 1e-3);
-  const workers = Math.max(...data.spans.map((s) => s[1] + 1), 1);
-  const lane = workers > 12 ? 12 : workers > 4 ? 20 : 34;
-  const left = 70, top = 22, gap = 4;
-  const height = top + workers * (lane + gap) + 4;
+  const end = Math.max(...data.spans.map((s) => s[3]), ...data.copies.map((c) => c[3]), 1e-3);
+  // A row for each worker of each device, then one for copies of each pair of devices.
+  const several = data.devices.length > 1;
+  const device = (launch) => data.kernels[data.launches[launch][0]].device;
+  const first = [], names = [];
+  data.devices.forEach(({ name }, d) => {
+    const own = data.spans.filter((s) => device(s[0]) === d);
+    const workers = Math.max(...own.map((s) => s[1] + 1), 1);
+    first.push(names.length);
+    const lead = several ? name.split(" ")[0] : "worker";
+    for (let w = 0; w < workers; w++) names.push(several && workers === 1 ? lead : `${lead} ${w}`);
+  });
+  const copies = names.length;
+  names.push(...data.routes);
+  const lane = names.length > 12 ? 12 : names.length > 4 ? 20 : 34;
+  const left = several ? 150 : 70, top = 22, gap = 4;
+  const height = top + names.length * (lane + gap) + 4;
   svg.setAttribute("height", height);
   let from = 0, to = end, width = 0;
   const axis = make("g");
   const bars = make("g", { "clip-path": "url(#lanes)" });
   const clip = make("rect", { x: left, y: 0, width: 10, height });
   svg.append(make("defs", {}, make("clipPath", { id: "lanes" }, clip)), axis, bars);
-  for (let w = 0; w < workers; w++) {
-    svg.append(make("text", { x: 0, y: top + w * (lane + gap) + lane / 2 + 4 }, `worker ${w}`));
-  }
+  names.forEach((name, row) => svg.append(make("text", { x: 0, y: top + row * (lane + gap) + lane / 2 + 4 }, name)));
   const rects = data.spans.map(([launch, worker, start, stop]) => {
     const [number, call] = data.launches[launch];
     const kernel = data.kernels[number];
+    const row = first[kernel.device] + worker;
     const tell = () => {
       $("under").textContent =
-        `${kernel.about} · ${place(kernel)} · launch ${launch}, call ${call} · worker ${worker}: ` +
+        `${kernel.about} · ${place(kernel)} · launch ${launch}, call ${call} · ${names[row]}: ` +
         `${time((stop - start) * 1e-6)} from ${time(start * 1e-6)}`;
     };
-    const attributes = { y: top + worker * (lane + gap), height: lane, fill: colour(kernel), "fill-opacity": strength(kernel) };
+    const attributes = { y: top + row * (lane + gap), height: lane, fill: colour(kernel), "fill-opacity": strength(kernel) };
     const rect = make("rect", { ...attributes, onmouseenter: tell, onclick: () => moved || open(number, true) });
     bars.append(rect);
     return [rect, start, stop];
   });
+  for (const [route, bytes, start, stop] of data.copies) {
+    const tell = () => {
+      const seconds = (stop - start) * 1e-6;
+      $("under").textContent =
+        `${data.routes[route]}: ${mega(bytes)} MB in ${time(seconds)}, ${giga(bytes / Math.max(seconds, 1e-9))} GB/s, from ${time(start * 1e-6)}`;
+    };
+    const rect = make("rect", { y: top + (copies + route) * (lane + gap), height: lane, fill: "var(--gap)", onmouseenter: tell });
+    bars.append(rect);
+    rects.push([rect, start, stop]);
+  }
   // Where a step of 1, 2 or 5 makes about eight of them.
   function ticks() {
     const rough = (to - from) / 8;
@@ -160,7 +181,8 @@ function roofline() {
   const svg = $("roofline");
   const height = 330, left = 74, right = 30, top = 12, bottom = 40;
   svg.setAttribute("height", height);
-  const rows = data.rows.filter((row) => row.bytes > 0 && row.operations > 0);
+  // The roof is that of the main device.
+  const rows = data.rows.filter((row) => row.bytes > 0 && row.operations > 0 && data.kernels[row.kernel].device === 0);
   const { bandwidth, operations } = data.limits;
   if (!rows.length || !bandwidth) {
     svg.setAttribute("height", 0);

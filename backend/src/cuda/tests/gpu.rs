@@ -5,6 +5,7 @@ use crate::cuda::CudaDevice;
 use crate::null::NullDevice;
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory};
 use gristmill_uop::Graph;
+use gristmill_uop::measured::Measured;
 use gristmill_uop::program::{Access, Extent, Param, Program};
 use gristmill_uop::target::Target;
 use std::sync::Arc;
