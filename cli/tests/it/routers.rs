@@ -26,3 +26,27 @@ fn replicas_behind_a_router_keep_their_conversations_and_lose_no_request() {
         .collect();
     script(&python(), "router_client.py", &arguments, 4);
 }
+
+#[test]
+fn the_grpc_port_serves_one_model() {
+    let two = &[
+        "serve",
+        "--port",
+        "0",
+        "--grpc-port",
+        "0",
+        super::DEMO,
+        "demo",
+    ];
+    let output = super::run(two);
+    let why = match cfg!(feature = "grpc") {
+        true => "a single model",
+        false => "--features grpc",
+    };
+    let refused = output.stderr;
+    assert_eq!(output.code, 2, "{refused}");
+    assert!(
+        refused.contains(why) && refused.contains("\nhint: "),
+        "{refused}"
+    );
+}
