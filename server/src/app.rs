@@ -24,7 +24,28 @@ pub struct App {
     pub connected: Arc<Registry>,
 }
 
+/// Whether a server accepts requests.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// The model is being loaded.
+    Loading,
+    /// Requests are accepted by at least one device.
+    Ready,
+    /// The server is shutting down: new requests are refused, accepted ones are served.
+    Draining,
+    /// The engine has failed for good; the reason.
+    Failed(String),
+}
+
 impl App {
+    /// Returns whether requests are accepted.
+    pub fn health(&self) -> Health {
+        match self.models.shared.devices.failure() {
+            Some(why) => Health::Failed(why.to_owned()),
+            None if self.models.is_draining() => Health::Draining,
+            None => Health::Ready,
+        }
+    }
     /// Runs blocking work off the connection threads, in the client's turn.
     ///
     /// # Errors

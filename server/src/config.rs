@@ -55,6 +55,10 @@ pub struct Config {
     /// Default of requests that do not set `batch_invariant`: their steps run the kernels of the
     /// largest batch.
     pub batch_invariant: bool,
+    /// Whether the events of the models' KV caches are recorded, for [`Worker::subscribe`].
+    ///
+    /// [`Worker::subscribe`]: crate::worker::Worker::subscribe
+    pub kv_events: bool,
     /// Whether an unknown model name means the model that is loaded, or the first one.
     pub any_model: bool,
 }
@@ -63,6 +67,16 @@ impl Config {
     /// Bytes of a body that need no permit; small enough for all connections to hold that many at
     /// once.
     pub const SMALL_BODY: usize = 64 << 10;
+    /// Returns whether a client with this API key may send requests.
+    pub(crate) fn admits(&self, given: Option<&str>) -> bool {
+        let Some(key) = &self.api_key else {
+            return true;
+        };
+        // Comparing hashes takes constant time, regardless of the lengths.
+        let same =
+            |given: &str| blake3::hash(given.trim().as_bytes()) == blake3::hash(key.as_bytes());
+        given.is_some_and(same)
+    }
     /// Returns the limits of requests and answers.
     pub(crate) fn limits(&self) -> Limits {
         let &Config {
@@ -108,6 +122,7 @@ impl Default for Config {
             owned_by: "gristmill".into(),
             keep: None,
             batch_invariant: false,
+            kv_events: false,
             any_model: false,
         }
     }

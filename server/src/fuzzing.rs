@@ -137,6 +137,7 @@ impl Door {
         let (metrics, health, limits) =
             (Metrics::default(), EngineHealth::default(), config.limits());
         let shared = Shared {
+            kv_events: false,
             metrics,
             devices: Arc::new(DeviceHealth::new(Vec::new(), health)),
             limits,

@@ -16,6 +16,7 @@ mod core;
 pub mod fuzzing;
 mod net;
 mod page;
+pub mod worker;
 
 pub use config::Config;
 pub use core::adapters::NamedAdapter;
@@ -34,6 +35,7 @@ use crate::core::engine_health::DeviceHealth;
 use crate::core::metrics::Metrics;
 use crate::core::models::pool::{Models, Shared};
 use crate::net::connections::Connections;
+use crate::worker::Worker;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -116,6 +118,9 @@ pub struct Server {
     /// Shuts down the connections when it is used or dropped.
     ending: oneshot::Sender<()>,
     connections: JoinHandle<()>,
+    worker: Worker,
+    /// Tasks that serve other protocols.
+    beside: Vec<JoinHandle<()>>,
 }
 
 /// Threads of the tokio runtime that serve connections.
@@ -152,6 +157,7 @@ impl Server {
             let _ = ended.await;
         }));
         let engine_health = EngineHealth::default();
+        let worker = Worker::new(&config);
         Ok(Server {
             runtime,
             address,
@@ -161,7 +167,27 @@ impl Server {
             connected,
             ending,
             connections,
+            worker,
+            beside: Vec::new(),
         })
+    }
+    /// Serves another protocol on the server's runtime: `bind` opens its listener, and `serve` runs
+    /// until [`Worker::closed`] completes and its clients are served.
+    ///
+    /// # Errors
+    /// The error of `bind`.
+    pub fn serve_beside<L, E, S>(
+        &mut self,
+        bind: impl Future<Output = Result<L, E>>,
+        serve: impl FnOnce(L, Worker) -> S,
+    ) -> Result<(), E>
+    where
+        S: Future<Output = ()> + Send + 'static,
+    {
+        let listener = self.runtime.block_on(bind)?;
+        let serving = serve(listener, self.worker.clone());
+        self.beside.push(self.runtime.spawn(serving));
+        Ok(())
     }
     /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
@@ -207,6 +233,8 @@ impl Server {
             connected,
             ending,
             connections,
+            worker,
+            beside,
             ..
         } = self;
         let drain = config.drain;
@@ -217,13 +245,15 @@ impl Server {
             .transpose()?;
         let admission = Admission::new(MAX_PREPROCESSING);
         let bodies = Arc::new(Semaphore::new(config.bodies.min(Semaphore::MAX_PERMITS)));
-        front.open(routes::router(Arc::new(App {
+        let app = Arc::new(App {
             models: models.clone(),
             admission,
             config,
             bodies,
             connected,
-        })));
+        });
+        worker.open(app.clone());
+        front.open(routes::router(app));
         let (all, tell) = (models.clone(), Arc::new(tell));
         let teller = tell.clone();
         runtime.spawn(async move {
@@ -232,13 +262,14 @@ impl Server {
             // Drops queued requests and cancels running ones, so that their connections end.
             all.close();
             let _ = ending.send(());
+            worker.close();
         });
         tell(Notice::Ready(context));
         models.wait();
         // Connections without a whole request are not awaited, and those whose client does not read
         // the rest of a response only up to the timeout.
-        let result =
-            runtime.block_on(async { tokio::time::timeout(CLOSE_TIMEOUT, connections).await });
+        let all = futures_util::future::join_all(std::iter::once(connections).chain(beside));
+        let result = runtime.block_on(async { tokio::time::timeout(CLOSE_TIMEOUT, all).await });
         runtime.shutdown_background();
         // Failures of connections concern their clients only.
         let _ = result;
@@ -258,6 +289,7 @@ fn models(offer: Offer, config: &Config, health: EngineHealth, loading: Loading)
     let &Config {
         keep,
         batch_invariant,
+        kv_events,
         any_model,
         queue: waiting,
         ..
@@ -269,6 +301,7 @@ fn models(offer: Offer, config: &Config, health: EngineHealth, loading: Loading)
         waiting,
         keep,
         batch_invariant,
+        kv_events,
         any_model,
     };
     Models::new(models, most_loaded, available, shared, loading)

@@ -6,7 +6,7 @@ use crate::model_arg::ModelFlags;
 use crate::replica_devices::ReplicaDevices;
 use crate::serve_models::{self, ServedModels};
 use clap::{Args, ValueHint};
-use gristmill_server::{Config, Notice, Offer, Server};
+use gristmill_server::{Config, ModelSpec, Notice, Offer, Server};
 use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -46,6 +46,10 @@ pub struct ServeArgs {
     /// Address or host name to listen on; 0.0.0.0 for all interfaces
     #[arg(long, default_value = "127.0.0.1", value_parser = host, value_hint = ValueHint::Hostname)]
     host: Host,
+    /// Port of vLLM's gRPC worker protocol, with KV events, for routers; 0 for any free one; for a
+    /// single model [default: none]
+    #[arg(long, value_name = "PORT")]
+    grpc_port: Option<u16>,
     /// API key that clients must send [default: $GRISTMILL_API_KEY, or none]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
@@ -174,6 +178,40 @@ fn say_ready(names: &[String], context: Option<usize>, listens: SocketAddr) {
     }
 }
 
+fn say_draining(requests: usize, most: Duration) {
+    let s = if requests == 1 { "" } else { "s" };
+    say!(
+        "shutting down: waiting for {requests} request{s}, at most {} s (Ctrl-C again stops at once)",
+        most.as_secs()
+    );
+}
+
+/// Opens the gRPC port; returns its address.
+#[cfg(feature = "grpc")]
+fn listen_grpc(server: &mut Server, port: u16) -> Result<SocketAddr> {
+    let address = SocketAddr::new(server.address().ip(), port);
+    gristmill_grpc::listen(server, address).map_err(|error| {
+        let message = format!("cannot listen on {address}: {error}");
+        Failure::new(message, "choose another --grpc-port, or 0 for any that is free")
+    })
+}
+
+#[cfg(not(feature = "grpc"))]
+fn listen_grpc(_: &mut Server, _: u16) -> Result<SocketAddr> {
+    Err(Failure::usage("this build has no gRPC port", "build with `--features grpc`"))
+}
+
+/// Checks that the gRPC port has a single model to serve.
+fn check_single(models: &[ModelSpec]) -> Result {
+    match models.len() {
+        1 => Ok(()),
+        many => Err(Failure::usage(
+            format!("--grpc-port serves a single model, and there are {many}"),
+            "name one model, or leave --grpc-port out",
+        )),
+    }
+}
+
 pub fn run(options: ServeArgs) -> Result {
     options.common.check_with_replicas()?;
     if options.log {
@@ -186,7 +224,7 @@ pub fn run(options: ServeArgs) -> Result {
     let open_to_all = !options.host.address.is_loopback() && key.is_none();
     let defaults = Config::default();
     // The port is bound first: it fails fast, and requests get status 503 while models load.
-    let server = Server::bind(Config {
+    let mut server = Server::bind(Config {
         host: options.host.address,
         name: options.host.name,
         allowed_hosts: options.allowed_host,
@@ -200,8 +238,10 @@ pub fn run(options: ServeArgs) -> Result {
         keep: options.limits.host_cache_mb.map(|mb| mb.saturating_mul(1_000_000)),
         batch_invariant: options.batch_invariant,
         any_model: options.any_model,
+        kv_events: options.grpc_port.is_some(),
         ..defaults
     })?;
+    let grpc = options.grpc_port.map(|port| listen_grpc(&mut server, port)).transpose()?;
     let (loading, common) = (server.loading(), options.common);
     let devices = OnceCell::new();
     let open = || {
@@ -215,6 +255,10 @@ pub fn run(options: ServeArgs) -> Result {
     let parallel = options.limits.parallel.map(usize::from);
     let served = ServedModels { arguments: &arguments, name: options.name, parallel };
     let models = serve_models::specs(served, &common, &open, &scanning)?;
+    if let Some(address) = grpc {
+        check_single(&models)?;
+        say!("gRPC: {address}");
+    }
     if open_to_all {
         say!("warning: {} is open to the network without an --api-key", server.address());
     }
@@ -225,13 +269,7 @@ pub fn run(options: ServeArgs) -> Result {
     let available = Box::new(move || opened.as_ref().and_then(|devices| devices.available()));
     let tell = move |notice| match notice {
         Notice::Ready(context) => say_ready(&names, context, listens),
-        Notice::Draining(requests, most) => {
-            let s = if requests == 1 { "" } else { "s" };
-            say!(
-                "shutting down: waiting for {requests} request{s}, at most {} s (Ctrl-C again stops at once)",
-                most.as_secs()
-            );
-        }
+        Notice::Draining(requests, most) => say_draining(requests, most),
     };
     let most_loaded = options.limits.max_loaded_models.map(usize::from);
     server.run(Offer { models, devices, most_loaded, available }, tell)?;

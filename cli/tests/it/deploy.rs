@@ -1,6 +1,6 @@
 //! Checks the files under `deploy/` against each other and against the program.
 
-use super::serve::{has_clients, python, script};
+use super::clients::{has_clients, python, script};
 
 #[test]
 fn manifests_and_the_container_file_hold() {

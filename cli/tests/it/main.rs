@@ -1,6 +1,7 @@
 //! Tests of the built binary on the demo model.
 
 mod bad;
+mod clients;
 mod deploy;
 mod grammars;
 mod merge;
@@ -9,6 +10,7 @@ mod names;
 mod numbers;
 mod profile;
 mod replicas;
+mod router;
 mod routers;
 mod serve;
 mod show;

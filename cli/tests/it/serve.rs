@@ -1,5 +1,6 @@
 //! `gristmill serve` with the official clients and a browser.
 
+use super::clients::{has_clients, python, script};
 use super::{gristmill, run};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -24,7 +25,7 @@ pub struct Server {
 
 impl Server {
     /// Returns the lines of standard error so far.
-    fn said(&self) -> Vec<String> {
+    pub fn said(&self) -> Vec<String> {
         self.said.lock().expect("lines").clone()
     }
     /// Sends a signal to the server.
@@ -205,49 +206,6 @@ fn a_port_that_is_taken_is_no_riddle() {
     );
 }
 
-/// Whether a program with the client packages is installed; prints or fails if not.
-pub fn has_clients(program: &str, check: &[&str]) -> bool {
-    let found = Command::new(program)
-        .args(check)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    let found = found.is_ok_and(|status| status.success());
-    if !found {
-        let what = format!("{program} with the clients that .ci/run installs");
-        assert!(
-            std::env::var_os("GRISTMILL_REQUIRE_CLIENTS").is_none(),
-            "there is no {what}"
-        );
-        eprintln!("skipped: there is no {what}");
-    }
-    found
-}
-
-/// Runs a client script, which must pass at least `checks` checks.
-pub fn script(program: &str, name: &str, arguments: &[&str], checks: usize) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/clients")
-        .join(name);
-    let output = Command::new(program)
-        .arg(path)
-        .args(arguments)
-        .output()
-        .expect("it runs");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        output.status.success(),
-        "{}{}",
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    assert!(
-        text(&output.stdout).lines().count() >= checks,
-        "{}",
-        text(&output.stdout)
-    );
-}
-
 fn url(server: &Server) -> String {
     format!("http://{}/v1", server.address)
 }
@@ -261,10 +219,6 @@ fn clients(program: &str, check: &[&str], scripts: &[&str]) {
     for name in scripts {
         script(program, name, &[&url(&open), &url(&guarded), "sesame"], 7);
     }
-}
-
-pub fn python() -> String {
-    std::env::var("GRISTMILL_PYTHON").unwrap_or_else(|_| "python3".into())
 }
 
 const PYTHON_CLIENTS: [&str; 2] = ["-c", "import openai, anthropic, ollama"];

@@ -30,7 +30,7 @@ pub use batcher::{Batcher, FailedStep, ReadySequence, RowParamsFn, SamplingFn, S
 pub use error::{ConstraintError, Error};
 pub use generate::{Generated, PrefillStats, generate};
 pub use pages::Swap;
-pub use prefix_log::{PrefixEvent, prefix_hashes};
+pub use prefix_log::{PrefixEvent, StoredPage, prefix_hashes};
 pub use reuse::{BLOCK, Reuse};
 pub use scheduler::Scheduler;
 pub use sequence::{SequenceId, SequenceOptions};

@@ -1,17 +1,30 @@
-//! Changes of the prefix cache in whole pages, for the choice of a replica by prefix.
+//! Changes of the prefix cache in whole pages, for the choice of a replica or server by prefix.
 
-use super::prefix_node::{NodeId, is_root, root_of};
+use super::prefix_node::{NodeId, ROOT, is_root, root_of};
 use crate::arch::{AdapterScales, Options};
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// A whole page of the prefix cache.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredPage {
+    /// Hash of all tokens up to its end, the same in every process.
+    pub hash: u64,
+    /// Hash of the page before it. `None` for the first page without adapters; with adapters, it is
+    /// the hash of no page.
+    pub parent: Option<u64>,
+    /// Its tokens, as many as a page has positions.
+    pub tokens: Arc<[u32]>,
+}
 
 /// A change of the prefix cache: a whole page, by the hash of all tokens up to its end.
 ///
 /// Equal pages may be stored more than once, and are then removed as often.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PrefixEvent {
     /// A page was added.
-    Stored(u64),
+    Stored(StoredPage),
     /// A page was removed. Pages after it cannot be found any more.
     Removed(u64),
     /// All pages were removed.
@@ -59,7 +72,11 @@ impl PrefixLog {
         };
         let hash = page_hash(before, tokens);
         self.hashes.insert(node, hash);
-        self.events.push(PrefixEvent::Stored(hash));
+        self.events.push(PrefixEvent::Stored(StoredPage {
+            hash,
+            parent: Some(before).filter(|&before| before != ROOT),
+            tokens: tokens.into(),
+        }));
     }
     /// Records that the page at `node` left the tree, if it was whole.
     pub fn remove(&mut self, node: NodeId) {

@@ -1,6 +1,6 @@
 //! `/health` and `/metrics`, for load balancers and monitoring.
 
-use crate::app::App;
+use crate::app::{App, Health};
 use crate::core::metrics;
 use axum::Json;
 use axum::extract::State;
@@ -12,28 +12,29 @@ use std::sync::Arc;
 /// `/health`: 200 while requests are accepted, 503 once the engine has failed or the server drains.
 pub async fn health(State(app): State<Arc<App>>) -> (StatusCode, Json<Value>) {
     let devices = &app.models.shared.devices;
-    if let Some(why) = devices.failure() {
-        return (
-            StatusCode::SERVICE_UNAVAILABLE,
-            Json(json!({ "status": "failed", "message": why })),
-        );
-    }
     let names = devices.names().iter().enumerate();
     let lost: Vec<&String> = names
         .filter(|&(device, _)| devices.loss(device).is_some())
         .map(|(_, name)| name)
         .collect();
-    match app.models.is_draining() {
-        false if !lost.is_empty() => (
-            StatusCode::OK,
-            Json(json!({ "status": "ok", "lost_devices": lost })),
-        ),
-        false => (StatusCode::OK, Json(json!({ "status": "ok" }))),
-        true => (
+    let (status, body) = match app.health() {
+        Health::Failed(why) => (
             StatusCode::SERVICE_UNAVAILABLE,
-            Json(json!({ "status": "draining" })),
+            json!({ "status": "failed", "message": why }),
         ),
-    }
+        Health::Draining => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            json!({ "status": "draining" }),
+        ),
+        Health::Loading | Health::Ready if lost.is_empty() => {
+            (StatusCode::OK, json!({ "status": "ok" }))
+        }
+        Health::Loading | Health::Ready => (
+            StatusCode::OK,
+            json!({ "status": "ok", "lost_devices": lost }),
+        ),
+    };
+    (status, Json(body))
 }
 
 /// `/metrics`: counters and gauges in Prometheus' text format.

@@ -33,14 +33,14 @@ pub struct PrefixIndex(FxHashMap<u64, usize>);
 
 impl PrefixIndex {
     /// Applies a change of the prefix cache.
-    pub fn apply(&mut self, event: PrefixEvent) {
+    pub fn apply(&mut self, event: &PrefixEvent) {
         match event {
-            PrefixEvent::Stored(hash) => *self.0.entry(hash).or_default() += 1,
+            PrefixEvent::Stored(page) => *self.0.entry(page.hash).or_default() += 1,
             PrefixEvent::Removed(hash) => {
-                if let Some(times) = self.0.get_mut(&hash) {
+                if let Some(times) = self.0.get_mut(hash) {
                     *times -= 1;
                     if *times == 0 {
-                        self.0.remove(&hash);
+                        self.0.remove(hash);
                     }
                 }
             }
@@ -104,6 +104,15 @@ pub fn choose(demand: &Demand, replicas: &[ReplicaState]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gristmill_llm::sched::StoredPage;
+
+    fn stored(hash: u64) -> PrefixEvent {
+        PrefixEvent::Stored(StoredPage {
+            hash,
+            parent: None,
+            tokens: [].into(),
+        })
+    }
 
     fn idle() -> ReplicaState {
         ReplicaState {
@@ -127,10 +136,10 @@ mod tests {
         let mut all = [idle(), idle(), idle()];
         assert_eq!(choose(&DEMAND, &all), Some(0), "the first of equals");
         for hash in [1, 2, 9] {
-            all[1].prefixes.apply(PrefixEvent::Stored(hash));
+            all[1].prefixes.apply(&stored(hash));
         }
         // Without the page before it, a page is no hit.
-        all[2].prefixes.apply(PrefixEvent::Stored(2));
+        all[2].prefixes.apply(&stored(2));
         assert_eq!(choose(&DEMAND, &all), Some(1));
         all[1].pending = 63;
         assert_eq!(choose(&DEMAND, &all), Some(1));
@@ -170,14 +179,14 @@ mod tests {
     fn pages_leave_the_index_as_often_as_they_came() {
         let mut index = PrefixIndex::default();
         let apply = |index: &mut PrefixIndex, events: &[PrefixEvent]| {
-            events.iter().for_each(|&event| index.apply(event));
+            events.iter().for_each(|event| index.apply(event));
             index.matched(&[1, 2])
         };
-        use PrefixEvent::{Cleared, Removed, Stored};
-        assert_eq!(apply(&mut index, &[Stored(1), Stored(1), Stored(2)]), 2);
+        use PrefixEvent::{Cleared, Removed};
+        assert_eq!(apply(&mut index, &[stored(1), stored(1), stored(2)]), 2);
         assert_eq!(apply(&mut index, &[Removed(1), Removed(7)]), 2);
         assert_eq!(apply(&mut index, &[Removed(1)]), 0);
-        assert_eq!(apply(&mut index, &[Stored(1)]), 2);
+        assert_eq!(apply(&mut index, &[stored(1)]), 2);
         assert_eq!(apply(&mut index, &[Cleared]), 0);
     }
 }

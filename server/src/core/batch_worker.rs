@@ -18,7 +18,7 @@ use crate::core::queue::{Queue, Waiting};
 use crate::core::sequence::{Sequence, failed, failed_step};
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{Engine, TokenRun};
-use gristmill_llm::sched::{self, Batcher, FailedStep, ReadySequence, SequenceId};
+use gristmill_llm::sched::{self, Batcher, FailedStep, PrefixEvent, ReadySequence, SequenceId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -118,6 +118,15 @@ fn log_finished(request: &EngineRequest) {
     );
 }
 
+impl Drop for BatchWorker {
+    /// Reports that the replica's KV cache is gone.
+    fn drop(&mut self) {
+        if let Some(log) = &self.model.kv_events {
+            log.apply(self.replica, &[PrefixEvent::Cleared]);
+        }
+    }
+}
+
 impl BatchWorker {
     /// Creates the worker of a replica's loaded engine; at most `keep` bytes of host memory hold
     /// pages that are swapped out.
@@ -134,7 +143,7 @@ impl BatchWorker {
             batcher.with_host_cache(keep)
         };
         let batcher = match model.replicas.len() {
-            1 => batcher,
+            1 if model.kv_events.is_none() => batcher,
             _ => batcher.with_prefix_events(),
         };
         let (sequences, pages) = (batcher.engine().max_sequences(), batcher.load().total_pages);
@@ -187,19 +196,22 @@ impl BatchWorker {
         }
         self.leave();
     }
-    /// Reports to the queue how much work and which prefixes the replica has.
+    /// Reports to routers which prefixes the replica has, and to the queue also how much work.
     fn report(&mut self) {
+        let events = self.batcher.take_prefix_events();
+        if let Some(log) = &self.model.kv_events {
+            log.apply(self.replica, &events);
+        }
         if self.model.replicas.len() == 1 {
             return;
         }
-        let events = self.batcher.take_prefix_events();
         let pending = self.requests.values().map(|one| self.pending(one)).sum();
         let room = match self.batcher.scheduler().has_room() {
             true => self.slots().saturating_sub(self.sequences.len()),
             false => 0,
         };
         self.model.queue.report(self.replica, |state| {
-            events.into_iter().for_each(|of| state.prefixes.apply(of));
+            events.iter().for_each(|of| state.prefixes.apply(of));
             (state.pending, state.room) = (pending, room);
         });
     }

@@ -89,12 +89,16 @@ pub struct GenerationParams {
     pub room: Option<usize>,
     /// Strings that end a choice and are removed from its text.
     pub stop: Vec<String>,
+    /// Tokens that end a choice, besides those that end a sequence.
+    pub stop_tokens: Vec<u32>,
     /// Whether generation continues past end-of-sequence tokens.
     pub ignore_eos: bool,
     /// Whether the text includes the special tokens that structure a reply.
     pub markers: bool,
     /// Number of alternatives reported with each token; `None` reports no log-probabilities.
     pub logprobs: Option<usize>,
+    /// Whether each token is reported, also without log-probabilities.
+    pub token_ids: bool,
     /// Number of alternatives reported with each prompt token; `None` reports no log-probabilities
     /// of the prompt.
     pub prompt_logprobs: Option<usize>,

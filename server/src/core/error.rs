@@ -221,6 +221,16 @@ impl RequestError {
         let message = "too many connections; try again in a moment";
         RequestError::new(ErrorKind::Unavailable, message).code("too_many_connections")
     }
+    /// Error about a server that records no KV events.
+    pub fn no_kv_events() -> RequestError {
+        let message = "this server records no KV events; set `kv_events` of its configuration";
+        RequestError::new(ErrorKind::NotFound, message).code("no_kv_events")
+    }
+    /// Error about too many subscribers of a model's KV events.
+    pub fn subscribers(most: usize) -> RequestError {
+        let message = format!("{most} clients subscribe to KV events already; end one of them");
+        RequestError::new(ErrorKind::Busy, message).code("too_many_subscribers")
+    }
     /// Error about a client that reads the response too slowly.
     pub fn unread() -> RequestError {
         let message = "the client read the response too slowly; the response is cut off";

@@ -51,7 +51,7 @@ pub struct Delta {
     pub choice: usize,
     /// Text of whole characters.
     pub text: String,
-    /// The tokens of the text, if log-probabilities are requested.
+    /// The tokens of the text, if they or their log-probabilities are requested.
     pub tokens: Vec<Chosen>,
     /// Number of tokens of the choice so far.
     pub so_far: usize,
@@ -65,7 +65,7 @@ pub struct Chosen {
     /// The token's id.
     pub token: u32,
     /// Natural logarithm of the probability from the unmodified logits; `None` for the first token
-    /// of a prompt.
+    /// of a prompt, and where log-probabilities are not requested.
     pub logprob: Option<f32>,
     /// The most probable tokens with their log-probabilities, in descending order.
     pub top: Vec<(u32, f32)>,

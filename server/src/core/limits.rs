@@ -21,5 +21,7 @@ pub const MAX_EMBEDDINGS: usize = 2048;
 pub const MAX_TOP_LOGPROBS: u64 = 20;
 /// Maximum number of stop strings, and maximum bytes of each.
 pub const MAX_STOPS: (usize, usize) = (64, 1024);
+/// Maximum tokens that end an answer.
+pub const MAX_STOP_TOKENS: usize = 64;
 /// Maximum tools of a request.
 pub const MAX_TOOLS: usize = 128;

@@ -17,6 +17,7 @@ pub mod event;
 pub mod field_names;
 pub mod fim;
 pub mod id;
+pub mod kv_events;
 pub mod limits;
 pub mod load;
 pub mod loading;

@@ -11,7 +11,9 @@ use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
 use crate::core::error::RequestError;
 use crate::core::event::{Event, Usage};
 use crate::core::field_names::FieldNames;
-use crate::core::limits::{Limits, MAX_EMBEDDINGS, MAX_PROMPTS, MAX_STOPS, MAX_TOP_LOGPROBS};
+use crate::core::limits::{
+    Limits, MAX_EMBEDDINGS, MAX_PROMPTS, MAX_STOP_TOKENS, MAX_STOPS, MAX_TOP_LOGPROBS,
+};
 use crate::core::model::Served;
 use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Models;
@@ -116,7 +118,7 @@ impl Preprocessor {
         let choices = self.choices(request.choices, names.choices)?;
         let sampling = request.sampling.resolve(&served.sampling)?;
         let bias = request.sampling.bias(&served.tokenizer)?;
-        let stop = stops(request.stop, names.stop)?;
+        let stop = stops(request.stop, &request.stop_tokens, names.stop)?;
         check_logprobs([request.logprobs, request.prompt_logprobs])?;
         let tools = ToolSet::new(
             &request.tools,
@@ -129,9 +131,7 @@ impl Preprocessor {
         // A conversation has one prompt; requests of several prompts always begin open.
         let begins = prompts.first().map_or(Begins::Open, |prompt| prompt.begins);
         let count = choices * prompts.len();
-        let limit = request
-            .limit
-            .map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let limit = request.limit.map(saturated);
         if !request.stream {
             let wanted = ReplySize {
                 prompt: longest(&prompts),
@@ -160,9 +160,11 @@ impl Preprocessor {
             limit: limit.unwrap_or(usize::MAX),
             room: (!request.stream).then(|| budget::reply_limit(count, self.limits().answer)),
             stop,
+            stop_tokens: request.stop_tokens,
             ignore_eos: request.ignore_eos,
             markers: is_conversation,
             logprobs: request.logprobs,
+            token_ids: request.token_ids,
             prompt_logprobs: request.prompt_logprobs,
             stream: request.stream,
             sampling,
@@ -390,6 +392,10 @@ fn check_logprobs(tops: [Option<usize>; 2]) -> Result<(), RequestError> {
     Ok(())
 }
 
+fn saturated(limit: u64) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
 /// Returns the number of tokens of the longest prompt.
 fn longest(prompts: &[Prompt]) -> usize {
     prompts
@@ -403,7 +409,12 @@ fn is_schema(form: &OutputFormat) -> bool {
     matches!(form, OutputFormat::Schema(_))
 }
 
-fn stops(texts: Vec<String>, name: &str) -> Result<Vec<String>, RequestError> {
+/// Checks what ends an answer; `name` is the parameter of the texts.
+fn stops(texts: Vec<String>, tokens: &[u32], name: &str) -> Result<Vec<String>, RequestError> {
+    if tokens.len() > MAX_STOP_TOKENS {
+        let message = format!("stop_token_ids may have at most {MAX_STOP_TOKENS} tokens");
+        return Err(RequestError::parameter("stop_token_ids", message));
+    }
     let (many, long) = MAX_STOPS;
     if texts.len() > many || texts.iter().any(|text| text.len() > long) {
         let message = format!("{name} may have at most {many} texts of at most {long} bytes");

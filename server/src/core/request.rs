@@ -30,12 +30,16 @@ pub struct GenerateRequest {
     pub limit: Option<u64>,
     /// Strings that end an answer.
     pub stop: Vec<String>,
+    /// Tokens that end an answer, besides those that end a sequence.
+    pub stop_tokens: Vec<u32>,
     /// Whether generation continues past end-of-sequence tokens.
     pub ignore_eos: bool,
     /// Whether the response is streamed.
     pub stream: bool,
     /// Number of alternatives returned with each token; `None` returns no log-probabilities.
     pub logprobs: Option<usize>,
+    /// Whether each token is returned, also without log-probabilities.
+    pub token_ids: bool,
     /// Number of alternatives returned with each prompt token; `None` returns no log-probabilities
     /// of prompts.
     pub prompt_logprobs: Option<usize>,
@@ -120,9 +124,11 @@ impl GenerateRequest {
             choices: 1,
             limit: None,
             stop: Vec::new(),
+            stop_tokens: Vec::new(),
             ignore_eos: false,
             stream: false,
             logprobs: None,
+            token_ids: false,
             prompt_logprobs: None,
             ignored: Vec::new(),
         }

@@ -5,7 +5,7 @@ use crate::core::channel::Sender;
 use crate::core::constraint::mask::Constraint;
 use crate::core::engine_request::{EngineRequest, GenerationParams};
 use crate::core::error::RequestError;
-use crate::core::event::{Delta, Event, Finish};
+use crate::core::event::{Chosen, Delta, Event, Finish};
 use crate::core::model::Served;
 use crate::core::probabilities::probabilities;
 use gristmill_llm::generation::{self, Generation, TokenStep};
@@ -57,8 +57,11 @@ impl Sequence {
         let mut sampling = params.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(nth as u64);
         let sampler = Sampler::new(sampling)?;
-        let (text, ignore_eos) = (served.clone(), params.ignore_eos);
-        let ends = move |token| text.tokenizer.is_eog(token) && !ignore_eos;
+        let (text, ending) = (served.clone(), params.clone());
+        let ends = move |token| {
+            text.tokenizer.is_eog(token) && !ending.ignore_eos
+                || ending.stop_tokens.contains(&token)
+        };
         let mut tokens =
             Generation::new(sampler, params.limit, ends).with_bias(params.bias.clone());
         if let Some(constraint) = params.constraint.clone() {
@@ -130,6 +133,12 @@ impl Sequence {
             let chosen = probabilities(logits, token, top);
             self.bytes += budget::bytes(&self.served, &chosen);
             self.pending.tokens.push(chosen);
+        } else if self.params.token_ids {
+            self.pending.tokens.push(Chosen {
+                token,
+                logprob: None,
+                top: Vec::new(),
+            });
         }
         let mut text = String::new();
         self.characters

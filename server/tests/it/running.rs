@@ -197,8 +197,20 @@ pub fn start_single(config: Config) -> Running {
 
 /// Starts a server with the given models.
 pub fn start_with(config: Config, offer: impl FnOnce() -> Offer + Send + 'static) -> Running {
-    let key = config.api_key.clone();
-    let server = Server::bind(Config { port: 0, ..config }).expect("a port");
+    let server = Server::bind(Config {
+        port: 0,
+        ..config.clone()
+    })
+    .expect("a port");
+    start_bound(server, config.api_key, offer)
+}
+
+/// Starts a server that listens already.
+pub fn start_bound(
+    server: Server,
+    key: Option<String>,
+    offer: impl FnOnce() -> Offer + Send + 'static,
+) -> Running {
     let client = Client {
         address: server.address(),
         key,

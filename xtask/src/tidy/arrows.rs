@@ -24,6 +24,7 @@ const LLM: &str = "gristmill-llm";
 const PROFILE: &str = "gristmill-profile";
 const HUB: &str = "gristmill-hub";
 const SERVER: &str = "gristmill-server";
+const GRPC: &str = "gristmill-grpc";
 
 /// The crate table of ARCHITECTURE.md, bottom to top. Every other dependency is forbidden.
 const CRATES: &[Crate] = &[
@@ -82,10 +83,16 @@ const CRATES: &[Crate] = &[
         ],
         tests: &[],
     },
+    // A leaf: another protocol of the server, behind a feature of the program.
+    Crate {
+        package: GRPC,
+        imports: &[SERVER],
+        tests: &[UOP, RUNTIME, BACKEND, LLM],
+    },
     Crate {
         package: "gristmill",
         imports: &[
-            UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR, LLM, PROFILE, HUB, SERVER,
+            UOP, ENCODINGS, COMPILER, RUNTIME, BACKEND, TENSOR, LLM, PROFILE, HUB, SERVER, GRPC,
         ],
         tests: &[],
     },
@@ -116,6 +123,11 @@ const ONLY: &[Only] = &[
         libraries: &["axum", "hyper", "tower-http"],
         package: SERVER,
         hint: "only server knows HTTP",
+    },
+    Only {
+        libraries: &["tonic", "tonic-prost", "prost"],
+        package: GRPC,
+        hint: "only grpc knows gRPC",
     },
     Only {
         libraries: &["ureq", "reqwest", "hf-hub"],

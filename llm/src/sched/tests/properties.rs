@@ -150,7 +150,11 @@ proptest! {
             pool.check();
             for event in pool.take_prefix_events() {
                 match event {
-                    PrefixEvent::Stored(hash) => *stored.entry(hash).or_default() += 1,
+                    PrefixEvent::Stored(page) => {
+                        let before = page.parent.is_none_or(|parent| stored.contains_key(&parent));
+                        prop_assert!(before && page.tokens.len() == PAGE);
+                        *stored.entry(page.hash).or_default() += 1;
+                    }
                     PrefixEvent::Removed(hash) => *stored.get_mut(&hash).unwrap() -= 1,
                     PrefixEvent::Cleared => stored.clear(),
                 }

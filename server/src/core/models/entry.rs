@@ -3,6 +3,7 @@
 use crate::core::adapters::{NamedAdapter, joined_names};
 use crate::core::engine_request::EngineRequest;
 use crate::core::error::RequestError;
+use crate::core::kv_events::KvEventLog;
 use crate::core::load::Load;
 use crate::core::loading::Loading;
 use crate::core::metrics::{Metrics, ModelMetrics};
@@ -110,6 +111,8 @@ pub struct ModelEntry {
     pub metrics: ModelMetrics,
     /// Progress while it is being loaded.
     pub loading: Loading,
+    /// Events of its KV cache, if they are recorded.
+    pub kv_events: Option<Arc<KvEventLog>>,
     plan: Mutex<Result<ModelPlan, LoadError>>,
     /// Text side of the model; dropped when neither a worker nor a request uses it.
     served: Mutex<Weak<Served>>,
@@ -151,10 +154,16 @@ impl ModelEntry {
             replicas,
             metrics,
             loading,
+            kv_events: None,
             plan: Mutex::new(plan),
             served: Mutex::default(),
             used: AtomicU64::new(0),
         }
+    }
+    /// Records the events of its KV cache, if `wanted`.
+    pub fn with_kv_events(self, wanted: bool) -> ModelEntry {
+        let kv_events = wanted.then(|| Arc::new(KvEventLog::new(self.replicas.len())));
+        ModelEntry { kv_events, ..self }
     }
     /// Returns the name for clients.
     pub fn name(&self) -> &str {

@@ -54,6 +54,8 @@ pub struct Shared {
     pub keep: Option<usize>,
     /// Default of requests that do not set `batch_invariant`.
     pub batch_invariant: bool,
+    /// Whether the events of the models' KV caches are recorded.
+    pub kv_events: bool,
     /// Whether an unknown name means the model that is loaded, or the first one.
     pub any_model: bool,
 }
@@ -131,12 +133,13 @@ impl Models {
     ) -> Models {
         let mut loading = Some(first);
         let model = |spec: ModelSpec| {
-            Arc::new(ModelEntry::new(
+            let entry = ModelEntry::new(
                 spec,
                 shared.waiting,
                 (&shared.metrics, shared.devices.names()),
                 loading.take().unwrap_or_default(),
-            ))
+            );
+            Arc::new(entry.with_kv_events(shared.kv_events))
         };
         let all: Vec<Arc<ModelEntry>> = specs.into_iter().map(model).collect();
         let state = State {
