@@ -264,7 +264,7 @@ impl Test {
             let middle = depth + (tokens - step) / 2;
             let steps = tokens as f64 / step as f64;
             sums[0] += steps * engine.traffic(step, middle).total();
-            sums[1] += steps * engine.step_launches(step, middle).len() as f64;
+            sums[1] += steps * engine.step_launch_count(step, middle) as f64;
         }
         sums.map(|sum| sum / self.total() as f64)
     }

@@ -191,7 +191,7 @@ fn measured(options: &DoctorArgs, model: &Model) -> Result<Value> {
         "prompt_tokens_per_second": prompt,
         "generated_tokens": n,
         "generated_tokens_per_second": generation,
-        "launches_of_a_token": engine.step_launches(1, n / 2).len(),
+        "launches_of_a_token": engine.step_launch_count(1, n / 2),
         "weight_bytes": engine.weights().bytes(),
     }))
 }

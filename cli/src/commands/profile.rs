@@ -111,6 +111,9 @@ pub fn run(options: ProfileArgs) -> Result {
         Some(name) => kernels(&recording, &report, name, options.source, &mut out)?,
         None => out.write_all(text::tables(&recording, &report, options.all).as_bytes())?,
     }
+    if let Some(experts) = engine.expert_cache() {
+        writeln!(out, "{experts}")?;
+    }
     if let Some(path) = &options.html {
         output::write(path, &page::html(&recording, &report))?;
     }

@@ -310,6 +310,20 @@ impl Plan {
         }
         seen
     }
+    /// Returns whether a call is one of several of which a step runs one, and not the last of them.
+    pub fn is_narrower(&self, call: usize) -> bool {
+        let is_variant = |call: usize| self.calls.get(call).is_some_and(|of| of.misses.is_some());
+        is_variant(call) && is_variant(call + 1)
+    }
+    /// Returns the plan of a step whose tokens have no cached experts.
+    #[must_use]
+    pub fn without_cached(&self) -> Plan {
+        let calls = self.calls.iter().enumerate();
+        let calls = calls.filter(|(number, _)| !self.is_narrower(*number));
+        Plan {
+            calls: calls.map(|(_, call)| call.clone()).collect(),
+        }
+    }
     /// Returns the plan of the calls on one device.
     pub fn on_device(&self, device: usize) -> Plan {
         let calls = self.calls.iter().filter(|call| call.device == device);

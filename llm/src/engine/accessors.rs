@@ -11,7 +11,7 @@ use super::step::{Chunk, DecodeRow, Step, TokenSource};
 use crate::arch::{Logits, Model, Plan};
 use crate::error::{Error, Progress};
 use crate::load::Weights;
-use crate::placement::PlacementChoice;
+use crate::placement::{PlacementChoice, is_cached};
 use crate::sampling::{CandidateSet, RowSampling, SamplingMethod};
 use crate::traffic::{self, Traffic};
 use gristmill_runtime::{Buffer, StepTrace};
@@ -209,6 +209,12 @@ impl Engine {
     pub fn step_launches(&self, tokens: usize, position: usize) -> &[(Arc<Ready>, usize)] {
         self.launches_of(&self.chunk_key(tokens, Logits::Last, position))
     }
+    /// Returns the number of launches of such a step that run.
+    pub fn step_launch_count(&self, tokens: usize, position: usize) -> usize {
+        let key = self.chunk_key(tokens, Logits::Last, position);
+        let captured = self.graphs.captured_step(&key);
+        captured.map_or(0, |of| of.launches.len() - of.passed)
+    }
     /// Returns the function and program of every launch of a captured batched decode step.
     pub fn batch_launches(&self, sequences: usize) -> &[(Arc<Ready>, usize)] {
         self.launches_of(&self.rows_key(sequences, 0))
@@ -223,7 +229,12 @@ impl Engine {
         let Ok(plan) = self.plan(self.decode_graph(position)) else {
             unreachable!("the same layers were separated at load")
         };
+        // Each chosen expert is read once, wherever it is.
+        let plan = plan.without_cached();
         let bytes = |name: &str| {
+            if is_cached(name) {
+                return 0;
+            }
             let mut of = self.on.iter().filter_map(|on| on.weights.get(name));
             of.next().map_or(0, |b| b.len() as u64)
         };

@@ -15,6 +15,8 @@ pub(super) struct CutBuffers {
     pub buffers: Vec<Buffer>,
     /// The buffer that all of them are parts of, if they are small: it is copied as a whole.
     pub span: Option<Buffer>,
+    /// The part of it for the experts that a step chooses, if layers have cached ones.
+    pub chosen: Option<Buffer>,
 }
 
 /// Most bytes of values that are copied as a whole: one copy of so many bytes takes no longer than
@@ -24,18 +26,20 @@ const SPAN_BYTES: usize = 64 << 10;
 const SPAN_ALIGNMENT: usize = 256;
 
 impl CutBuffers {
-    /// Allocates buffers of these sizes on a device.
+    /// Allocates buffers of these sizes on a device, and `chosen` bytes for chosen experts.
     ///
     /// # Errors
     /// When the device lacks the memory.
-    pub fn new(device: &dyn Device, sizes: &[usize]) -> Result<CutBuffers, Error> {
+    pub fn new(device: &dyn Device, sizes: &[usize], chosen: usize) -> Result<CutBuffers, Error> {
         let padded = |bytes: usize| bytes.next_multiple_of(SPAN_ALIGNMENT);
-        let total: usize = sizes.iter().map(|&bytes| padded(bytes)).sum();
+        let all = sizes.iter().chain([&chosen]);
+        let total: usize = all.map(|&bytes| padded(bytes)).sum();
         if total > SPAN_BYTES {
             let all = sizes.iter().map(|&n| device.alloc(n, Memory::Scratch));
             return Ok(CutBuffers {
                 buffers: all.collect::<Result<_, _>>()?,
                 span: None,
+                chosen: None,
             });
         }
         let span = device.alloc(total.max(1), Memory::Scratch)?;
@@ -46,8 +50,10 @@ impl CutBuffers {
             buffer
         };
         let buffers = sizes.iter().map(|&n| part(n)).collect::<Result<_, _>>()?;
+        let chosen = (chosen > 0).then(|| part(chosen)).transpose()?;
         Ok(CutBuffers {
             buffers,
+            chosen,
             span: Some(span),
         })
     }

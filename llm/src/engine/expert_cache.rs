@@ -13,7 +13,7 @@ use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
 use crate::placement::{Placement, is_of_experts, layer_of};
 use gristmill_compiler::ir::layout::Layout;
-use gristmill_runtime::store::Key;
+use gristmill_runtime::store::{Key, Store};
 use gristmill_runtime::{Buffer, Device, Error as DeviceError, KeptBytes, Memory};
 use gristmill_tensor::jit::Jit;
 use std::cmp::Reverse;
@@ -82,11 +82,15 @@ fn key_of_uses(file: &Gguf) -> Key {
 
 /// Returns the uses of a model's experts that an earlier run stored; empty if there are none.
 pub(crate) fn stored_uses(file: &Gguf, device: &dyn Device) -> ExpertUses {
-    let bytes = device
+    let uses = device
         .store()
-        .and_then(|store| store.get(&key_of_uses(file)).ok()?);
-    let uses = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        .and_then(|store| read_uses(store, &key_of_uses(file)));
     uses.unwrap_or_default()
+}
+
+fn read_uses(store: &Store, key: &Key) -> Option<ExpertUses> {
+    let bytes = store.get(key).ok()??;
+    serde_json::from_slice(&bytes).ok()
 }
 
 /// A kind of weight of a layer's experts.
@@ -209,7 +213,9 @@ fn expert_bytes(file: &Gguf, name: &str, layout: Layout) -> Option<usize> {
 
 impl Drop for ExpertCache {
     fn drop(&mut self) {
-        self.save();
+        if let Some(store) = self.device.store() {
+            self.save(store);
+        }
     }
 }
 
@@ -290,17 +296,12 @@ impl ExpertCache {
         self.stats.slots = slots;
         Ok(())
     }
-    /// Stores the uses for later runs, where the device has a store.
-    pub fn save(&self) {
-        let uses: ExpertUses = self
-            .layers
-            .iter()
-            .map(|(&layer, of)| (layer, of.uses.clone()))
-            .collect();
+    /// Stores the uses for later runs.
+    fn save(&self, store: &Store) {
+        let layers = self.layers.iter();
+        let uses: ExpertUses = layers.map(|(&at, of)| (at, of.uses.clone())).collect();
         let is_known = uses.values().flatten().any(|&uses| uses > 0);
-        if let (Some(store), Ok(bytes), true) =
-            (self.device.store(), serde_json::to_vec(&uses), is_known)
-        {
+        if let (Ok(bytes), true) = (serde_json::to_vec(&uses), is_known) {
             store.put_or_warn(&self.key, &bytes);
         }
     }
@@ -416,20 +417,34 @@ pub(super) struct ExpertBuffers {
 }
 
 impl ExpertBuffers {
-    /// Allocates buffers for `most` experts in each place.
+    /// Returns the bytes of a buffer for `most` experts.
+    pub fn bytes(most: usize) -> usize {
+        2 * ExpertBuffers::half(most)
+    }
+    fn half(most: usize) -> usize {
+        /// Alignment of buffer bindings on all devices, bytes.
+        const ALIGNMENT: usize = 256;
+        (most * size_of::<u32>()).next_multiple_of(ALIGNMENT)
+    }
+    /// Allocates buffers for `most` experts in each place; `chosen` is the one for chosen experts,
+    /// if there is one already.
     ///
     /// # Errors
     /// When the device lacks the memory.
-    pub fn new(device: &dyn Device, most: usize) -> Result<ExpertBuffers, Error> {
-        /// Alignment of buffer bindings on all devices, bytes.
-        const ALIGNMENT: usize = 256;
-        let weights_at = (most * size_of::<u32>()).next_multiple_of(ALIGNMENT);
-        let alloc = |memory| device.alloc(2 * weights_at, memory);
+    pub fn new(
+        device: &dyn Device,
+        most: usize,
+        chosen: Option<Buffer>,
+    ) -> Result<ExpertBuffers, Error> {
+        let alloc = |memory| device.alloc(ExpertBuffers::bytes(most), memory);
         Ok(ExpertBuffers {
-            chosen: alloc(Memory::Readback)?,
+            chosen: match chosen {
+                Some(chosen) => chosen,
+                None => alloc(Memory::Readback)?,
+            },
             hits: alloc(Memory::Scratch)?,
             misses: alloc(Memory::Scratch)?,
-            weights_at,
+            weights_at: ExpertBuffers::half(most),
         })
     }
     /// Returns the buffer that a binding has.

@@ -53,6 +53,8 @@ pub(super) struct Captured {
     pub replay: Box<dyn Replay>,
     /// The function and program of every launch, in order.
     pub launches: Vec<(Arc<Ready>, usize)>,
+    /// Number of those that a step passes over: variants for fewer experts than are missed.
+    pub passed: usize,
 }
 
 /// The compiler of one device, and the arena that its functions share.
@@ -145,22 +147,28 @@ impl Graphs {
     /// Captures these calls of one device as a graph and keeps it.
     pub fn capture(&mut self, key: CaptureKey, device: usize, calls: &[Call]) -> Result<(), Error> {
         let replay = self.capture_on(device, calls)?;
-        self.keep(key, replay, calls);
+        self.keep(key, replay, calls, 0);
         Ok(())
     }
-    /// Keeps the captured graph of these calls.
+    /// Keeps the captured graph of these calls, of which a step passes over `passed` launches.
     pub fn keep<'c>(
         &mut self,
         key: CaptureKey,
         replay: Box<dyn Replay>,
         calls: impl IntoIterator<Item = &'c Call>,
+        passed: usize,
     ) {
         let programs = |c: &Call| c.function.compiled.programs.len();
         let launches = calls
             .into_iter()
             .flat_map(|c| (0..programs(c)).map(|i| (c.function.clone(), i)))
             .collect();
-        self.captured.insert(key, Captured { replay, launches });
+        let captured = Captured {
+            replay,
+            launches,
+            passed,
+        };
+        self.captured.insert(key, captured);
     }
     pub fn has(&self, key: &CaptureKey) -> bool {
         self.captured.contains_key(key)

@@ -7,11 +7,12 @@ use super::expert_stream::StreamedWeight;
 use super::graph_key::{GraphKey, plan_options};
 use super::graphs::{CaptureKey, Graphs, PlacedCall, PlacedFunction, StepKey, Tokens};
 use super::inputs::IN_FLIGHT;
+use super::planning::cached;
 use super::segmented_step::{
     BoundLookup, BoundTransfer, CapturedSegment, SegmentedStep, TransferSource,
 };
 use super::segments::{Segment, Transfer, segments};
-use crate::arch::{Bind, BoundCall, ExpertBind, Options, Plan};
+use crate::arch::{Bind, BoundCall, ExpertBind, Plan};
 use crate::error::{Error, Progress};
 use crate::load::check_layouts;
 use crate::sampling::{self, CandidateSet};
@@ -33,7 +34,6 @@ impl Engine {
         }
         let plan = self.plan(key.graph)?;
         self.fit_cuts(&plan)?;
-        self.fit_experts(&plan)?;
         let (next, choice) = self.token_functions(key);
         let of_plan = plan.calls.iter().map(|c| (c.device, c.function.clone()));
         let functions: Vec<PlacedFunction> = next
@@ -60,8 +60,11 @@ impl Engine {
         let last = choice.map(|_| call(0, self.choice_args(key)));
         let replay = self.capture_calls(&plan, [&first, &last], &calls, key)?;
         let all = first.iter().chain(&calls).chain(&last);
+        let narrower = (0..calls.len()).filter(|&call| plan.is_narrower(call));
+        let launches = |call: usize| calls[call].1.function.compiled.programs.len();
+        let passed = narrower.map(launches).sum();
         self.graphs
-            .keep(capture, replay, all.map(|placed| &placed.1));
+            .keep(capture, replay, all.map(|placed| &placed.1), passed);
         Ok(())
     }
     /// Returns the functions that gather a step's tokens and choose the next ones, if it has any.
@@ -126,7 +129,7 @@ impl Engine {
     }
     /// Returns the plan of a graph's steps, with the device of each call.
     pub(super) fn plan(&mut self, graph: GraphKey) -> Result<Plan, Error> {
-        let (shape, model) = (self.cache.shape(), &self.model);
+        let (shape, model, settings) = (self.cache.shape(), &self.model, &self.settings);
         let Graphs {
             units,
             functions,
@@ -135,12 +138,11 @@ impl Engine {
         } = &mut self.graphs;
         splitter.split(graph.tokens, functions, &mut |of, functions| {
             let options = plan_options(graph, shape, units[of.device].jit.target());
-            let cached = of.cached;
-            model.plan(&Options { cached, ..options }, functions)
+            model.plan(&cached(options, graph, of, settings), functions)
         })
     }
-    /// Allocates buffers for the values between parts of layers, on every device. Steps captured
-    /// before keep theirs.
+    /// Allocates buffers for the values between parts of layers and for the experts that steps
+    /// choose, on every device. Steps captured before keep theirs.
     fn fit_cuts(&mut self, plan: &Plan) -> Result<(), Error> {
         let mut sizes: Vec<usize> = Vec::new();
         for call in &plan.calls {
@@ -151,27 +153,17 @@ impl Engine {
                 sizes[cut.number] = bytes.max(sizes[cut.number]);
             }
         }
-        if sizes.is_empty() {
+        let chosen = most_chosen(plan);
+        if sizes.is_empty() && chosen.is_none() {
             return Ok(());
         }
+        let bytes = chosen.map_or(0, ExpertBuffers::bytes);
         for (device, on) in self.on.iter_mut().enumerate() {
-            on.cuts = CutBuffers::new(&**self.graphs.on(device), &sizes)?;
-        }
-        Ok(())
-    }
-    /// Allocates buffers for the experts that steps choose, on every device, if layers have cached
-    /// ones.
-    fn fit_experts(&mut self, plan: &Plan) -> Result<(), Error> {
-        let sizes = plan.calls.iter().flat_map(|call| {
-            let slots = call.binds.iter().zip(&call.function.slots);
-            let chosen = slots.filter(|of| *of.0 == Bind::Experts(ExpertBind::Chosen));
-            chosen.map(|(_, slot)| slot.dims.iter().product::<i64>() as usize)
-        });
-        let Some(most) = sizes.max() else {
-            return Ok(());
-        };
-        for (device, on) in self.on.iter_mut().enumerate() {
-            on.experts = Some(ExpertBuffers::new(&**self.graphs.on(device), most)?);
+            let device = &**self.graphs.on(device);
+            on.cuts = CutBuffers::new(device, &sizes, bytes)?;
+            if let Some(most) = chosen {
+                on.experts = Some(ExpertBuffers::new(device, most, on.cuts.chosen.clone())?);
+            }
         }
         Ok(())
     }
@@ -235,7 +227,13 @@ impl Engine {
             experts.map(|experts| (self.graphs.on(device).clone(), experts))
         });
         let ((home, own), (away, other)) = (home?, away?);
+        let span = self.on[segment.device].cuts.span.as_ref();
+        let chosen = self.on[segment.device].cuts.chosen.as_ref();
         Some(BoundLookup {
+            span: span.zip(chosen).map(|(span, chosen)| {
+                let begin = chosen.offset() - span.offset();
+                (span.clone(), begin)
+            }),
             weights_at: own.weights_at(),
             chosen: (home, own.whole(ExpertBind::Chosen)),
             hits: own.whole(ExpertBind::Hits),
@@ -281,4 +279,14 @@ impl Engine {
         let span = self.on[from].cuts.span.as_ref();
         span.filter(|_| several && cuts.all(|of| of.from == from))
     }
+}
+
+/// Returns the largest number of experts that a layer's tokens choose, if layers have cached ones.
+fn most_chosen(plan: &Plan) -> Option<usize> {
+    let sizes = plan.calls.iter().flat_map(|call| {
+        let slots = call.binds.iter().zip(&call.function.slots);
+        let chosen = slots.filter(|of| *of.0 == Bind::Experts(ExpertBind::Chosen));
+        chosen.map(|(_, slot)| slot.dims.iter().product::<i64>() as usize)
+    });
+    sizes.max()
 }

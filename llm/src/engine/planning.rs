@@ -3,13 +3,13 @@
 use super::expert_cache::ExpertCache;
 use super::expert_stream::ExpertStream;
 use super::footprint::Footprint;
-use super::graph_key::{CacheShape, GraphKey, Settings, StepLimits, plan_options};
+use super::graph_key::{CacheShape, GraphKey, Settings, StepLimits, batch_graph, plan_options};
 use super::sizes::{MIN_ARENA_SHARE, Sizes, available, memory_beside_weights, probe};
 use crate::arch::{Functions, Model, Options, Plan};
 use crate::error::{Error, Progress};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
-use crate::placement::{Placement, PlacementChoice, Splitter, is_cached};
+use crate::placement::{Placement, PlacementChoice, PlanFor, Splitter, is_cached};
 use crate::sampling::CandidateSet;
 use gristmill_backend::Opened;
 use gristmill_tensor::jit::{Jit, Planned};
@@ -96,8 +96,7 @@ impl Planning {
         let plan = |graph: GraphKey| {
             splitter.split(graph.tokens, &mut functions, &mut |of, functions| {
                 let options = plan_options(graph, sizes.cache, jits[of.device].target());
-                let cached = of.cached;
-                model.plan(&Options { cached, ..options }, functions)
+                model.plan(&cached(options, graph, of, &sizes.settings), functions)
             })
         };
         let plans = sizes
@@ -164,6 +163,22 @@ impl Planning {
             .flat_map(|p| p.functions().into_iter().cloned());
         let chosen = self.chosen.iter().filter(|_| device == 0).cloned();
         of_plans.chain(chosen).collect()
+    }
+}
+
+/// Returns the options of a graph's plan with the cached experts that it asks for. The graph of the
+/// largest batch has none: batch-invariant steps run it, and do not depend on what is cached.
+pub(super) fn cached(
+    options: Options,
+    graph: GraphKey,
+    of: PlanFor,
+    settings: &Settings,
+) -> Options {
+    let most = settings.parallel;
+    let is_largest = graph.batch && graph.tokens == batch_graph(most, most, graph.depth).tokens;
+    Options {
+        cached: of.cached.filter(|_| !is_largest),
+        ..options
     }
 }
 

@@ -68,15 +68,29 @@ pub(super) struct BoundLookup {
     pub misses: (Arc<dyn Device>, Buffer),
     /// Byte at which weights begin in each of these buffers.
     pub weights_at: usize,
+    /// The buffer that is read for the copies of the next segments as well, and the byte at which
+    /// it has the chosen experts.
+    pub span: Option<(Buffer, usize)>,
 }
 
 impl BoundLookup {
     /// Looks up the experts of `tokens` tokens. Returns the misses of a token to compute.
-    fn run(&self, tokens: usize, cache: &mut ExpertCache) -> Result<usize, Error> {
+    fn run(
+        &self,
+        tokens: usize,
+        staging: &mut Vec<u8>,
+        cache: &mut ExpertCache,
+    ) -> Result<usize, Error> {
         let count = tokens * self.of.used;
         let (device, chosen) = &self.chosen;
-        let mut bytes = vec![0; self.weights_at + count * size_of::<f32>()];
-        device.read_settled(chosen, 0, &mut bytes)?;
+        let (buffer, length, begin) = match &self.span {
+            Some((span, begin)) => (span, span.len(), *begin),
+            None => (chosen, self.weights_at + count * size_of::<f32>(), 0),
+        };
+        staging.resize(length, 0);
+        // Other values in it may still be written.
+        device.read_settled(buffer, 0, staging)?;
+        let bytes = &staging[begin..];
         let part = |begin: usize| &bytes[begin..begin + count * size_of::<u32>()];
         let (numbers, weights) = (words(part(0)), words(part(self.weights_at)));
         let numbers: Vec<u32> = numbers.map(u32::from_le_bytes).collect();
@@ -143,7 +157,9 @@ impl CapturedSegment {
         mut timeline: Option<&mut Timeline>,
     ) -> Result<(), Error> {
         let start = timeline.as_ref().map_or(0.0, |of| of.now());
-        if let Some((device, span)) = &self.span {
+        if let Some((device, span)) = &self.span
+            && !(experts.has_read && self.misses.is_some())
+        {
             staging.resize(span.len(), 0);
             // Other values in it may still be written.
             device.read_settled(span, 0, staging)?;
@@ -177,6 +193,8 @@ struct Experts<'c> {
     cache: MutexGuard<'c, ExpertCache>,
     /// Misses of a token in the layer that was looked up last.
     missed: usize,
+    /// Whether that lookup has read the values that are copied for the misses.
+    has_read: bool,
 }
 
 /// Whether a segment runs in a step.
@@ -254,7 +272,11 @@ impl SegmentedStep {
     ) -> Result<(), Error> {
         let tokens = self.tokens(vars);
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut experts = Experts { cache, missed: 0 };
+        let mut experts = Experts {
+            cache,
+            missed: 0,
+            has_read: false,
+        };
         for at in 0..self.segments.len() {
             let (before, rest) = self.segments.split_at_mut(at);
             let segment = &mut rest[0];
@@ -262,7 +284,8 @@ impl SegmentedStep {
                 for &wait in &lookup.of.waits {
                     before[wait].replay.wait()?;
                 }
-                experts.missed = lookup.run(tokens, &mut experts.cache)?;
+                experts.missed = lookup.run(tokens, &mut self.staging, &mut experts.cache)?;
+                experts.has_read = lookup.span.is_some();
             }
             if segment.misses.is_some() && experts.missed == 0 {
                 each(segment, Turn::Passes)?;

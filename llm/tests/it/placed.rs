@@ -195,7 +195,7 @@ fn cached_experts_give_the_same_logits_on_cuda() {
 fn batches_share_cached_experts() {
     let file = Gguf::open(data("families/deepseek2-q8_0.gguf")).expect("a GGUF file");
     let tokens = ids(&data("families/deepseek2-tokens.txt"));
-    let chosen = |expert_cache: Option<u64>| {
+    let chosen = |expert_cache: Option<u64>, batch_invariant: bool| {
         let away = LayerPlace {
             layer: 0,
             experts: 1,
@@ -206,7 +206,8 @@ fn batches_share_cached_experts() {
             expert_cache,
             ..PlacementRequest::default()
         };
-        let mut e = requested(&file, &["cpu", "cpu"], 2, request);
+        // The graph of the largest batch, which is that of batch-invariant steps, has none.
+        let mut e = requested(&file, &["cpu", "cpu"], 4, request);
         let pools = [0, 1].map(|nth| WholePool::share(&e, [nth, 2], 2));
         let mut chosen = Vec::new();
         for position in 0..40 {
@@ -217,18 +218,25 @@ fn batches_share_cached_experts() {
                 .collect();
             let step = Step {
                 rows: &rows,
+                batch_invariant,
                 ..Step::default()
             };
             chosen.extend(e.run(&step).expect("a step").chosen);
         }
         (chosen, e.expert_cache())
     };
-    let (plain, none) = chosen(Some(0));
-    let (cached, stats) = chosen(Some(150_000));
+    let (plain, none) = chosen(Some(0), false);
+    let (cached, stats) = chosen(Some(150_000), false);
     assert_eq!(none, None);
     let stats = stats.expect("experts are cached");
     assert!(stats.hits > 0 && stats.misses > 0, "{stats:?}");
     assert_eq!(cached, plain);
+    let (invariant, stats) = chosen(Some(150_000), true);
+    assert_eq!(invariant, plain);
+    assert!(
+        stats.is_some_and(|of| of.hits + of.misses == 0),
+        "{stats:?}"
+    );
 }
 
 #[test]

@@ -67,6 +67,23 @@ fn old_uses_count_less() {
 }
 
 #[test]
+fn uses_survive_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path(), 1 << 20).unwrap();
+    let mut first = cache(6, 2, None);
+    assert_eq!(read_uses(&store, &first.key), None);
+    first.save(&store);
+    assert_eq!(read_uses(&store, &first.key), None, "nothing was used");
+    first.observe(LAYER, [4, 4, 5].into_iter());
+    first.look_up(LAYER, 2, (&[5, 0], &[0.5, 0.5]), &[1, 2]);
+    first.save(&store);
+    let uses = read_uses(&store, &first.key).expect("stored uses");
+    assert_eq!(uses, ExpertUses::from([(LAYER, vec![1, 0, 0, 0, 2, 2])]));
+    let second = cache(6, 2, uses.get(&LAYER));
+    assert_eq!(second.layers[&LAYER].expert_in, [4, 5]);
+}
+
+#[test]
 fn experts_are_each_in_one_place() {
     let mut cache = cache(32, 9, None);
     let mut state = 7_u64;
