@@ -35,7 +35,6 @@ pub use accessors::WholePool;
 pub use compiled::{CompiledModel, MemoryEstimate};
 pub use executor::Engine;
 pub use expert_cache::ExpertCacheStats;
-pub(crate) use expert_cache::{ExpertUses, stored_uses};
 pub use forward::TokenRun;
 pub(crate) use graph_key::expert_tile;
 pub use graph_key::{

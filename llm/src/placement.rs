@@ -5,12 +5,14 @@
 //! of a step for a placement.
 
 mod choose;
+mod expert_uses;
 mod layer_place;
 mod link;
 mod parts;
 mod split;
 
 pub use choose::{Goal, OtherDevice, PlacementChoice, PlacementRequest, Priced, TensorPattern};
+pub(crate) use expert_uses::ExpertUses;
 pub use layer_place::{LayerPlace, Placement};
 pub(crate) use layer_place::{is_cached, is_of_experts, layer_of};
 pub use link::{measure_link, renew_link, stored_link};

@@ -10,6 +10,7 @@ mod nodes;
 mod part;
 mod sides;
 
+pub use cut::Cut;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::Function;
 use gristmill_uop::{Id, Op};
@@ -43,23 +44,6 @@ pub struct Partition {
     pub parts: Vec<Part>,
     /// Values that a part computes and a later one reads.
     pub values: Vec<CutValue>,
-}
-
-/// The slots of a function that decide its parts.
-#[derive(Clone, Copy)]
-pub struct Cut<'a> {
-    /// Whether an input or a weight is read by the away part alone; the others are read at home.
-    pub is_away: &'a dyn Fn(u32) -> bool,
-    /// Whether a result is needed before the away part starts, unless it depends on that.
-    pub is_early: &'a dyn Fn(u32) -> bool,
-}
-
-impl<'a> Cut<'a> {
-    /// Creates a cut at weights, without early results.
-    pub fn at(is_away: &'a dyn Fn(u32) -> bool) -> Cut<'a> {
-        let is_early = &|_: u32| false;
-        Cut { is_away, is_early }
-    }
 }
 
 /// Cuts `function` so that the slots that are away are read by one part alone, and every other slot

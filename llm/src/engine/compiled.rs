@@ -19,7 +19,7 @@ use crate::arch::{self, Functions, Model, Options};
 use crate::error::{Error, Progress};
 use crate::gguf::Gguf;
 use crate::load::{self, Weights};
-use crate::placement::{Placement, PlacementChoice, Splitter};
+use crate::placement::{Placement, PlacementChoice, Priced, Splitter};
 use crate::sampling::CandidateSet;
 use gristmill_backend::Opened;
 use gristmill_runtime::Device;
@@ -200,22 +200,9 @@ impl<'a> CompiledModel<'a> {
                 number == 0,
             )?);
         }
-        let main = &mut self.units[0];
+        let (stream, experts) = self.load_experts(&mut on[0].weights, progress)?;
         let placement = &self.placement.chosen.placement;
-        let stream = ExpertStream::load(
-            self.file,
-            &mut main.jit,
-            &main.streamed,
-            placement,
-            progress,
-        )?;
-        let mut experts = ExpertCache::new(self.file, main.jit.device(), placement);
-        if self.placement.chosen.slots > 0 {
-            let from = (self.placement.chosen.slots, &stream);
-            let weights = &mut on[0].weights;
-            experts.allocate(self.file, &mut main.jit, &main.cached, from, weights)?;
-        }
-        main.jit.prepare_in_background(&self.rest);
+        self.units[0].jit.prepare_in_background(&self.rest);
         let devices: Vec<_> = self.units.iter().map(|u| u.jit.device().clone()).collect();
         let mut graphs = self.sizes.graphs();
         graphs.retain(|graph| self.sizes.is_first(graph, &*devices[0]));
@@ -256,6 +243,26 @@ impl<'a> CompiledModel<'a> {
                 .try_for_each(|key| engine.prepare(key, progress))?;
         }
         Ok(engine)
+    }
+    /// Loads the experts that steps copy to the main device, and those that it holds besides its
+    /// `weights`.
+    fn load_experts(
+        &mut self,
+        weights: &mut Weights,
+        progress: &dyn Fn(Progress),
+    ) -> Result<(ExpertStream, ExpertCache), Error> {
+        let main = &mut self.units[0];
+        let Priced {
+            placement, slots, ..
+        } = &self.placement.chosen;
+        let (jit, streamed) = (&mut main.jit, &main.streamed);
+        let stream = ExpertStream::load(self.file, jit, streamed, placement, progress)?;
+        let mut experts = ExpertCache::new(self.file, jit.device(), placement);
+        if *slots > 0 {
+            let from = (*slots, &stream);
+            experts.allocate(self.file, jit, &main.cached, from, weights)?;
+        }
+        Ok((stream, experts))
     }
 }
 

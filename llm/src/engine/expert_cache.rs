@@ -11,9 +11,9 @@ use crate::arch::{CachedExperts, ExpertBind};
 use crate::error::{Error, Progress};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
-use crate::placement::{Placement, is_of_experts, layer_of};
+use crate::placement::{ExpertUses, Placement, is_of_experts, layer_of};
 use gristmill_compiler::ir::layout::Layout;
-use gristmill_runtime::store::{Key, Store};
+use gristmill_runtime::store::Key;
 use gristmill_runtime::{Buffer, Device, Error as DeviceError, KeptBytes, Memory};
 use gristmill_tensor::jit::Jit;
 use std::cmp::Reverse;
@@ -37,7 +37,7 @@ pub struct ExpertCacheStats {
     pub slots: usize,
     /// Experts of a layer.
     pub experts: usize,
-    /// Layers with slots.
+    /// Number of layers that have slots.
     pub layers: usize,
     /// Chosen experts that were in slots.
     pub hits: u64,
@@ -60,39 +60,6 @@ impl fmt::Display for ExpertCacheStats {
     }
 }
 
-/// Uses of each expert, by layer.
-pub(crate) type ExpertUses = BTreeMap<usize, Vec<u32>>;
-
-/// Returns the key under which the uses of a model's experts are stored: models with the same
-/// tensors share them.
-fn key_of_uses(file: &Gguf) -> Key {
-    let named = file.tensors().iter().map(|tensor| {
-        let (name, dims) = (&tensor.name, &tensor.dims);
-        format!("{name} {dims:?} {}", tensor.encoding.name)
-    });
-    let name = file
-        .metadata()
-        .str("general.name")
-        .ok()
-        .flatten()
-        .unwrap_or_default();
-    let first = ["expert uses 1".to_owned(), name.to_owned()];
-    Key::from_parts(first.into_iter().chain(named))
-}
-
-/// Returns the uses of a model's experts that an earlier run stored; empty if there are none.
-pub(crate) fn stored_uses(file: &Gguf, device: &dyn Device) -> ExpertUses {
-    let uses = device
-        .store()
-        .and_then(|store| read_uses(store, &key_of_uses(file)));
-    uses.unwrap_or_default()
-}
-
-fn read_uses(store: &Store, key: &Key) -> Option<ExpertUses> {
-    let bytes = store.get(key).ok()??;
-    serde_json::from_slice(&bytes).ok()
-}
-
 /// A kind of weight of a layer's experts.
 struct CachedWeight {
     kept: Arc<dyn KeptBytes>,
@@ -104,10 +71,10 @@ struct CachedWeight {
 #[derive(Default)]
 struct CachedLayer {
     weights: Vec<CachedWeight>,
-    /// By expert.
+    /// Slot that holds each expert, and the uses of each.
     slot_of: Vec<Option<u32>>,
     uses: Vec<u32>,
-    /// By slot.
+    /// Expert that each slot holds.
     expert_in: Vec<u32>,
     /// Sum of uses since they were halved.
     used: u64,
@@ -214,7 +181,7 @@ fn expert_bytes(file: &Gguf, name: &str, layout: Layout) -> Option<usize> {
 impl Drop for ExpertCache {
     fn drop(&mut self) {
         if let Some(store) = self.device.store() {
-            self.save(store);
+            self.uses().save(store, &self.key);
         }
     }
 }
@@ -228,7 +195,7 @@ impl ExpertCache {
     }
     /// Creates a cache without slots for layers whose experts alone are not on the main device.
     pub fn new(file: &Gguf, device: &Arc<dyn Device>, placement: &Placement) -> ExpertCache {
-        let known = stored_uses(file, &**device);
+        let known = ExpertUses::stored(file, &**device);
         let experts = |layer: usize| {
             let begin = format!("blk.{layer}.");
             let mut tensors = file.tensors().iter();
@@ -237,7 +204,7 @@ impl ExpertCache {
             Some(*tensor.dims.last()? as usize)
         };
         let layer = |layer| {
-            let of = CachedLayer::new(experts(layer)?, known.get(&layer));
+            let of = CachedLayer::new(experts(layer)?, known.0.get(&layer));
             Some((layer, of))
         };
         let layers: BTreeMap<_, _> = placement
@@ -253,7 +220,7 @@ impl ExpertCache {
                 ..ExpertCacheStats::default()
             },
             layers,
-            key: key_of_uses(file),
+            key: ExpertUses::key(file),
         }
     }
     /// Allocates `slots` slots of each layer for weights in these layouts, adds them to `weights`,
@@ -296,14 +263,10 @@ impl ExpertCache {
         self.stats.slots = slots;
         Ok(())
     }
-    /// Stores the uses for later runs.
-    fn save(&self, store: &Store) {
+    /// Returns the uses of each expert, by layer.
+    fn uses(&self) -> ExpertUses {
         let layers = self.layers.iter();
-        let uses: ExpertUses = layers.map(|(&at, of)| (at, of.uses.clone())).collect();
-        let is_known = uses.values().flatten().any(|&uses| uses > 0);
-        if let (Ok(bytes), true) = (serde_json::to_vec(&uses), is_known) {
-            store.put_or_warn(&self.key, &bytes);
-        }
+        ExpertUses(layers.map(|(&at, of)| (at, of.uses.clone())).collect())
     }
     /// Counts experts that tokens chose without a lookup.
     pub fn observe(&mut self, layer: usize, chosen: impl Iterator<Item = u32>) {
@@ -314,8 +277,8 @@ impl ExpertCache {
     pub fn stats(&self) -> ExpertCacheStats {
         self.stats
     }
-    /// Divides the experts `chosen [n, k]` with their `weights [n, k]`. Misses of a token are filled
-    /// up to the least of `widths` with others of weight 0, which no memory is read for again.
+    /// Divides the experts `chosen [n, k]` with their `weights [n, k]`. Misses of a token are
+    /// filled up to the least of `widths` with others of weight 0, which are in caches already.
     pub fn look_up(
         &mut self,
         layer: usize,

@@ -263,7 +263,8 @@ impl SegmentedStep {
             StepKind::Prefill { .. } | StepKind::BatchedDecode { .. } => value("n"),
         }
     }
-    /// Runs all segments; `each` starts one, or passes it over. Copies are recorded in `timeline` if there is one.
+    /// Runs all segments; `each` starts one, or passes it over. Copies are recorded in `timeline`
+    /// if there is one.
     fn run(
         &mut self,
         vars: &[(&str, i64)],

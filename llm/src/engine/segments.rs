@@ -249,8 +249,8 @@ fn needed_copies(calls: &[BoundCall]) -> Vec<Needed> {
     needed
 }
 
-/// Returns the layer of whose experts a copied value has the numbers: a part of one token that reads
-/// experts has no other integers.
+/// Returns the layer of whose experts a copied value has the numbers: a part of one token that
+/// reads experts has no other integers.
 fn chosen_by_copy(call: &BoundCall, slot: &Slot) -> Option<usize> {
     let is_one_token = slot.dims.first() == Some(&1);
     let is_numbers = slot.storage == Storage::Plain(Scalar::I32);

@@ -1,10 +1,10 @@
 //! Chooses a placement for the memory of the main device, by modelled times.
 
+use super::expert_uses::ExpertUses;
 use super::layer_place::{LayerPlace, Placement};
 use super::link::link;
 use super::parts::{CHUNK, LayerParts, layer_parts};
 use crate::arch::{Model, Plan};
-use crate::engine::{ExpertUses, stored_uses};
 use crate::gguf::Gguf;
 use fancy_regex::{Regex, RegexBuilder};
 use gristmill_backend::Opened;
@@ -259,8 +259,8 @@ impl Candidates {
         // A decode step of one sequence reads few experts, which the model of chunks leaves out.
         Some(((copied / of_token).ceil() as usize).max(2))
     }
-    /// Returns the experts of each layer that `memory` bytes hold, of layers whose experts alone are
-    /// on another device.
+    /// Returns the experts of each layer that `memory` bytes hold, of layers whose experts alone
+    /// are on another device.
     fn slots(&self, placement: &Placement, memory: u64) -> usize {
         let away = placement.streamable_layers().into_iter();
         let away = away.filter_map(|layer| self.parts.get(layer));
@@ -275,25 +275,13 @@ impl Candidates {
             None => 0,
         }
     }
-    /// Returns the share of a layer's chosen experts that `slots` slots hold, by the uses of earlier
-    /// runs: those of other layers if the layer has none, and equal ones without any.
+    /// Returns the share of a layer's chosen experts that slots hold, by the uses of earlier runs,
+    /// or as if experts were used alike.
     fn hits(&self, layer: usize, slots: usize) -> f64 {
-        let share = |uses: &Vec<u32>| {
-            let mut uses: Vec<u64> = uses.iter().map(|&n| u64::from(n)).collect();
-            uses.sort_unstable_by(|a, b| b.cmp(a));
-            let all: u64 = uses.iter().sum();
-            (all > 0).then(|| uses.iter().take(slots).sum::<u64>() as f64 / all as f64)
-        };
-        if slots == 0 {
-            return 0.0;
-        }
-        if let Some(known) = self.uses.get(&layer).and_then(share) {
-            return known;
-        }
-        let known: Vec<f64> = self.uses.values().filter_map(share).collect();
-        match known.len() {
-            0 => (slots as f64 / self.parts[layer].count.max(1) as f64).min(1.0),
-            count => known.iter().sum::<f64>() / count as f64,
+        let alike = || slots as f64 / self.parts[layer].count.max(1) as f64;
+        match slots {
+            0 => 0.0,
+            slots => self.uses.share(layer, slots).unwrap_or_else(alike).min(1.0),
         }
     }
     /// Moves the first layers' parts until at most `budget` bytes are on the main device, or all
@@ -432,8 +420,8 @@ impl PlacementRequest {
             }),
             caches: model.adapters().is_empty(),
             uses: match is_whole {
-                true => ExpertUses::new(),
-                false => stored_uses(file, &*main.device),
+                true => ExpertUses::default(),
+                false => ExpertUses::stored(file, &*main.device),
             },
             parts,
         };
@@ -477,7 +465,7 @@ impl PlacementRequest {
         // whole layers.
         let caches = match self.expert_cache {
             Some(cache) => vec![cache],
-            None if of.uses.is_empty() => vec![0],
+            None if of.uses.0.is_empty() => vec![0],
             None => (0..=CACHE_SHARES)
                 .map(|n| budget * n / CACHE_SHARES)
                 .collect(),
@@ -621,7 +609,7 @@ mod tests {
             row: 8192.0,
             streams: true,
             caches: true,
-            uses: ExpertUses::new(),
+            uses: ExpertUses::default(),
         }
     }
     fn handover(seconds: f64) -> DeviceLink {
@@ -668,7 +656,7 @@ mod tests {
     fn skewed_uses_are_worth_slots_in_all_layers() {
         let slots = |uses: Option<Vec<u32>>| {
             let mut of = candidates(handover(20e-6));
-            of.uses = uses.into_iter().map(|uses| (4, uses)).collect();
+            of.uses = ExpertUses(uses.into_iter().map(|uses| (4, uses)).collect());
             let request = PlacementRequest {
                 goal: Goal::Decode,
                 ..PlacementRequest::default()

@@ -7,6 +7,23 @@ use gristmill_uop::{Arg, Graph, Id, Op};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
+/// The slots of a function that decide its parts.
+#[derive(Clone, Copy)]
+pub struct Cut<'a> {
+    /// Whether an input or a weight is read by the away part alone; the others are read at home.
+    pub is_away: &'a dyn Fn(u32) -> bool,
+    /// Whether a result is needed before the away part starts, unless it depends on that.
+    pub is_early: &'a dyn Fn(u32) -> bool,
+}
+
+impl<'a> Cut<'a> {
+    /// Creates a cut at weights, without early results.
+    pub fn at(is_away: &'a dyn Fn(u32) -> bool) -> Cut<'a> {
+        let is_early = &|_: u32| false;
+        Cut { is_away, is_early }
+    }
+}
+
 /// Capacity of values that cannot be moved.
 const NEVER: i64 = i64::MAX / 8;
 

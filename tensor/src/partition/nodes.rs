@@ -33,8 +33,8 @@ pub(super) fn is_free(function: &Function, id: Id) -> bool {
     }
 }
 
-/// Returns the value that a view shows as a whole, perhaps several times: a part that needs the view
-/// reads that value and makes the view again.
+/// Returns the value that a view shows as a whole, perhaps several times: a part that needs the
+/// view reads that value and makes the view again.
 pub(super) fn viewed(g: &Graph, id: Id) -> Option<Id> {
     let shows_all = matches!(g[id].op, Op::Reshape | Op::Permute | Op::Expand);
     shows_all.then(|| g[id].src[0])

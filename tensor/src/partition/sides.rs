@@ -1,7 +1,6 @@
 //! The side of every node of a function that is cut.
 
-use super::Cut;
-use super::cut::away_nodes;
+use super::cut::{Cut, away_nodes};
 use super::nodes::users;
 use gristmill_uop::function::Function;
 use gristmill_uop::{Graph, Id, Op};
@@ -28,11 +27,7 @@ impl Sides {
     pub(super) fn at(&self, id: Id) -> Side {
         self.0[id.index()]
     }
-    pub(super) fn new(
-        function: &Function,
-        order: &[Id],
-        by: Cut,
-    ) -> Option<Sides> {
+    pub(super) fn new(function: &Function, order: &[Id], by: Cut) -> Option<Sides> {
         let g = &function.graph;
         let away = away_nodes(function, order, by.is_away)?;
         let mut data: FxHashSet<Id> = FxHashSet::default();

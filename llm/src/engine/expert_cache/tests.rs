@@ -1,5 +1,6 @@
 use super::*;
 use gristmill_backend::{Options, open};
+use gristmill_runtime::store::Store;
 
 const LAYER: usize = 3;
 
@@ -71,14 +72,14 @@ fn uses_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), 1 << 20).unwrap();
     let mut first = cache(6, 2, None);
-    assert_eq!(read_uses(&store, &first.key), None);
-    first.save(&store);
-    assert_eq!(read_uses(&store, &first.key), None, "nothing was used");
+    let key = first.key;
+    first.uses().save(&store, &key);
+    assert_eq!(ExpertUses::read(&store, &key), None, "nothing was used");
     first.observe(LAYER, [4, 4, 5].into_iter());
     first.look_up(LAYER, 2, (&[5, 0], &[0.5, 0.5]), &[1, 2]);
-    first.save(&store);
-    let uses = read_uses(&store, &first.key).expect("stored uses");
-    assert_eq!(uses, ExpertUses::from([(LAYER, vec![1, 0, 0, 0, 2, 2])]));
+    first.uses().save(&store, &key);
+    let uses = ExpertUses::read(&store, &key).expect("stored uses").0;
+    assert_eq!(uses, BTreeMap::from([(LAYER, vec![1, 0, 0, 0, 2, 2])]));
     let second = cache(6, 2, uses.get(&LAYER));
     assert_eq!(second.layers[&LAYER].expert_in, [4, 5]);
 }
