@@ -257,7 +257,7 @@ impl<'a> CompiledModel<'a> {
         } = &self.placement.chosen;
         let (jit, streamed) = (&mut main.jit, &main.streamed);
         let stream = ExpertStream::load(self.file, jit, streamed, placement, progress)?;
-        let mut experts = ExpertCache::new(self.file, jit.device(), placement);
+        let mut experts = ExpertCache::new(self.file, jit.device(), &self.placement);
         if *slots > 0 {
             let from = (*slots, &stream);
             experts.allocate(self.file, jit, &main.cached, from, weights)?;

@@ -11,11 +11,12 @@ use crate::arch::{CachedExperts, ExpertBind};
 use crate::error::{Error, Progress};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
-use crate::placement::{ExpertUses, Placement, is_of_experts, layer_of};
+use crate::placement::{ExpertUses, PlacementChoice, is_of_experts, layer_of};
 use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::store::Key;
 use gristmill_runtime::{Buffer, Device, Error as DeviceError, KeptBytes, Memory};
 use gristmill_tensor::jit::Jit;
+use gristmill_uop::link::DeviceLink;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,8 +28,8 @@ use std::time::Duration;
 const HALVED_AFTER: u64 = 64;
 /// Share of a step's time in which copies of experts may keep the link busy.
 const LINK_SHARE: f64 = 0.25;
-/// Bytes per second of such copies, a low estimate.
-const LINK: f64 = 10e9;
+/// Steps after which uses are stored again, besides when the engine is dropped.
+const STORED_EVERY: u32 = 4096;
 
 /// What lookups found since the engine was loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -159,8 +160,11 @@ pub(super) struct ExpertCache {
     device: Arc<dyn Device>,
     layers: BTreeMap<usize, CachedLayer>,
     stats: ExpertCacheStats,
-    /// Key of the stored uses.
+    /// Link over which experts are copied.
+    link: DeviceLink,
+    /// Key of the stored uses, and steps since they were stored.
     key: Key,
+    unstored: u32,
 }
 
 /// Returns the name of the weight that slots hold experts of.
@@ -180,9 +184,7 @@ fn expert_bytes(file: &Gguf, name: &str, layout: Layout) -> Option<usize> {
 
 impl Drop for ExpertCache {
     fn drop(&mut self) {
-        if let Some(store) = self.device.store() {
-            self.uses().save(store, &self.key);
-        }
+        self.store_uses();
     }
 }
 
@@ -194,7 +196,8 @@ impl ExpertCache {
         (slots * bytes) as u64
     }
     /// Creates a cache without slots for layers whose experts alone are not on the main device.
-    pub fn new(file: &Gguf, device: &Arc<dyn Device>, placement: &Placement) -> ExpertCache {
+    pub fn new(file: &Gguf, device: &Arc<dyn Device>, choice: &PlacementChoice) -> ExpertCache {
+        let placement = &choice.chosen.placement;
         let known = ExpertUses::stored(file, &**device);
         let experts = |layer: usize| {
             let begin = format!("blk.{layer}.");
@@ -220,7 +223,9 @@ impl ExpertCache {
                 ..ExpertCacheStats::default()
             },
             layers,
+            link: choice.link,
             key: ExpertUses::key(file),
+            unstored: 0,
         }
     }
     /// Allocates `slots` slots of each layer for weights in these layouts, adds them to `weights`,
@@ -262,6 +267,12 @@ impl ExpertCache {
         }
         self.stats.slots = slots;
         Ok(())
+    }
+    fn store_uses(&mut self) {
+        self.unstored = 0;
+        if let Some(store) = self.device.store() {
+            self.uses().save(store, &self.key);
+        }
     }
     /// Returns the uses of each expert, by layer.
     fn uses(&self) -> ExpertUses {
@@ -338,14 +349,18 @@ impl ExpertCache {
     /// # Errors
     /// When the device fails.
     pub fn refill(&mut self, step: Duration) -> Result<(), DeviceError> {
-        let mut left = (step.as_secs_f64() * LINK_SHARE * LINK) as usize;
+        self.unstored += 1;
+        if self.unstored >= STORED_EVERY {
+            self.store_uses();
+        }
+        let mut left = step.as_secs_f64() * LINK_SHARE;
         for of in self.layers.values_mut() {
-            let bytes = of.bytes();
+            let seconds = self.link.upload_seconds(of.bytes() as f64);
             while let Some((expert, slot)) = of.replacement() {
-                if left < bytes {
+                if left < seconds {
                     break;
                 }
-                left -= bytes;
+                left -= seconds;
                 of.copy(&*self.device, expert, slot)?;
                 of.missed.retain(|&other| other != expert);
                 self.stats.copied += 1;

@@ -13,7 +13,9 @@ fn cache(experts: usize, slots: usize, known: Option<&Vec<u32>>) -> ExpertCache 
         device,
         layers: BTreeMap::from([(LAYER, layer)]),
         stats: ExpertCacheStats::default(),
+        link: DeviceLink::ASSUMED,
         key: Key::from_parts(["a test"]),
+        unstored: 0,
     }
 }
 
