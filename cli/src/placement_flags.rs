@@ -98,10 +98,7 @@ impl PlacementFlags {
     pub fn wants_gpu(&self) -> bool {
         let experts = self.cpu_moe.or(self.n_cpu_moe);
         let cache = self.expert_cache.is_some_and(|mb| mb > 0);
-        self.gpu_memory.is_some()
-            || experts.is_some()
-            || !self.override_tensor.is_empty()
-            || cache
+        self.gpu_memory.is_some() || experts.is_some() || !self.override_tensor.is_empty() || cache
     }
     /// Returns what these flags ask of an engine, with `layers` layers on the GPU if that is given;
     /// `options` are those of the cpu device.
