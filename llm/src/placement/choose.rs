@@ -515,21 +515,21 @@ impl Priced {
     }
     /// Describes the placement of `layers` layers, such as `experts of layers 0 to 25 on cpu`.
     fn parts(&self, layers: usize, other: &str) -> String {
-        match self.away(layers) {
+        let parts = match self.away(layers) {
             (0, 0) => "all layers on the main device".into(),
             (0, n) => format!("experts of {n} of {layers} layers on {other}"),
             (n, 0) => format!("{n} of {layers} layers on {other}"),
             (n, m) => format!("{n} of {layers} layers and the experts of {m} on {other}"),
+        };
+        match self.slots {
+            0 => parts,
+            slots => format!("{parts}, {slots} of each such layer cached"),
         }
     }
     /// Describes the placement and its modelled times in a line.
     fn line(&self, layers: usize, other: &str) -> String {
-        let cached = match self.slots {
-            0 => String::new(),
-            slots => format!(", {slots} of each such layer cached"),
-        };
         format!(
-            "{}{cached}: modelled {:.1} ms a token, {:.0} ms for 512 tokens of a prompt",
+            "{}: modelled {:.1} ms a token, {:.0} ms for 512 tokens of a prompt",
             self.parts(layers, other),
             self.decode * 1e3,
             self.chunk * 1e3
@@ -663,6 +663,12 @@ mod tests {
             };
             let (best, _) = request.among(&of, &Plan { calls: Vec::new() }, 5_000_000_000);
             assert!(best.bytes <= 5_000_000_000);
+            let text = best.line(20, "cpu");
+            assert_eq!(
+                text.contains(" of each such layer cached"),
+                best.slots > 0,
+                "{text}"
+            );
             best.slots
         };
         let zipf = (1..=100).map(|rank| 10_000 / rank).collect();
