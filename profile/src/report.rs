@@ -123,13 +123,14 @@ impl Report {
             .collect();
         let covered = launches.iter().sum();
         let mut rows: Vec<KernelCost> = Vec::new();
+        let ran = ran(&chosen, recording.launches.len());
         for (number, kernel) in recording.kernels.iter().enumerate() {
-            let mine = recording
-                .launches
-                .iter()
-                .zip(&launches)
-                .filter(|(l, _)| l.kernel == number);
-            let (calls, seconds) = mine.fold((0, 0.0), |(n, sum), (_, s)| (n + 1, sum + s));
+            let all = recording.launches.iter().zip(&launches).zip(&ran);
+            let mine = all.filter(|((l, _), ran)| l.kernel == number && **ran);
+            let (calls, seconds) = mine.fold((0, 0.0), |(n, sum), ((_, s), _)| (n + 1, sum + s));
+            if calls == 0 && recording.launches.iter().any(|l| l.kernel == number) {
+                continue;
+            }
             let (bytes, operations) = (
                 kernel.bytes * calls as f64,
                 kernel.operations * calls as f64,
@@ -167,6 +168,15 @@ impl Report {
     pub fn between(&self) -> f64 {
         self.wall - self.covered
     }
+}
+
+/// Returns which launches ran: a step on several devices passes some over.
+fn ran(runs: &[&StepRun], launches: usize) -> Vec<bool> {
+    let mut ran = vec![false; launches];
+    for span in runs.iter().flat_map(|run| &run.spans) {
+        ran[span.launch] = true;
+    }
+    ran
 }
 
 /// Lower bound on the seconds of a launch (roofline); `None` if the bandwidth is unknown.
@@ -411,6 +421,18 @@ pub(crate) mod tests {
                 ("host memory to gpu", 2, 1.0, 1e9),
             ]
         );
+    }
+
+    #[test]
+    fn launches_that_are_passed_over_have_no_cost() {
+        let mut recording = recording();
+        for step in &mut recording.steps {
+            step.spans.retain(|span| span.launch != 1);
+        }
+        let report = Report::new(&recording);
+        let rows: Vec<_> = report.rows.iter().map(|r| (r.kernel, r.calls)).collect();
+        assert_eq!(rows, [(0, 2)]);
+        assert_eq!(report.bytes, 20e9);
     }
 
     #[test]
