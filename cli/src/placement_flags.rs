@@ -83,8 +83,8 @@ pub struct PlacementFlags {
         value_parser = Override::parse
     )]
     override_tensor: Vec<Vec<Override>>,
-    /// Memory of the GPU for the experts that are used most of layers whose experts are on the CPU,
-    /// in MB; 0 for none [default: by the uses of experts in earlier runs]
+    /// Memory of the GPU, in MB, for the most used experts of layers whose experts are on the CPU;
+    /// 0 for none [default: by the uses of experts in earlier runs]
     #[arg(long, value_name = "MB", help_heading = "Device", value_parser = clap::value_parser!(u64).range(..=100_000_000))]
     expert_cache: Option<u64>,
     /// Place parts for one kind of step alone [default: prompts of 1,024 tokens with answers of

@@ -144,7 +144,7 @@ impl CachedLayer {
     }
 }
 
-/// Experts of a step's tokens in both places, as bytes of the buffers that the calls read.
+/// Experts of a layer's tokens in both places, in the order of the buffers that calls read.
 #[derive(Default)]
 pub(super) struct Lookup {
     pub hits: Vec<u32>,
@@ -198,7 +198,11 @@ impl ExpertCache {
     /// Creates a cache without slots for layers whose experts alone are not on the main device.
     pub fn new(file: &Gguf, device: &Arc<dyn Device>, choice: &PlacementChoice) -> ExpertCache {
         let placement = &choice.chosen.placement;
-        let known = ExpertUses::stored(file, &**device);
+        let away = placement.streamable_layers();
+        let known = match away[..] {
+            [] => ExpertUses::default(),
+            _ => ExpertUses::stored(file, &**device),
+        };
         let experts = |layer: usize| {
             let begin = format!("blk.{layer}.");
             let mut tensors = file.tensors().iter();
@@ -210,11 +214,7 @@ impl ExpertCache {
             let of = CachedLayer::new(experts(layer)?, known.0.get(&layer));
             Some((layer, of))
         };
-        let layers: BTreeMap<_, _> = placement
-            .streamable_layers()
-            .into_iter()
-            .filter_map(layer)
-            .collect();
+        let layers: BTreeMap<_, _> = away.into_iter().filter_map(layer).collect();
         ExpertCache {
             device: device.clone(),
             stats: ExpertCacheStats {

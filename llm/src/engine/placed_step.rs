@@ -7,7 +7,7 @@ use super::expert_stream::StreamedWeight;
 use super::graph_key::{GraphKey, plan_options};
 use super::graphs::{CaptureKey, Graphs, PlacedCall, PlacedFunction, StepKey, Tokens};
 use super::inputs::IN_FLIGHT;
-use super::planning::cached;
+use super::planning::with_cached;
 use super::segmented_step::{
     BoundLookup, BoundTransfer, CapturedSegment, SegmentedStep, TransferSource,
 };
@@ -138,7 +138,7 @@ impl Engine {
         } = &mut self.graphs;
         splitter.split(graph.tokens, functions, &mut |of, functions| {
             let options = plan_options(graph, shape, units[of.device].jit.target());
-            model.plan(&cached(options, graph, of, settings), functions)
+            model.plan(&with_cached(options, graph, of, settings), functions)
         })
     }
     /// Allocates buffers for the values between parts of layers and for the experts that steps

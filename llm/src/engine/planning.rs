@@ -96,7 +96,7 @@ impl Planning {
         let plan = |graph: GraphKey| {
             splitter.split(graph.tokens, &mut functions, &mut |of, functions| {
                 let options = plan_options(graph, sizes.cache, jits[of.device].target());
-                model.plan(&cached(options, graph, of, &sizes.settings), functions)
+                model.plan(&with_cached(options, graph, of, &sizes.settings), functions)
             })
         };
         let plans = sizes
@@ -168,7 +168,7 @@ impl Planning {
 
 /// Returns the options of a graph's plan with the cached experts that it asks for. The graph of the
 /// largest batch has none: batch-invariant steps run it, and do not depend on what is cached.
-pub(super) fn cached(
+pub(super) fn with_cached(
     options: Options,
     graph: GraphKey,
     of: PlanFor,

@@ -122,34 +122,11 @@ pub struct ReplicaMetrics {
 }
 
 impl ReplicaMetrics {
-    /// Returns the gauges of [`ModelMetrics::sums`], in that order.
-    fn summands(&self) -> [&Gauge; 8] {
-        let ReplicaMetrics {
-            running,
-            slots,
-            bytes,
-            kept_bytes,
-            pages,
-            pages_total,
-            pages_leaked,
-            pages_away,
-            ..
-        } = self;
-        [
-            running,
-            slots,
-            bytes,
-            kept_bytes,
-            pages,
-            pages_total,
-            pages_leaked,
-            pages_away,
-        ]
-    }
     /// Sets all gauges to zero: the replica has left.
     pub fn clear(&self) {
         self.up.set(0);
-        self.summands().iter().for_each(|gauge| _ = gauge.set(0));
+        SUMS.iter()
+            .for_each(|(_, of_replica)| _ = of_replica(self).set(0));
     }
 }
 
@@ -221,43 +198,29 @@ pub struct ModelMetrics {
 }
 
 impl ModelMetrics {
-    /// Returns the gauges that are sums over the replicas.
-    fn sums(&self) -> [&Gauge; 8] {
-        let ModelMetrics {
-            running,
-            slots,
-            bytes,
-            kept_bytes,
-            pages,
-            pages_total,
-            pages_leaked,
-            pages_away,
-            ..
-        } = self;
-        [
-            running,
-            slots,
-            bytes,
-            kept_bytes,
-            pages,
-            pages_total,
-            pages_leaked,
-            pages_away,
-        ]
-    }
     /// Sets the gauges that are sums over the replicas.
     pub fn sum<'r>(&self, replicas: impl Iterator<Item = &'r ReplicaMetrics>) {
-        let add = |sums: [i64; 8], replica: &ReplicaMetrics| {
-            let values = replica.summands().map(Gauge::get);
-            std::array::from_fn(|n| sums[n] + values[n])
-        };
-        let sums = replicas.fold([0; 8], add);
-        self.sums()
-            .iter()
-            .zip(sums)
-            .for_each(|(gauge, sum)| _ = gauge.set(sum));
+        let replicas: Vec<&ReplicaMetrics> = replicas.collect();
+        for (of_model, of_replica) in SUMS {
+            let values = replicas.iter().map(|replica| of_replica(replica).get());
+            of_model(self).set(values.sum());
+        }
     }
 }
+
+/// A gauge of a model, and the gauge of its replicas that it is the sum of.
+type Sum = (fn(&ModelMetrics) -> &Gauge, fn(&ReplicaMetrics) -> &Gauge);
+
+const SUMS: [Sum; 8] = [
+    (|m| &m.running, |r| &r.running),
+    (|m| &m.slots, |r| &r.slots),
+    (|m| &m.bytes, |r| &r.bytes),
+    (|m| &m.kept_bytes, |r| &r.kept_bytes),
+    (|m| &m.pages, |r| &r.pages),
+    (|m| &m.pages_total, |r| &r.pages_total),
+    (|m| &m.pages_leaked, |r| &r.pages_leaked),
+    (|m| &m.pages_away, |r| &r.pages_away),
+];
 
 /// The metrics of [`ReplicaMetrics`] for all replicas.
 struct ReplicaFamilies {
