@@ -79,7 +79,10 @@ fn long_question(seed: usize) -> String {
 fn concurrent_requests_use_all_replicas_and_get_the_same_text() {
     let (server, _) = start(2);
     let client = &server.client;
-    let greedy = json!({ "temperature": 0, "max_tokens": 12, "batch_invariant": true });
+    // Long answers, so that requests overlap on a fast machine too.
+    let greedy = json!({
+        "temperature": 0, "max_tokens": 200, "ignore_eos": true, "batch_invariant": true
+    });
     let alone = super::shared().answer(JAPAN, greedy.clone());
     std::thread::scope(|scope| {
         let ask = || assert_eq!(client.answer(JAPAN, greedy.clone()), alone);
