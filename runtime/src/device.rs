@@ -279,7 +279,7 @@ impl KeptBytes for Vec<u8> {
 }
 
 /// An opened device: memory, kernels and steps.
-pub trait Device: Send + Sync {
+pub trait Device: Any + Send + Sync {
     /// Name of the device on the command line.
     fn name(&self) -> &str;
     /// Identity of this opened device, which owns its memory and kernels.
@@ -364,6 +364,36 @@ pub trait Device: Send + Sync {
         offset: usize,
     ) -> Result<(), Error> {
         self.write(to, offset, kept.part(range)?)
+    }
+    /// Returns whether [`Device::copy_queued`] copies from that device to this one.
+    fn queues_copies_from(&self, _peer: &dyn Device) -> bool {
+        false
+    }
+    /// Queues a copy of the first `bytes` bytes of a buffer of `peer`, behind all steps that were
+    /// started on both devices. Steps started afterwards see the bytes on this device and wait for
+    /// the copy on `peer`, whose buffer they may write.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when a buffer is too short or another device's, or these devices cannot:
+    /// see [`Device::queues_copies_from`].
+    fn copy_queued(
+        &self,
+        _peer: &dyn Device,
+        _from: &Buffer,
+        _to: &Buffer,
+        _bytes: usize,
+    ) -> Result<(), Error> {
+        Err(Error::invalid(
+            "a queued copy",
+            "is not between these devices",
+        ))
+    }
+    /// Waits for all started steps and queued copies.
+    ///
+    /// # Errors
+    /// When one failed, or the device is lost.
+    fn settle(&self) -> Result<(), Error> {
+        Ok(())
     }
     /// Returns a staged write of `len` bytes at `offset`, for large transfers.
     ///

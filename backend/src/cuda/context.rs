@@ -110,6 +110,11 @@ impl CudaContext {
         title(self.number, &self.model)
     }
 
+    /// Returns the raw handle, valid while this lives.
+    pub fn raw(&self) -> sys::CUcontext {
+        self.raw
+    }
+
     /// Sets the timeout of waits, after which the device counts as lost; None waits forever.
     pub fn limit_waits(&self, limit: Option<Duration>) {
         let nanoseconds = limit.map_or(UNLIMITED, |l| {

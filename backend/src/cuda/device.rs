@@ -9,6 +9,7 @@ use super::measure;
 use super::memory::{PinnedBytes, address, alloc};
 use super::modules::{LoadedModule, Module, ModuleLoader};
 use super::nvrtc::{Nvrtc, architecture};
+use super::peers::PeerCopies;
 use super::replay::CudaReplay;
 use crate::cost_store::CostStore;
 use crate::parallel::{cores, parallel_for};
@@ -47,6 +48,7 @@ pub struct CudaDevice {
     /// Stream of the steps, and the stream of all copies.
     steps: Arc<Stream>,
     copies: Arc<PinnedCopies>,
+    peers: PeerCopies,
     /// Kernel that computes nothing, for the end of timed steps.
     idle: LoadedModule,
     loaded: Libraries<Module>,
@@ -96,6 +98,7 @@ impl CudaDevice {
             idle,
             steps: Arc::new(stream(&current)?),
             copies: Arc::new(PinnedCopies::new(&current)?),
+            peers: PeerCopies::new(&current)?,
             loaded: Libraries::default(),
             context: context.clone(),
         };
@@ -370,6 +373,30 @@ impl Device for CudaDevice {
         self.copies.restore(pinned, range, at)
     }
 
+    fn queues_copies_from(&self, peer: &dyn Device) -> bool {
+        let any: &dyn Any = peer;
+        any.is::<CudaDevice>()
+    }
+    fn copy_queued(
+        &self,
+        peer: &dyn Device,
+        from: &Buffer,
+        to: &Buffer,
+        bytes: usize,
+    ) -> Result<(), Error> {
+        let what = "a queued copy";
+        let any: &dyn Any = peer;
+        let Some(peer) = any.downcast_ref::<CudaDevice>() else {
+            return Err(Error::invalid(what, "reads another kind of device"));
+        };
+        let source = address(&peer.context, what, from, 0, bytes)?;
+        let target = address(&self.context, what, to, 0, bytes)?;
+        let ends = [(&peer.peers, &peer.steps), (&self.peers, &self.steps)];
+        PeerCopies::copy(ends, [source, target], bytes)
+    }
+    fn settle(&self) -> Result<(), Error> {
+        self.steps.wait()
+    }
     fn stage<'a>(
         &'a self,
         to: &Buffer,

@@ -22,6 +22,7 @@ mod measure;
 mod memory;
 mod modules;
 mod nvrtc;
+mod peers;
 mod replay;
 mod step;
 
