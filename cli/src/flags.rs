@@ -228,6 +228,11 @@ pub struct Common {
     ignored: IgnoredFlags,
 }
 
+/// Returns whether a device of the registry is a GPU.
+fn is_gpu(row: &str) -> bool {
+    matches!(row, "cuda" | "wgpu")
+}
+
 /// Cores available to this process.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
@@ -241,26 +246,44 @@ pub fn warn_of(device: &dyn Device) {
 }
 
 impl Common {
-    /// Refuses flags that contradict each other and notes ignored ones; call it first.
+    /// Refuses flags that contradict each other and notes ignored ones; call it first. The layers
+    /// of a model may be divided among several GPUs.
     pub fn check(&self) -> Result {
-        if let [_, _, ..] = self.devices().as_slice() {
+        if self.devices().len() > 1 && !self.are_gpus() {
             return Err(Failure::usage(
-                "--device takes several devices for serve alone",
-                "name one device here; `gristmill serve --device cuda:0,cuda:1` has replicas",
+                "--device takes several devices here if all of them are GPUs",
+                "name one device; `gristmill serve --device A,B` has a replica on each",
             ));
         }
         self.check_flags()
     }
-    /// Checks the same for `serve`, which takes several devices.
+    /// Checks the same for commands that use one device.
+    pub fn check_one_device(&self) -> Result {
+        if self.devices().len() > 1 {
+            let hint = "name one device";
+            return Err(Failure::usage("--device takes one device here", hint));
+        }
+        self.check_flags()
+    }
+    /// Checks the same for `serve`, which may have replicas on any devices.
     pub fn check_with_replicas(&self) -> Result {
-        let several = self.devices().len() > 1;
-        if several && (self.gpu_layers.is_some() || self.placement.wants_gpu()) {
+        let is_placed = self.gpu_layers.is_some() || self.placement.wants_gpu();
+        if self.devices().len() > 1 && is_placed && !self.are_gpus() {
             return Err(Failure::usage(
-                "parts of a model cannot be placed with several devices: each holds a whole one",
-                "leave --gpu-layers, --gpu-memory and --cpu-moe out, or name one device",
+                "parts of a model can be placed on several devices if all of them are GPUs",
+                "leave --gpu-layers, --gpu-memory and --cpu-moe out, or name GPUs or one device",
             ));
         }
         self.check_flags()
+    }
+    /// Returns whether every device of --device is a GPU by its name.
+    pub fn are_gpus(&self) -> bool {
+        let is_gpu = |name: &&str| is_gpu(name.split(':').next().unwrap_or(name));
+        self.devices().iter().all(is_gpu)
+    }
+    /// Returns whether flags say where parts are, so that a model has no replicas.
+    pub fn places_parts(&self) -> bool {
+        self.gpu_layers.is_some() || self.placement.wants_parts_elsewhere()
     }
     /// Returns the names of --device.
     pub fn devices(&self) -> Vec<&str> {
@@ -302,7 +325,6 @@ impl Common {
             .device
             .as_deref()
             .map(|name| name.split(':').next().unwrap_or(name));
-        let is_gpu = |name: &str| matches!(name, "cuda" | "wgpu");
         let contradicts = match (self.gpu_layers, device) {
             (Some(GpuLayers::Count(0)), Some(name)) => is_gpu(name),
             (Some(GpuLayers::All | GpuLayers::Count(1..)), Some(name)) => name == "cpu",
@@ -325,8 +347,8 @@ impl Common {
     }
     /// Opens the named device, else the best available one.
     pub fn open(&self) -> Result<Opened> {
-        if let Some(device) = &self.device {
-            return self.open_as(device);
+        if let Some(first) = self.devices().first() {
+            return self.open_as(first);
         }
         // Flags of the cpu device select it.
         let of_cpu = self.threads.is_some() || self.isa != "auto";
@@ -442,7 +464,9 @@ impl Common {
             Some(GpuLayers::All) => Some(usize::MAX),
             Some(GpuLayers::Auto) | None => None,
         };
-        self.placement.request(layers, self.device_options())
+        let devices = self.devices();
+        let peers = devices.get(1..).unwrap_or_default();
+        self.placement.request(layers, peers, self.device_options())
     }
 }
 
@@ -508,8 +532,8 @@ mod tests {
             assert_eq!(of.memory, memory, "{flags}");
         }
         let of = parsed("--override-tensor exps=CPU,attn=CUDA0").placement();
-        let devices: Vec<usize> = of.overrides.iter().map(|rule| rule.1).collect();
-        assert_eq!(devices, [1, 0]);
+        let away: Vec<bool> = of.overrides.iter().map(|rule| rule.1).collect();
+        assert_eq!(away, [true, false]);
         for flags in [
             "--override-tensor exps",
             "--override-tensor a=b",

@@ -22,19 +22,24 @@ pub fn lines(opened: &Opened, cpu: Option<&Opened>, measure: bool) -> Vec<String
     else {
         return Vec::new();
     };
-    let failed = measure.then(|| renew_link(opened, cpu).err()).flatten();
-    let failed = failed.map(|error| format!("warning: {}", Failure::from(error).text()));
+    let mut lines = with((opened, cpu), cpu, measure);
     let link = stored_link(opened, cpu);
-    let costs = match link {
+    let slow = link.and_then(|link| slow(opened, &link));
+    lines.extend(slow.map(|slow| format!("warning: {}", slow.text())));
+    lines
+}
+
+/// Describes the stored link between two devices, of which the text names `other`; measures it
+/// before if `measure`.
+pub fn with((main, placed): (&Opened, &Opened), other: &Opened, measure: bool) -> Vec<String> {
+    let failed = measure.then(|| renew_link(main, placed).err()).flatten();
+    let failed = failed.map(|error| format!("warning: {}", Failure::from(error).text()));
+    let costs = match stored_link(main, placed) {
         Some(link) => link.text(),
         None => "not measured: run `gristmill devices --measure`".into(),
     };
-    let slow = link.and_then(|link| slow(opened, &link));
-    let slow = slow.map(|slow| format!("warning: {}", slow.text()));
-    std::iter::once(format!("link with cpu: {costs}"))
-        .chain(failed)
-        .chain(slow)
-        .collect()
+    let line = format!("link with {}: {costs}", other.device.name());
+    std::iter::once(line).chain(failed).collect()
 }
 
 /// Measures the link of a device with the cpu, for a report; also returns the warning of a slow

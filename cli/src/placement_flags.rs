@@ -59,11 +59,11 @@ impl Override {
     }
 }
 
-/// Where the parts of a model are: on the GPU, or in the host's memory and computed by its cores.
+/// Where the parts of a model are: on GPUs, or in the host's memory and computed by its cores.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PlacementFlags {
-    /// Memory of the GPU to use, in MB; parts that do not fit are on the CPU [default: what is
-    /// free]
+    /// Memory of the GPU to use, in MB, or of each GPU; parts that do not fit are on the CPU
+    /// [default: what is free]
     #[arg(long, value_name = "MB", help_heading = "Device", value_parser = clap::value_parser!(u64).range(1..))]
     gpu_memory: Option<u64>,
     /// Experts of all layers on the CPU, or of the first N; the rest on the GPU
@@ -100,13 +100,26 @@ impl PlacementFlags {
         let cache = self.expert_cache.is_some_and(|mb| mb > 0);
         self.gpu_memory.is_some() || experts.is_some() || !self.override_tensor.is_empty() || cache
     }
-    /// Returns what these flags ask of an engine, with `layers` layers on the GPU if that is given;
-    /// `options` are those of the cpu device.
-    pub fn request(&self, layers: Option<usize>, options: Options) -> PlacementRequest {
-        let cpu = OtherDevice::new("cpu", move || gristmill_backend::open("cpu", &options));
+    /// Returns whether any of them names parts that are not on a GPU.
+    pub fn wants_parts_elsewhere(&self) -> bool {
+        let experts = self.cpu_moe.or(self.n_cpu_moe);
+        experts.is_some() || !self.override_tensor.is_empty()
+    }
+    /// Returns what these flags ask of an engine, with `layers` layers on GPUs if that is given;
+    /// `peers` are GPUs besides the main one, `options` are those of all devices.
+    pub fn request(
+        &self,
+        layers: Option<usize>,
+        peers: &[&str],
+        options: Options,
+    ) -> PlacementRequest {
+        let other = |&name: &&str| {
+            let (named, options) = (name.to_owned(), options.clone());
+            OtherDevice::new(name, move || gristmill_backend::open(&named, &options))
+        };
         let overrides = self.override_tensor.iter().flatten();
         PlacementRequest {
-            others: vec![cpu],
+            others: peers.iter().chain(&["cpu"]).map(other).collect(),
             memory: self.gpu_memory.map(|mb| mb * 1_000_000),
             layers,
             experts_away: self.cpu_moe.or(self.n_cpu_moe).map(|count| match count {
@@ -114,7 +127,7 @@ impl PlacementFlags {
                 CpuMoe::First(n) => n as usize,
             }),
             overrides: overrides
-                .map(|of| (of.pattern.clone(), usize::from(of.is_away)))
+                .map(|of| (of.pattern.clone(), of.is_away))
                 .collect(),
             stream_from: None,
             expert_cache: self.expert_cache.map(|mb| mb * 1_000_000),

@@ -1,13 +1,17 @@
-//! The devices of `serve --device A,B`, each with a replica of every model.
+//! The devices of `serve --device A,B`: each with a replica of every model, or each with some of its
+//! layers.
 
 use crate::failure::Result;
 use crate::flags::Common;
 use gristmill_backend::{Opened, find};
+use gristmill_llm::placement::{OtherDevice, PlacementRequest};
 use gristmill_uop::machine::MachineKind;
 
 /// Open devices that hold a replica of each model.
 pub struct ReplicaDevices {
     devices: Vec<ReplicaDevice>,
+    /// GPUs that hold layers of a replica on the first device, which is the only one then.
+    peers: Vec<OtherDevice>,
 }
 
 /// An open device of a replica.
@@ -68,10 +72,34 @@ impl ReplicaDevices {
             device.sharing = sharing as u64;
             device.share = device.available().filter(|_| sharing > 1);
         }
-        if let [_, _, ..] = names.as_slice() {
-            say!("replicas: one of each model on {}", names.join(", "));
+        Ok(ReplicaDevices {
+            devices,
+            peers: Vec::new(),
+        })
+    }
+    /// Divides the layers of each model among all devices, instead of a replica on each.
+    pub fn divided(mut self) -> ReplicaDevices {
+        let peers = self.devices.drain(1..).map(|of| of.opened);
+        self.peers = peers.map(OtherDevice::from_opened).collect();
+        self
+    }
+    /// Returns the placement with the opened devices besides the first one that hold layers.
+    pub fn divide(&self, mut of: PlacementRequest) -> PlacementRequest {
+        for (other, peer) in of.others.iter_mut().zip(&self.peers) {
+            *other = peer.clone();
         }
-        Ok(ReplicaDevices { devices })
+        of
+    }
+    /// Tells what is on several devices.
+    pub fn tell(&self) {
+        let names: Vec<&str> = self.devices.iter().map(|of| of.name.as_str()).collect();
+        if names.len() > 1 {
+            say!("replicas: one of each model on {}", names.join(", "));
+        } else if !self.peers.is_empty() {
+            say!(
+                "note: each model is on all of the devices together: it does not fit on one, or flags place its parts"
+            );
+        }
     }
     /// Returns the devices, in the order of `--device`.
     pub fn all(&self) -> &[ReplicaDevice] {

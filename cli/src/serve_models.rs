@@ -42,12 +42,16 @@ const PARALLEL: [usize; 2] = [8, 32];
 /// cache keeps several conversations.
 const CONTEXTS: usize = 4;
 
+/// Opens the devices of `--device`, given whether a model is too large for one of them.
+pub type OpenDevices<'a> =
+    dyn Fn(&dyn Fn(&ReplicaDevices) -> bool) -> Result<Arc<ReplicaDevices>> + 'a;
+
 /// Returns the models of the arguments, or the demo model; `scanning` gets the progress of a
 /// folder.
 pub fn specs(
     served: ServedModels,
     common: &Common,
-    opened: &dyn Fn() -> Result<Arc<ReplicaDevices>>,
+    opened: &OpenDevices,
     scanning: &dyn Fn(usize, usize),
 ) -> Result<Vec<ModelSpec>> {
     let ServedModels {
@@ -59,7 +63,11 @@ pub fn specs(
     let mut candidates = candidates(arguments, scanning)?;
     rename(&mut candidates, name)?;
     make_unique(&mut candidates)?;
-    let devices = opened()?;
+    let is_large = |devices: &ReplicaDevices| {
+        let mut models = candidates.iter().map(|candidate| &candidate.model);
+        models.any(|model| is_too_large_for_one(model, common, devices))
+    };
+    let devices = opened(&is_large)?;
     let only = candidates.len() == 1;
     let mut specs = Vec::new();
     for Candidate {
@@ -303,6 +311,27 @@ fn is_too_large(error: &engine::Error) -> bool {
     )
 }
 
+/// Returns the placement of a replica, which is whole, on its device.
+fn whole(on: &ReplicaDevice, asked: &PlacementRequest) -> PlacementRequest {
+    PlacementRequest {
+        memory: on.share.into_iter().chain(asked.memory).min(),
+        ..PlacementRequest::default()
+    }
+}
+
+/// Returns whether a device has no room for a replica of the model.
+fn is_too_large_for_one(model: &Model, common: &Common, devices: &ReplicaDevices) -> bool {
+    let settings = common.settings(None);
+    devices.all().iter().any(|on| {
+        let settings = engine::Settings {
+            placement: whole(on, &settings.placement),
+            ..settings.clone()
+        };
+        let estimate = MemoryEstimate::on_device(&model.file, &settings, &on.opened);
+        estimate.is_err_and(|error| is_too_large(&error))
+    })
+}
+
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Refusal {
         (failure, false)
@@ -371,12 +400,8 @@ impl File {
         let is_gpu = on.opened.target.machine.kind == MachineKind::Gpu;
         let parallel = self.parallel.unwrap_or(PARALLEL[usize::from(is_gpu)]);
         let placement = match self.devices.all() {
-            [_] => settings.placement,
-            // A replica is whole, on its device.
-            _ => PlacementRequest {
-                memory: on.share,
-                ..PlacementRequest::default()
-            },
+            [_] => self.devices.divide(settings.placement),
+            _ => whole(on, &settings.placement),
         };
         engine::Settings {
             context: context.or(settings.context),

@@ -4,6 +4,7 @@
 //! device, with its KV cache; its routed experts may be on another. [`Splitter`] rewrites the plan
 //! of a step for a placement.
 
+mod candidates;
 mod choose;
 mod expert_uses;
 mod layer_place;
@@ -11,7 +12,8 @@ mod link;
 mod parts;
 mod split;
 
-pub use choose::{Goal, OtherDevice, PlacementChoice, PlacementRequest, Priced, TensorPattern};
+pub use candidates::Priced;
+pub use choose::{Goal, OtherDevice, PlacementChoice, PlacementRequest, TensorPattern};
 pub(crate) use expert_uses::ExpertUses;
 pub use layer_place::{LayerPlace, Placement};
 pub(crate) use layer_place::{is_cached, is_of_experts, layer_of};

@@ -324,7 +324,7 @@ impl Measured {
 /// Returns the seconds of each repetition, after an unmeasured one for one-time work.
 fn measure(engine: &mut Engine, ids: &mut Ids, test: Test, repetitions: u16) -> Result<Vec<f64>> {
     let bar = progress::count(if test.tokens == 0 { "prefill" } else { "decode" }, u64::from(repetitions));
-    let warm = Test { prompt: test.prompt.min(engine.longest_step()), tokens: test.tokens.min(1), ..test };
+    let warm = Test { prompt: test.prompt.min(engine.longest_run()), tokens: test.tokens.min(1), ..test };
     once(engine, ids, warm)?;
     let mut times = Vec::new();
     for _ in 0..repetitions {

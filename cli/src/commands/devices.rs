@@ -25,25 +25,44 @@ pub fn run(options: DevicesArgs) -> Result {
     let cpu = link::cpu();
     for row in DEVICES {
         writeln!(out, "{:<9} {}", row.name, row.doc)?;
-        match (row.open)(&DeviceOptions::default()) {
-            Ok(device) => {
-                let failed = options.measure.then(|| device.measure().err()).flatten();
-                let warnings = failed.into_iter().chain(device.warnings()).map(|w| format!("warning: {}", Failure::from(w).text()));
-                let warnings: Vec<String> = warnings.collect();
-                let opened = Opened::new(device, row.dialect);
-                let links = link::lines(&opened, cpu.as_ref(), options.measure);
-                let lines = opened.device.describe().into_iter().chain(links).chain(warnings);
-                for line in lines.collect::<Vec<_>>().iter().flat_map(|text| text.lines()) {
-                    writeln!(out, "{:9} {line}", "")?;
-                }
-            }
-            Err(error) => {
-                let text = format!("not available: {}", Failure::from(error).text());
-                for line in text.lines() {
-                    writeln!(out, "{:9} {line}", "")?;
-                }
-            }
+        let first = (row.open)(&DeviceOptions::default());
+        let mut gpus: Vec<Opened> = Vec::new();
+        match first {
+            Ok(device) => gpus.push(Opened::new(device, row.dialect)),
+            Err(error) => print(&mut out, &[format!("not available: {}", Failure::from(error).text())])?,
         }
+        // Further GPUs, until the driver has no more.
+        while row.name == "cuda" && !gpus.is_empty() {
+            let options = DeviceOptions { number: gpus.len(), ..DeviceOptions::default() };
+            let Ok(device) = (row.open)(&options) else { break };
+            gpus.push(Opened::new(device, row.dialect));
+        }
+        for (number, opened) in gpus.iter().enumerate() {
+            if number > 0 {
+                writeln!(out, "{}", opened.device.name())?;
+            }
+            print(&mut out, &lines(opened, &gpus[..number], cpu.as_ref(), options.measure))?;
+        }
+    }
+    Ok(())
+}
+
+/// Describes a device, and its links with the host and with the GPUs before it.
+fn lines(opened: &Opened, before: &[Opened], cpu: Option<&Opened>, measure: bool) -> Vec<String> {
+    let device = &opened.device;
+    let failed = measure.then(|| device.measure().err()).flatten();
+    let warnings = failed.into_iter().chain(device.warnings());
+    let warnings = warnings.map(|warning| format!("warning: {}", Failure::from(warning).text()));
+    let warnings: Vec<String> = warnings.collect();
+    let peers = before.iter().flat_map(|peer| link::with((peer, opened), peer, measure));
+    let links = link::lines(opened, cpu, measure).into_iter().chain(peers);
+    device.describe().into_iter().chain(links).chain(warnings).collect()
+}
+
+/// Prints texts of one or several lines, indented.
+fn print(out: &mut dyn Write, texts: &[String]) -> Result {
+    for line in texts.iter().flat_map(|text| text.lines()) {
+        writeln!(out, "{:9} {line}", "")?;
     }
     Ok(())
 }

@@ -60,7 +60,7 @@ const CONTEXT: usize = 64;
 const CHECKS: [(&str, bool, f64); 2] = [("f32 arithmetic", true, 1e-3), ("int8 activations", false, 0.05)];
 
 pub fn run(options: DoctorArgs) -> Result {
-    options.common.check()?;
+    options.common.check_one_device()?;
     options.common.check_computes()?;
     let start = Instant::now();
     // An error in the name comes before the checks.

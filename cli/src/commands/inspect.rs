@@ -92,8 +92,10 @@ pub fn run(options: InspectArgs) -> Result {
 
 /// Prints where the model's parts would be on a device and the CPU, and what came second.
 fn placement(model: &Model, device: &str, flags: &PlacementFlags, out: &mut dyn Write) -> Result {
-    let opened = gristmill_backend::open(device, &Default::default())?;
-    let request = flags.request(None, Default::default());
+    let mut names = device.split(',');
+    let opened = gristmill_backend::open(names.next().unwrap_or(device), &Default::default())?;
+    let peers: Vec<&str> = names.collect();
+    let request = flags.request(None, &peers, Default::default());
     let settings = Settings { placement: request, ..Settings::default() };
     let choice = CompiledModel::planned_placement(&model.file, &settings, &opened)?;
     writeln!(out, "\nPLACEMENT on {device}")?;

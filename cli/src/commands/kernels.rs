@@ -65,7 +65,7 @@ pub struct KernelsArgs {
 const CONTEXT: usize = 4096;
 
 pub fn run(options: KernelsArgs) -> Result {
-    options.common.check()?;
+    options.common.check_one_device()?;
     options.html.as_deref().map_or(Ok(()), output::check)?;
     let model = Model::open(options.model.name())?.with_adapters(&options.common.lora)?;
     let described = model.describe()?;

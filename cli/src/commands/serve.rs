@@ -244,8 +244,12 @@ pub fn run(options: ServeArgs) -> Result {
     let grpc = options.grpc_port.map(|port| listen_grpc(&mut server, port)).transpose()?;
     let (loading, common) = (server.loading(), options.common);
     let devices = OnceCell::new();
-    let open = || {
-        let opened = Arc::new(ReplicaDevices::open(&common)?);
+    let open = |is_large: &dyn Fn(&ReplicaDevices) -> bool| {
+        let opened = ReplicaDevices::open(&common)?;
+        let may_divide = opened.all().len() > 1 && common.are_gpus();
+        let divides = may_divide && (common.places_parts() || is_large(&opened));
+        let opened = Arc::new(if divides { opened.divided() } else { opened });
+        opened.tell();
         let _ = devices.set(opened.clone());
         Ok(opened)
     };

@@ -87,7 +87,7 @@ const GAINS: [f64; 2] = [1.004, 1.02];
 const ERRORS: f64 = 2.0;
 
 pub fn run(options: TuneArgs) -> Result {
-    options.common.check()?;
+    options.common.check_one_device()?;
     let start = Instant::now();
     // The null devices are for tests.
     let usual = if options.common.wants_gpu() { "cuda" } else { "cpu" };

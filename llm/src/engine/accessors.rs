@@ -19,6 +19,9 @@ use gristmill_tensor::jit::Ready;
 use gristmill_uop::machine::MachineKind;
 use std::sync::{Arc, PoisonError};
 
+/// Steps of a long prompt that are run together on several devices.
+const PIPELINED_STEPS: usize = 4;
+
 impl Engine {
     /// The loaded model architecture.
     pub fn model(&self) -> &dyn Model {
@@ -49,6 +52,14 @@ impl Engine {
     /// Maximum tokens in a step of a long prompt.
     pub fn longest_step(&self) -> usize {
         self.limit.limits.long
+    }
+    /// Maximum tokens of a prompt that a call of [`Engine::run`] runs at full speed: several steps,
+    /// where devices work on different parts of a prompt at a time.
+    pub fn longest_run(&self) -> usize {
+        match self.is_pipelined() {
+            true => self.longest_step() * PIPELINED_STEPS,
+            false => self.longest_step(),
+        }
     }
     /// The KV cache of all layers.
     pub fn cache(&self) -> &KvCache {

@@ -1,4 +1,4 @@
-//! Buffers shared by all steps: tokens, hidden rows, RoPE tables and logits.
+//! Buffers shared by all steps: hidden rows, RoPE tables and logits.
 
 use super::footprint::layer_input_bytes;
 use crate::arch::{Bind, CacheType, Model, RopeTable, hadamard};
@@ -9,7 +9,6 @@ use gristmill_runtime::{Buffer, Device, Memory};
 const ROPE_STEP: usize = 1024;
 
 pub(super) struct Activations {
-    pub tokens: Buffer,
     hidden: [Buffer; 2],
     /// Per-layer inputs that the model computes from the tokens, and the bytes of one layer's row.
     layer_input: Option<Buffer>,
@@ -56,7 +55,6 @@ impl Activations {
             .collect::<Result<_, _>>()?;
         let hadamard = cache.has_scales().then(|| constant(&hadamard::signs()));
         Ok(Activations {
-            tokens: device.alloc(tokens * size_of::<i32>(), Memory::Scratch)?,
             hidden: [state(hidden)?, state(hidden)?],
             layer_input: (layer_input > 0).then(|| state(layer_input)).transpose()?,
             layer_bytes: model.layer_input() * size_of::<f32>(),
@@ -79,7 +77,6 @@ impl Activations {
     /// Returns the buffer for `bind` if it is an activation.
     pub fn bound(&self, bind: &Bind) -> Option<Buffer> {
         match bind {
-            Bind::Tokens => Some(self.tokens.clone()),
             Bind::Rope(table) => Some(self.rope[*table].clone()),
             Bind::RopeMean(table) => self.rope_means.get(*table).cloned(),
             Bind::Hadamard => self.hadamard.clone(),
@@ -92,14 +89,6 @@ impl Activations {
             Bind::Logits => Some(self.logits.clone()),
             _ => None,
         }
-    }
-    pub fn write_tokens(
-        &self,
-        device: &dyn Device,
-        tokens: impl Iterator<Item = u32>,
-    ) -> Result<(), Error> {
-        let ids: Vec<u8> = tokens.flat_map(|t| (t as i32).to_le_bytes()).collect();
-        Ok(device.write(&self.tokens, 0, &ids)?)
     }
     /// Returns whether the RoPE tables cover `positions` positions.
     pub fn has_rope(&self, positions: usize) -> bool {
@@ -119,7 +108,6 @@ impl Activations {
     }
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         let Activations {
-            tokens,
             hidden,
             layer_input,
             rope,
@@ -128,8 +116,7 @@ impl Activations {
             logits,
             ..
         } = self;
-        [tokens, logits]
-            .into_iter()
+        std::iter::once(logits)
             .chain(hidden)
             .chain(rope)
             .chain(rope_means)

@@ -99,12 +99,21 @@ impl<'a> CompiledModel<'a> {
             jits.extend(choice.others.iter().cloned().map(Jit::new));
         }
         let device = jits[0].device().clone();
+        let settings = Settings {
+            long: match choice.is_pipelined(&*device) {
+                true => settings.long.or(Some(StepLimits::PIPELINED)),
+                false => settings.long,
+            },
+            ..settings
+        };
         let asked = settings.long;
         let again = |settings| {
             let choice = choice.clone();
             CompiledModel::placed(file, opened, settings, loaded, choice, progress)
         };
-        let at = (&*device, placement);
+        let gpus = jits.iter().take(choice.budgets.len());
+        let gpus: Vec<&dyn Device> = gpus.map(|jit| &**jit.device()).collect();
+        let at = (&gpus[..], placement);
         let sizes = Sizes::choose(file, model.as_ref(), settings, loaded, at)?;
         let settings = &sizes.settings;
         let choices = candidate_sets(&*device);
@@ -114,12 +123,15 @@ impl<'a> CompiledModel<'a> {
         };
         // Check again, now that all allocations are known.
         let with = (&choice, loaded);
-        let (footprint, left) = made.footprint(file, model.as_ref(), &sizes, with)?;
+        let rooms = made.rooms(file, model.as_ref(), &sizes, with)?;
         let is_usual = asked.is_none_or(StepLimits::is_usual);
         let long = (is_usual, choice.stream_from.is_some());
-        if let Some(smaller) = sizes.smaller(&footprint, model.context(), left, long)? {
-            return again(smaller);
+        for room in &rooms {
+            if let Some(smaller) = sizes.smaller(room, model.context(), long)? {
+                return again(smaller);
+            }
         }
+        let footprint = rooms[0].footprint;
         check_others(file, model.as_ref(), &made.units, placement, sizes.cache)?;
         let graphs = sizes.graphs();
         let limit = sizes.step_limit(&graphs, &planning.plans, &made.planned, &*device);
@@ -354,10 +366,10 @@ impl MemoryEstimate {
         };
         let probe = probe(settings);
         let none = Weights::default();
-        let weights = missing_weight_bytes(file, model.as_ref(), &probe, (&none, placement));
+        let at = (placement, 0);
+        let weights = missing_weight_bytes(file, model.as_ref(), &probe, &none, at);
         let left = memory_beside_weights(file, weights, available)?;
-        let footprint =
-            Footprint::new(model.as_ref(), &probe, settings, placement, MIN_ARENA_SHARE);
+        let footprint = Footprint::new(model.as_ref(), &probe, settings, at, MIN_ARENA_SHARE);
         let context = choose_context(settings, model.context(), &footprint, left)?;
         let parallel = footprint.sequences(left);
         let pools = footprint.pools(context, parallel, left);
@@ -369,7 +381,7 @@ impl MemoryEstimate {
             model.as_ref(),
             &probe,
             &settings.over(pools),
-            placement,
+            at,
             MIN_ARENA_SHARE,
         );
         Ok(MemoryEstimate {

@@ -62,7 +62,7 @@ impl Engine {
         self.finish()?;
         let step = self.split(step)?;
         self.start_alone(&step)?;
-        self.wait()
+        self.wait_for_last()
     }
     /// Runs a step and computes the sampling candidates of its rows. `ask` is called while the step
     /// runs and returns the parameters of each row.
@@ -78,7 +78,7 @@ impl Engine {
         let step = self.split(step)?;
         if step.rows.is_empty() {
             self.start_alone(&step)?;
-            return Ok((self.wait()?, Vec::new()));
+            return Ok((self.wait_for_last()?, Vec::new()));
         }
         // With a chunk, its last token and every decode row have logits.
         let most = match (&step.chunk, step.rows.len()) {
@@ -90,7 +90,7 @@ impl Engine {
         let row_params = ask();
         let asked = self.start_candidates(most, &row_params);
         // Wait for the step even if the candidates failed.
-        let ended = self.wait();
+        let ended = self.wait_for_last();
         let ranked = asked.and_then(|()| self.wait_for_candidates(most, &row_params));
         Ok((ended?, ranked?))
     }
@@ -124,7 +124,7 @@ impl Engine {
         self.replay(step, key, &variables)?;
         Ok(true)
     }
-    /// Starts a step while none is in flight.
+    /// Starts a step while none is in flight, except parts of the same prompt.
     fn start_alone(&mut self, step: &Step) -> Result<(), Error> {
         let (key, variables) = self.prepare_single(step)?;
         self.replay(step, key, &variables)
@@ -160,7 +160,8 @@ impl Engine {
             )
         })
     }
-    /// Checks a step, captures its graph and writes its inputs, while nothing else runs.
+    /// Checks a step, captures its graph and writes its inputs, while nothing else runs, except
+    /// parts of the same prompt.
     pub(super) fn prepare_single(&mut self, step: &Step) -> Result<(StepKey, Variables), Error> {
         self.check(step)?;
         let CheckedStep {
@@ -168,14 +169,18 @@ impl Engine {
             variables,
             tables,
         } = self.prepared(step);
-        for (device, on) in self.on.iter_mut().enumerate() {
-            let device = self.graphs.on(device);
-            on.activations
-                .fill_rope(&**device, last_position(step) + 1)?;
-        }
+        self.fill_rope(last_position(step) + 1)?;
         self.prepare(&key, &|_| ())?;
         self.write_inputs(step, &key, &tables)?;
         Ok((key, variables))
+    }
+    /// Fills the RoPE tables of all devices for that many positions.
+    fn fill_rope(&mut self, positions: usize) -> Result<(), Error> {
+        for (device, on) in self.on.iter_mut().enumerate() {
+            let device = self.graphs.on(device);
+            on.activations.fill_rope(&**device, positions)?;
+        }
+        Ok(())
     }
     /// Waits for the oldest step in flight.
     ///
@@ -214,12 +219,22 @@ impl Engine {
         }
         ended
     }
-    /// Runs all but the last part of a chunk that exceeds the step limit, without logits.
+    /// Waits for all steps in flight. Returns the output of the last one.
+    fn wait_for_last(&mut self) -> Result<StepOutput, Error> {
+        while self.in_flight.len() > 1 {
+            self.wait()?;
+        }
+        self.wait()
+    }
+    /// Runs all but the last part of a chunk that exceeds the step limit, without logits. The last
+    /// ones may still be in flight where layers on several devices work on different parts.
     fn split<'a>(&mut self, step: &Step<'a>) -> Result<Step<'a>, Error> {
         let Some(mut chunk) = step.chunk else {
             return Ok(*step);
         };
         self.check(step)?;
+        self.fill_rope(last_position(step) + 1)?;
+        let most_in_flight = if self.is_pipelined() { IN_FLIGHT } else { 1 };
         let alone = step.rows.is_empty();
         loop {
             let target = self.device().target();
@@ -253,7 +268,9 @@ impl Engine {
                 rows: &[],
                 ..*step
             })?;
-            self.wait()?;
+            while self.in_flight.len() >= most_in_flight {
+                self.wait()?;
+            }
             chunk = Chunk {
                 tokens: rest,
                 position: chunk.position + most,
@@ -305,7 +322,7 @@ impl Engine {
             .back()
             .map_or(0, |last| (last.key.set + 1) % IN_FLIGHT);
         let tokens = match step.rows {
-            _ if self.in_flight.is_empty() => Tokens::Given,
+            _ if self.in_flight.is_empty() || step.chunk.is_some() => Tokens::Given,
             [
                 DecodeRow {
                     token: TokenSource::Row(0),
@@ -551,9 +568,14 @@ impl Engine {
         &self.on[0]
     }
     /// Returns whether a step runs while the host reads the one before: see [`Device::overlaps`].
-    /// A step on several devices has ended when it has been started.
+    /// A step on several devices has ended when it has been started, unless they queue its copies.
     pub fn overlaps(&self) -> bool {
-        self.on.len() == 1 && self.device().overlaps()
+        self.device().overlaps() && (self.on.len() == 1 || self.is_pipelined())
+    }
+    /// Returns whether layers are on several devices that queue the copies between them, so that
+    /// they work on different parts of a prompt at a time.
+    pub(super) fn is_pipelined(&self) -> bool {
+        self.on.len() > 1 && self.placement.is_pipelined(&**self.device())
     }
     /// Returns the positions per sequence that kernels are compiled for; more than the context.
     pub(super) fn rows(&self) -> usize {
@@ -611,8 +633,7 @@ fn write_rows(
         .chain(step.rows.iter().map(|row| row.pages.adapters));
     inputs.write_scales(device, scales)?;
     if key.tokens == Tokens::Given {
-        on.activations
-            .write_tokens(device, all.map(|token| token.0))?;
+        inputs.write_tokens(device, all.map(|token| token.0))?;
     }
     Ok(())
 }

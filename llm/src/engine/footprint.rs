@@ -41,18 +41,18 @@ pub(super) struct Footprint {
 
 impl Footprint {
     /// Computes the footprint of a model with these settings and intermediates of `arena` bytes, on
-    /// the main device of this placement.
+    /// a device of this placement, by its index.
     pub fn new(
         model: &dyn Model,
         probe: &Options,
         settings: &Settings,
-        placement: &Placement,
+        (placement, device): (&Placement, usize),
         arena: usize,
     ) -> Footprint {
         let (chunk, step) = (settings.chunk, settings.long.unwrap_or(settings.chunk));
         let own = || {
             let caches = model.caches().iter().enumerate();
-            caches.filter(|(layer, _)| placement.layer(*layer).layer == 0)
+            caches.filter(|(layer, _)| placement.layer(*layer).layer == device)
         };
         let windowed: usize = own().map(|c| c.1.window_row_bytes(probe.cache)).sum();
         let all: usize = own().map(|c| c.1.row_bytes(probe.cache)).sum();
@@ -61,7 +61,12 @@ impl Footprint {
         let tokens = step + others;
         let hidden =
             2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
-        let logits = chunk.max(settings.parallel) * model.vocabulary() * size_of::<f32>();
+        let rows = if device == 0 {
+            chunk.max(settings.parallel)
+        } else {
+            1
+        };
+        let logits = rows * model.vocabulary() * size_of::<f32>();
         let rope = rope_row(model, probe.rows);
         // Signs of the Hadamard matrix (f16) and mean rows of the RoPE tables.
         let signs = match probe.cache.has_scales() {

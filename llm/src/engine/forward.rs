@@ -20,6 +20,23 @@ pub struct TokenRun<'a> {
     pub contiguous: bool,
 }
 
+impl<'a> TokenRun<'a> {
+    /// Returns a step of these tokens of the run.
+    fn step(&self, tokens: &'a [u32], position: usize, logits: Logits) -> Step<'a> {
+        Step {
+            chunk: Some(Chunk {
+                tokens,
+                position,
+                pages: self.pages,
+                exact: false,
+                logits,
+            }),
+            contiguous: self.contiguous,
+            ..Step::default()
+        }
+    }
+}
+
 impl Engine {
     /// Runs tokens and returns the logits of the last or of all, row-major `[n, vocabulary]`.
     ///
@@ -27,24 +44,27 @@ impl Engine {
     /// As for [`Engine::run`].
     pub fn logits(&mut self, run: TokenRun, logits: Logits) -> Result<Vec<f32>, Error> {
         let mut out = Vec::new();
-        let vocabulary = self.model.vocabulary();
-        self.run_steps(run, logits, &mut |engine, tokens, last| {
-            let rows = match logits {
-                Logits::All => tokens,
-                _ => usize::from(last && logits == Logits::Last),
-            };
-            let begin = out.len();
-            out.resize(begin + rows * vocabulary, 0.0);
-            if rows > 0 {
-                engine.device().read(
-                    &engine.main().activations.logits,
-                    0,
-                    bytemuck::cast_slice_mut(&mut out[begin..]),
-                )?;
-            }
-            Ok(())
+        if logits != Logits::All {
+            self.check_run(&run)?;
+            self.run(&run.step(run.tokens, run.position, logits))?;
+            self.read_logits(usize::from(logits == Logits::Last), &mut out)?;
+            return Ok(out);
+        }
+        self.run_steps(run, logits, &mut |engine, tokens| {
+            engine.read_logits(tokens, &mut out)
         })?;
         Ok(out)
+    }
+    /// Appends the first `rows` rows of the last step's logits.
+    fn read_logits(&self, rows: usize, out: &mut Vec<f32>) -> Result<(), Error> {
+        let begin = out.len();
+        out.resize(begin + rows * self.model.vocabulary(), 0.0);
+        let bytes = bytemuck::cast_slice_mut(&mut out[begin..]);
+        if !bytes.is_empty() {
+            let logits = &self.main().activations.logits;
+            self.device().read(logits, 0, bytes)?;
+        }
+        Ok(())
     }
     /// Runs tokens and passes `each` the hidden rows of every step: the last layer's output before
     /// the final norm, row-major `[n, width]`.
@@ -57,29 +77,34 @@ impl Engine {
         each: &mut dyn FnMut(&[f32]),
     ) -> Result<(), Error> {
         let mut rows = Vec::new();
-        self.run_steps(run, Logits::None, &mut |engine, tokens, _| {
+        let layers = self.model.layers();
+        let placement = &self.placement.chosen.placement;
+        let home = placement.layer(layers.saturating_sub(1)).layer;
+        self.run_steps(run, Logits::None, &mut |engine, tokens| {
             rows.resize(tokens * engine.model.width(), 0f32);
-            let last = engine.main().activations.hidden(engine.model.layers());
-            engine
-                .device()
-                .read(last, 0, bytemuck::cast_slice_mut(&mut rows))?;
+            let last = engine.on[home].activations.hidden(layers);
+            let bytes = bytemuck::cast_slice_mut(&mut rows);
+            engine.graphs.on(home).read(last, 0, bytes)?;
             each(&rows);
             Ok(())
         })
     }
-    /// Runs tokens in steps. `each` gets the number of tokens of every step, and whether
-    /// it is the last.
+    fn check_run(&self, run: &TokenRun) -> Result<(), Error> {
+        self.check_tokens(run.tokens)?;
+        let end = run.position.checked_add(run.tokens.len());
+        match end.is_none_or(|end| end > self.context) {
+            true => Err(Error::Full(self.context)),
+            false => Ok(()),
+        }
+    }
+    /// Runs tokens in steps; `each` gets the number of tokens of every step.
     fn run_steps(
         &mut self,
         run: TokenRun,
         logits: Logits,
-        each: &mut dyn FnMut(&mut Engine, usize, bool) -> Result<(), Error>,
+        each: &mut dyn FnMut(&mut Engine, usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.check_tokens(run.tokens)?;
-        let end = run.position.checked_add(run.tokens.len());
-        if end.is_none_or(|end| end > self.context) {
-            return Err(Error::Full(self.context));
-        }
+        self.check_run(&run)?;
         let (mut rest, mut position) = (run.tokens, run.position);
         while !rest.is_empty() {
             let most = self.limit.tokens(position, false, self.device().target());
@@ -89,25 +114,8 @@ impl Engine {
                 most
             };
             let (now, behind) = rest.split_at(rest.len().min(most));
-            let last = behind.is_empty();
-            let wanted = if last || logits == Logits::All {
-                logits
-            } else {
-                Logits::None
-            };
-            let chunk = Chunk {
-                tokens: now,
-                position,
-                pages: run.pages,
-                exact: false,
-                logits: wanted,
-            };
-            self.run(&Step {
-                chunk: Some(chunk),
-                contiguous: run.contiguous,
-                ..Step::default()
-            })?;
-            each(self, now.len(), last)?;
+            self.run(&run.step(now, position, logits))?;
+            each(self, now.len())?;
             (rest, position) = (behind, position + now.len());
         }
         Ok(())

@@ -77,6 +77,9 @@ pub struct StepLimits {
 }
 
 impl StepLimits {
+    /// Tokens of steps of long prompts on which several devices work at a time.
+    pub(super) const PIPELINED: usize = LONG_CHUNKS[1];
+
     /// Applies the settings to a model with `context` positions and a device.
     pub fn new(
         settings: &Settings,

@@ -22,7 +22,8 @@ pub(super) struct StepInputs {
     tables: Vec<Buffer>,
     written: Vec<WrittenTable>,
     blocks: usize,
-    /// Position and pool row of each token.
+    /// Number, position and pool row of each token.
+    pub(super) tokens: Buffer,
     positions: Buffer,
     slots: Buffer,
     /// The state row of each sequence; `None` if the model has no recurrent states.
@@ -56,6 +57,7 @@ impl StepInputs {
                 .collect::<Result<_, _>>()?,
             written: vec![WrittenTable::default(); sequences],
             blocks,
+            tokens: numbers(tokens)?,
             positions: numbers(tokens)?,
             slots: numbers(tokens)?,
             states: (pools.states > 0).then(|| numbers(sequences)).transpose()?,
@@ -95,6 +97,13 @@ impl StepInputs {
             }
         }
         Ok(())
+    }
+    pub(super) fn write_tokens(
+        &self,
+        device: &dyn Device,
+        tokens: impl Iterator<Item = u32>,
+    ) -> Result<(), Error> {
+        Ok(device.write(&self.tokens, 0, &bytes(tokens))?)
     }
     pub(super) fn write_positions(
         &self,
@@ -167,6 +176,7 @@ impl StepInputs {
     /// Returns the buffer for `bind`, which must be a step input.
     pub(super) fn bound(&self, bind: &Bind) -> Buffer {
         match bind {
+            Bind::Tokens => self.tokens.clone(),
             Bind::Positions => self.positions.clone(),
             Bind::Slots => self.slots.clone(),
             // A step of one sequence reads the first row.
@@ -186,6 +196,7 @@ impl StepInputs {
     pub(super) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         let StepInputs {
             tables,
+            tokens,
             positions,
             slots,
             states,
@@ -201,6 +212,8 @@ impl StepInputs {
             .iter()
             .chain(states)
             .chain(scales.iter().map(|s| &s.0))
-            .chain([positions, slots, from, given, numbers, random, chosen])
+            .chain([
+                tokens, positions, slots, from, given, numbers, random, chosen,
+            ])
     }
 }

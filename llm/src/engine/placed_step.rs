@@ -87,12 +87,7 @@ impl Engine {
         let main = self.main();
         let inputs = &main.inputs[key.set];
         let before = &main.inputs[(key.set + IN_FLIGHT - 1) % IN_FLIGHT];
-        let args = [
-            &before.chosen,
-            &inputs.from,
-            &inputs.given,
-            &main.activations.tokens,
-        ];
+        let args = [&before.chosen, &inputs.from, &inputs.given, &inputs.tokens];
         args.map(Buffer::clone).to_vec()
     }
     /// Returns the buffers of the function that chooses the next tokens.
@@ -254,13 +249,16 @@ impl Engine {
         let bound = |transfer: &Transfer| {
             let (device, buffer) = on_device(transfer.from, &transfer.bind);
             let span = self.span_of(segment).filter(|_| transfer.bind.is_cut());
+            let to = on_device(segment.device, &transfer.bind);
+            let is_plain = !transfer.is_of_misses && transfer.chosen.is_none() && span.is_none();
             BoundTransfer {
                 device: transfer.from,
+                is_queued: is_plain && to.0.queues_copies_from(&*device),
                 from: match span {
                     Some(span) => TransferSource::Span(buffer.offset() - span.offset()),
                     None => TransferSource::Buffer(device, buffer),
                 },
-                to: on_device(segment.device, &transfer.bind),
+                to,
                 bytes: transfer.bytes,
                 row: transfer.is_per_token.then(|| transfer.bytes / most),
                 is_of_misses: transfer.is_of_misses,
@@ -270,14 +268,16 @@ impl Engine {
         };
         segment.copies.iter().map(bound).collect()
     }
-    /// Returns the buffer that is read as a whole for the copies of a segment, if there are several
-    /// of small values from one device.
+    /// Returns the buffer that the host reads as a whole for the copies of a segment, if there are
+    /// several of small values from one device.
     fn span_of(&self, segment: &Segment) -> Option<&Buffer> {
         let mut cuts = segment.copies.iter().filter(|of| of.bind.is_cut());
         let from = cuts.next()?.from;
         let several = cuts.next().is_some_and(|of| of.from == from);
         let span = self.on[from].cuts.span.as_ref();
-        span.filter(|_| several && cuts.all(|of| of.from == from))
+        let to = self.graphs.on(segment.device);
+        let by_host = !to.queues_copies_from(&**self.graphs.on(from));
+        span.filter(|_| several && by_host && cuts.all(|of| of.from == from))
     }
 }
 

@@ -4,14 +4,15 @@ use super::expert_cache::ExpertCache;
 use super::expert_stream::ExpertStream;
 use super::footprint::Footprint;
 use super::graph_key::{CacheShape, GraphKey, Settings, StepLimits, batch_graph, plan_options};
-use super::sizes::{MIN_ARENA_SHARE, Sizes, available, memory_beside_weights, probe};
+use super::sizes::{GpuRoom, MIN_ARENA_SHARE, Sizes, available, memory_beside_weights, probe};
 use crate::arch::{Functions, Model, Options, Plan};
 use crate::error::{Error, Progress};
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
-use crate::placement::{Placement, PlacementChoice, PlanFor, Splitter, is_cached};
+use crate::placement::{LayerPlace, Placement, PlacementChoice, PlanFor, Splitter, is_cached};
 use crate::sampling::CandidateSet;
 use gristmill_backend::Opened;
+use gristmill_runtime::Device;
 use gristmill_tensor::jit::{Jit, Planned};
 use gristmill_uop::function::Function;
 use std::sync::Arc;
@@ -37,22 +38,32 @@ pub(super) struct PlannedUnits {
 }
 
 impl PlannedUnits {
-    /// Returns the footprint on the main device, and the memory left there after the weights.
-    pub(super) fn footprint(
+    /// Returns the room on each GPU, the main device first.
+    pub(super) fn rooms(
         &self,
         file: &Gguf,
         model: &dyn Model,
         sizes: &Sizes,
         (choice, loaded): (&PlacementChoice, &Weights),
-    ) -> Result<(Footprint, u64), Error> {
-        let placement = &choice.chosen.placement;
-        let (main, settings) = (&self.units[0], &sizes.settings);
-        let footprint = Footprint::new(model, &probe(settings), settings, placement, main.arena);
-        let slots = ExpertStream::slot_bytes(file, &main.streamed, placement)
-            + ExpertCache::slot_bytes(file, &main.cached, choice.chosen.slots);
-        let missing = load::missing(file, &main.layouts, loaded) + slots;
-        let available = available(&**main.jit.device(), settings);
-        Ok((footprint, memory_beside_weights(file, missing, available)?))
+    ) -> Result<Vec<GpuRoom>, Error> {
+        let (placement, settings) = (&choice.chosen.placement, &sizes.settings);
+        let none = Weights::default();
+        let room = |(number, unit): (usize, &CompiledUnit)| {
+            let at = (placement, number);
+            let footprint = Footprint::new(model, &probe(settings), settings, at, unit.arena);
+            let loaded = [loaded, &none][number.min(1)];
+            let mut missing = load::missing(file, &unit.layouts, loaded);
+            if number == 0 {
+                missing += ExpertStream::slot_bytes(file, &unit.streamed, placement)
+                    + ExpertCache::slot_bytes(file, &unit.cached, choice.chosen.slots);
+            }
+            let available = available(&**unit.jit.device(), settings);
+            let left = memory_beside_weights(file, missing, available)?;
+            Ok(GpuRoom { footprint, left })
+        };
+        let gpus = choice.budgets.len();
+        let units = self.units.iter().enumerate();
+        units.take(gpus).map(room).collect()
     }
     /// Compiles the functions of all devices; `first` are those of the main device that the first
     /// token needs.
@@ -196,7 +207,6 @@ pub(super) fn choose(
     opened: &Opened,
     reserve: f64,
 ) -> Result<PlacementChoice, Error> {
-    let available = available(&*opened.device, settings);
     let limits = StepLimits::new(settings, model.context(), model, &opened.target);
     let settings = &Settings {
         chunk: limits.chunk,
@@ -204,20 +214,38 @@ pub(super) fn choose(
         ..settings.clone()
     };
     let probe = probe(settings);
-    let whole = Placement::default();
     let context = settings.context.unwrap_or(PLACED_CONTEXT);
     let context = context.min(model.context());
-    let footprint = Footprint::new(model, &probe, settings, &whole, MIN_ARENA_SHARE);
+    let kept = |placement: &Placement| {
+        let of = Footprint::new(model, &probe, settings, (placement, 0), MIN_ARENA_SHARE);
+        of.bytes(context)
+    };
+    let elsewhere = LayerPlace {
+        layer: 1,
+        experts: 1,
+    };
+    let without_cache = kept(&Placement::new(vec![elsewhere; model.layers()]));
+    let caches = kept(&Placement::default()).saturating_sub(without_cache);
     let plan = model.plan(&probe, &mut Functions::new());
     let globals = plan.weights().into_iter().filter(|n| !n.contains("blk."));
     let globals: u64 = globals
         .filter_map(|n| file.tensor(n))
         .map(|t| t.bytes)
         .sum();
-    let kept = footprint.bytes(context) + globals + (available as f64 * reserve) as u64;
-    let budget = available.saturating_sub(kept);
+    // A GPU's share of the cache is that of its layers.
+    let budget = |device: &dyn Device, gpus: usize| {
+        let available = available(device, settings);
+        let of_main = if device.id() == opened.device.id() {
+            globals
+        } else {
+            0
+        };
+        let reserved = (available as f64 * reserve) as u64;
+        let kept = without_cache + caches / gpus as u64 + of_main + reserved;
+        available.saturating_sub(kept)
+    };
     let placement = &settings.placement;
-    Ok(placement.choose(file, model, &plan, opened, budget)?)
+    Ok(placement.choose(file, model, &plan, opened, &budget)?)
 }
 
 /// Checks that the devices besides the main one have room for their weights and caches.

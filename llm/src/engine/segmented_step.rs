@@ -28,6 +28,8 @@ pub(super) struct BoundTransfer {
     pub is_of_misses: bool,
     /// Layer of whose experts it has the numbers that a token chose.
     pub chosen: Option<usize>,
+    /// Whether the devices order the copy among their steps, so that nothing waits for `waits`.
+    pub is_queued: bool,
     pub waits: Vec<usize>,
 }
 
@@ -39,6 +41,11 @@ impl BoundTransfer {
             Some(row) => (row * tokens).min(self.bytes),
             None => self.bytes,
         };
+        if let (true, TransferSource::Buffer(device, buffer)) = (self.is_queued, &self.from) {
+            let (to, at) = &self.to;
+            to.copy_queued(&**device, buffer, at, bytes)?;
+            return Ok(bytes);
+        }
         let mut staged = self.to.0.stage(&self.to.1, 0, bytes)?;
         match &self.from {
             _ if self.is_of_misses && experts.missed == 0 => staged.bytes().fill(0),
@@ -167,6 +174,7 @@ impl CapturedSegment {
         for copy in &self.copies {
             let bytes = copy.run(tokens, staging, experts)?;
             if let Some(timeline) = &mut timeline {
+                copy.to.0.settle()?;
                 timeline.copied(start, Some(copy.device), self.device, bytes);
             }
         }
@@ -227,7 +235,8 @@ impl Timeline {
     }
 }
 
-/// A captured step on several devices. It has ended when `start` returns.
+/// A captured step on several devices. It has ended when `start` returns, unless the devices order
+/// all of its copies.
 pub(super) struct SegmentedStep {
     pub segments: Vec<CapturedSegment>,
     pub kind: StepKind,
@@ -292,7 +301,8 @@ impl SegmentedStep {
                 each(segment, Turn::Passes)?;
                 continue;
             }
-            for &wait in segment.copies.iter().flat_map(|copy| &copy.waits) {
+            let waited = segment.copies.iter().filter(|copy| !copy.is_queued);
+            for &wait in waited.flat_map(|copy| &copy.waits) {
                 before[wait].replay.wait()?;
             }
             let of_trace = timeline.as_deref_mut();
@@ -305,6 +315,14 @@ impl SegmentedStep {
             each(segment, if runs { Turn::Runs } else { Turn::Passes })?;
         }
         Ok(())
+    }
+    /// Returns whether the host need not wait for a segment to start another.
+    fn is_queued(&self) -> bool {
+        let is_queued = |segment: &CapturedSegment| {
+            let alone = segment.lookup.is_none() && segment.streamed.1.is_empty();
+            alone && segment.copies.iter().all(|copy| copy.is_queued)
+        };
+        self.segments.iter().all(is_queued)
     }
     /// Waits for all segments, even after an error; returns the first one.
     fn end<T>(&mut self, ran: Result<T, Error>) -> Result<T, Error> {
@@ -324,9 +342,15 @@ impl Replay for SegmentedStep {
             Turn::Runs => segment.replay.start(vars),
             Turn::Passes => Ok(()),
         });
+        if ran.is_ok() && self.is_queued() {
+            return Ok(());
+        }
         self.end(ran)?;
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.refill(begin.elapsed())
+    }
+    fn wait(&mut self) -> Result<(), Error> {
+        self.end(Ok(()))
     }
     fn replay_timed(&mut self, vars: &[(&str, i64)]) -> Result<Vec<f64>, Error> {
         let mut seconds = Vec::new();

@@ -59,6 +59,30 @@ pub(super) fn available(device: &dyn Device, settings: &Settings) -> u64 {
         .map_or(free, |most| free.min(most))
 }
 
+/// What an engine allocates on a GPU besides its weights, and the bytes that are left for that.
+pub(super) struct GpuRoom {
+    pub(super) footprint: Footprint,
+    pub(super) left: u64,
+}
+
+/// Returns the context, the sequences and the pools for which there is room on every GPU.
+fn fitting(
+    settings: &Settings,
+    longest: usize,
+    rooms: &[GpuRoom],
+) -> Result<(usize, usize, Pools), Error> {
+    let context = |of: &GpuRoom| choose_context(settings, longest, &of.footprint, of.left);
+    let contexts = rooms.iter().map(context).collect::<Result<Vec<_>, _>>()?;
+    let context = contexts.into_iter().min().unwrap_or(longest);
+    let sequences = rooms.iter().map(|of| of.footprint.sequences(of.left));
+    let parallel = sequences.min().unwrap_or(1);
+    let pools = rooms
+        .iter()
+        .map(|of| of.footprint.pools(context, parallel, of.left));
+    let pools = pools.min_by_key(|of| of.pages);
+    Ok((context, parallel, pools.unwrap_or(Pools::from_pages(1))))
+}
+
 /// Sizes of steps and of the KV cache. They are chosen without the size of intermediates, which is
 /// known only after compilation, so that a model that does not fit is refused early.
 pub(super) struct Sizes {
@@ -70,15 +94,16 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Chooses sizes for a device that may already hold weights of the same file
-    /// (`loaded`).
+    /// Chooses sizes for a device that may already hold weights of the same file (`loaded`), and
+    /// for other GPUs with layers of the placement.
     pub(super) fn choose(
         file: &Gguf,
         model: &dyn Model,
         settings: Settings,
         loaded: &Weights,
-        (device, placement): (&dyn Device, &Placement),
+        (gpus, placement): (&[&dyn Device], &Placement),
     ) -> Result<Sizes, Error> {
+        let device = gpus[0];
         let limits = StepLimits::new(&settings, model.context(), model, device.target());
         let parallel = settings.parallel.clamp(1, limits.chunk);
         let settings = Settings {
@@ -88,15 +113,17 @@ impl Sizes {
             ..settings
         };
         let probe = probe(&settings);
-        let left = memory_beside_weights(
-            file,
-            missing_weight_bytes(file, model, &probe, (loaded, placement)),
-            available(device, &settings),
-        )?;
-        let footprint = Footprint::new(model, &probe, &settings, placement, MIN_ARENA_SHARE);
-        let context = choose_context(&settings, model.context(), &footprint, left)?;
-        let parallel = footprint.sequences(left);
-        let pools = footprint.pools(context, parallel, left);
+        let none = Weights::default();
+        let room = |(number, device): (usize, &&dyn Device)| {
+            let (at, loaded) = ((placement, number), [loaded, &none][number.min(1)]);
+            let missing = missing_weight_bytes(file, model, &probe, loaded, at);
+            let left = memory_beside_weights(file, missing, available(*device, &settings))?;
+            let footprint = Footprint::new(model, &probe, &settings, at, MIN_ARENA_SHARE);
+            Ok(GpuRoom { footprint, left })
+        };
+        let rooms = gpus.iter().enumerate().map(room);
+        let rooms = rooms.collect::<Result<Vec<_>, Error>>()?;
+        let (context, parallel, pools) = fitting(&settings, model.context(), &rooms)?;
         let (settings, rows) = (
             Settings {
                 parallel,
@@ -119,13 +146,11 @@ impl Sizes {
             depths,
         })
     }
-    /// Returns smaller settings if the allocations do not fit into the `left` bytes available after
-    /// the weights. Steps of long prompts may be shortened only if their length `is_usual`.
+    /// Returns smaller settings if the allocations do not fit into the room on a GPU. Steps of long prompts may be shortened only if their length `is_usual`.
     pub(super) fn smaller(
         &self,
-        footprint: &Footprint,
+        GpuRoom { footprint, left }: &GpuRoom,
         longest: usize,
-        left: u64,
         (is_usual, streams): (bool, bool),
     ) -> Result<Option<Settings>, Error> {
         let Sizes {
@@ -135,6 +160,7 @@ impl Sizes {
             cache,
             ..
         } = self;
+        let left = *left;
         let share = match streams {
             true => STREAMED_CHUNK_SHARE,
             false => LONG_CHUNK_SHARE,
@@ -271,17 +297,18 @@ pub(super) fn attention_bytes(device: &dyn Device) -> usize {
     }
 }
 
-/// Returns the bytes of the main device's weights in the file that are missing from `loaded`.
+/// Returns the bytes of a device's weights in the file that are missing from `loaded`.
 pub(super) fn missing_weight_bytes(
     file: &Gguf,
     model: &dyn Model,
     probe: &Options,
-    (loaded, placement): (&Weights, &Placement),
+    loaded: &Weights,
+    (placement, device): (&Placement, usize),
 ) -> u64 {
     let plan = model.plan(probe, &mut Functions::new());
     let absent = plan
         .weights()
         .into_iter()
-        .filter(|n| loaded.get(n).is_none() && placement.weight(n) == 0);
+        .filter(|n| loaded.get(n).is_none() && placement.weight(n) == device);
     absent.filter_map(|n| file.tensor(n)).map(|t| t.bytes).sum()
 }

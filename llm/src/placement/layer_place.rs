@@ -31,6 +31,15 @@ impl Placement {
     pub fn is_whole(&self) -> bool {
         self.layers.iter().all(|at| *at == LayerPlace::default())
     }
+    /// Returns whether no layer has its experts elsewhere.
+    pub(crate) fn has_whole_layers(&self) -> bool {
+        self.layers.iter().all(|at| at.layer == at.experts)
+    }
+    /// Returns the number of devices up to the last one with a part.
+    pub(super) fn devices(&self) -> usize {
+        let last = self.layers.iter().map(|at| at.layer.max(at.experts)).max();
+        last.unwrap_or(0) + 1
+    }
     /// Returns whether a weight is of experts whose layer is on the main device and that are not.
     pub fn is_streamable(&self, name: &str) -> bool {
         layer_of(name).is_some_and(|(layer, rest)| {

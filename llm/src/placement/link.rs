@@ -22,16 +22,22 @@ const PASSES: usize = 5;
 /// Hand-overs of a series: 2 ms.
 const HANDOVERS: usize = 32;
 
-/// Measures the link from `main` to `other`, in less than a second. It is stored by
-/// [`renew_link`].
+/// Measures the link from `main` to `other`, in less than a second: that with the host's memory, or
+/// that between two GPUs which queue copies. It is stored by [`renew_link`].
 ///
 /// # Errors
 /// When a device fails or lacks memory.
 pub fn measure_link(main: &Opened, other: &Opened) -> Result<DeviceLink, DeviceError> {
+    let [from, to] = [main, other].map(|of| &*of.device);
+    let is_queued = to.queues_copies_from(from) && from.queues_copies_from(to);
+    let (upload, download) = match is_queued {
+        true => (queued(from, to)?, queued(to, from)?),
+        false => (upload(from)?, download(from)?),
+    };
     Ok(DeviceLink {
-        upload: Some(upload(&*main.device)?),
-        download: Some(download(&*main.device)?),
-        handover: Some(handover(main, other)?),
+        upload: Some(upload),
+        download: Some(download),
+        handover: Some(handover(main, other, is_queued)?),
     })
 }
 
@@ -119,6 +125,19 @@ fn download(device: &dyn Device) -> Result<f64, DeviceError> {
     Ok((DOWNLOAD_BYTES - small) as f64 / difference)
 }
 
+/// Returns the bytes per second of copies between two devices that queue them.
+fn queued(from: &dyn Device, to: &dyn Device) -> Result<f64, DeviceError> {
+    let [source, target] = [from, to].map(|of| of.alloc(DOWNLOAD_BYTES, Memory::Scratch));
+    let (source, target) = (source?, target?);
+    let seconds = best(|| {
+        let start = Instant::now();
+        to.copy_queued(from, &source, &target, DOWNLOAD_BYTES)?;
+        to.settle()?;
+        Ok(start.elapsed().as_secs_f64())
+    })?;
+    Ok(DOWNLOAD_BYTES as f64 / seconds)
+}
+
 /// A device's side of a hand-over: a step of one small kernel, its input and output.
 struct HandoverSide<'a> {
     device: &'a dyn Device,
@@ -150,8 +169,13 @@ impl HandoverSide<'_> {
             output,
         })
     }
-    /// Computes, and copies the result to the other side.
-    fn hand_to(&mut self, other: &HandoverSide) -> Result<(), DeviceError> {
+    /// Computes, and copies the result to the other side; nothing is waited for if that `is_queued`.
+    fn hand_to(&mut self, other: &HandoverSide, is_queued: bool) -> Result<(), DeviceError> {
+        if is_queued {
+            self.step.start(&[])?;
+            let bytes = self.output.len();
+            return (other.device).copy_queued(self.device, &self.output, &other.input, bytes);
+        }
         self.step.replay(&[])?;
         let mut staged = other.device.stage(&other.input, 0, self.output.len())?;
         self.device.read(&self.output, 0, staged.bytes())?;
@@ -160,13 +184,17 @@ impl HandoverSide<'_> {
 }
 
 /// Returns the seconds of a hand-over and back.
-fn handover(main: &Opened, other: &Opened) -> Result<f64, DeviceError> {
+fn handover(main: &Opened, other: &Opened, is_queued: bool) -> Result<f64, DeviceError> {
     let (mut main, mut other) = (HandoverSide::new(main)?, HandoverSide::new(other)?);
     let seconds = best(|| {
         let start = Instant::now();
         for _ in 0..HANDOVERS {
-            main.hand_to(&other)?;
-            other.hand_to(&main)?;
+            main.hand_to(&other, is_queued)?;
+            other.hand_to(&main, is_queued)?;
+        }
+        for _ in 0..if is_queued { HANDOVERS } else { 0 } {
+            main.step.wait()?;
+            other.step.wait()?;
         }
         Ok(start.elapsed().as_secs_f64())
     })?;

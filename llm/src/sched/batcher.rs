@@ -95,7 +95,7 @@ impl Batcher {
             state_rows: cache.state_rows(),
             host_slots: 0,
             max_sequences: engine.max_sequences(),
-            max_chunk: engine.longest_step(),
+            max_chunk: engine.longest_run(),
             mixed: engine.supports_mixed_batches(),
         };
         Batcher {

@@ -4,7 +4,7 @@ use crate::common::{data, drawn, forward};
 use crate::parity_support::tables::{argmax, ids, npy, rms};
 use gristmill_backend::{Opened, Options, Precision, open};
 use gristmill_llm::arch::CacheType;
-use gristmill_llm::engine::{Engine, Settings, Step, TokenSource, WholePool};
+use gristmill_llm::engine::{Engine, Settings, Step, TokenRun, TokenSource, WholePool};
 use gristmill_llm::gguf::{Gguf, Role};
 use gristmill_llm::placement::{LayerPlace, OtherDevice, Placement, PlacementRequest};
 use gristmill_runtime::{CopySpan, Span};
@@ -68,6 +68,7 @@ fn requested(file: &Gguf, devices: &[&str], parallel: usize, of: PlacementReques
         context: Some(256),
         cache: CacheType::F32,
         chunk: 32,
+        long: Some(32),
         parallel,
         placement: PlacementRequest {
             others: opened.map(OtherDevice::from_opened).collect(),
@@ -251,6 +252,68 @@ fn parts_may_be_interpreted() {
 fn families_are_placed_on_wgpu_and_cpu() {
     for family in ["qwen3moe", "deepseek2"] {
         check(family, "q8_0", &["wgpu", "cpu"], 2);
+    }
+}
+
+/// A prompt of many steps on two devices, each with half of the layers, and decode steps after it.
+fn check_divided(family: &str, quant: &str, devices: &[&str]) {
+    let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
+    let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
+    let tokens: Vec<u32> = tokens.iter().cycle().take(230).copied().collect();
+    let model = gristmill_llm::arch::load(file.metadata(), &file).expect("a model");
+    let layers = model.layers();
+    let at = |layer: usize| LayerPlace {
+        layer: usize::from(layer >= layers / 2),
+        experts: usize::from(layer >= layers / 2),
+    };
+    let rows = |placement: Placement| {
+        let request = PlacementRequest {
+            fixed: Some(placement),
+            ..PlacementRequest::default()
+        };
+        let mut e = requested(&file, devices, 1, request);
+        let mut rows = forward(&mut e, &tokens[..200], 0, false);
+        let decoded = (200..230).map(|i| forward(&mut e, &tokens[i..=i], i, false));
+        rows.extend(decoded.flatten().collect::<Vec<f32>>());
+        let pool = WholePool::new(&e);
+        let run = TokenRun {
+            tokens: &tokens[..70],
+            position: 0,
+            pages: pool.pages(),
+            contiguous: true,
+        };
+        let mut hidden = Vec::new();
+        let read = e.hidden_rows(run, &mut |rows| hidden.extend_from_slice(rows));
+        read.expect("hidden rows");
+        (rows, hidden)
+    };
+    let whole = rows(Placement::default());
+    let divided = rows(Placement::new((0..layers).map(at).collect()));
+    for (found, expected) in [(&divided.0, &whole.0), (&divided.1, &whole.1)] {
+        assert_eq!(found.len(), expected.len());
+        let error = rms(found, expected);
+        assert!(error <= EXACT, "{family}: rms {error}");
+    }
+}
+
+#[test]
+fn a_prompt_of_many_steps_is_divided_among_devices() {
+    for (family, quant) in [
+        ("deepseek2", "q8_0"),
+        ("gemma3", "q8_0"),
+        ("qwen35", "q8_0"),
+    ] {
+        check_divided(family, quant, &["cpu", "cpu"]);
+    }
+}
+
+/// Two contexts of one GPU, which queue the copies between their steps.
+#[cfg(feature = "cuda-tests")]
+#[test]
+fn layers_are_divided_among_contexts_of_a_gpu() {
+    for (family, quant) in FAMILIES {
+        check_divided(family, quant, &["cuda", "cuda"]);
+        check(family, quant, &["cuda", "cuda", "cpu"], 3);
     }
 }
 

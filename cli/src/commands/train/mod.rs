@@ -25,7 +25,7 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 pub fn run(options: TrainArgs) -> Result {
-    options.common.check()?;
+    options.common.check_one_device()?;
     options.common.check_computes()?;
     if !options.common.lora.is_empty() {
         return Err(Failure::usage(
