@@ -93,7 +93,8 @@ pub fn run(options: InspectArgs) -> Result {
 /// Prints where the model's parts would be on a device and the CPU, and what came second.
 fn placement(model: &Model, device: &str, flags: &PlacementFlags, out: &mut dyn Write) -> Result {
     let mut names = device.split(',');
-    let opened = gristmill_backend::open(names.next().unwrap_or(device), &Default::default())?;
+    let main = names.next().unwrap_or(device);
+    let opened = gristmill_backend::open(main, &Default::default())?;
     let peers: Vec<&str> = names.collect();
     let request = flags.request(None, &peers, Default::default());
     let settings = Settings { placement: request, ..Settings::default() };
@@ -103,7 +104,7 @@ fn placement(model: &Model, device: &str, flags: &PlacementFlags, out: &mut dyn 
         writeln!(out, "  {line}")?;
     }
     if let Some(tokens) = choice.stream_from {
-        writeln!(out, "  steps of {tokens} tokens and more copy experts to {device}")?;
+        writeln!(out, "  steps of {tokens} tokens and more copy experts to {main}")?;
     }
     Ok(())
 }

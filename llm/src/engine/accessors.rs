@@ -3,7 +3,7 @@
 use super::device_buffers::DeviceBuffers;
 use super::executor::Engine;
 use super::expert_cache::ExpertCacheStats;
-use super::graph_key::{GraphKey, batch_graph};
+use super::graph_key::{GraphKey, StepLimits, batch_graph};
 use super::graphs::{CaptureKey, Captured, StepKey, Tokens};
 use super::kv_cache::KvCache;
 use super::pages::{PageCopy, StateCopy};
@@ -18,9 +18,6 @@ use gristmill_runtime::{Buffer, StepTrace};
 use gristmill_tensor::jit::Ready;
 use gristmill_uop::machine::MachineKind;
 use std::sync::{Arc, PoisonError};
-
-/// Steps of a long prompt that are run together on several devices.
-const PIPELINED_STEPS: usize = 4;
 
 impl Engine {
     /// The loaded model architecture.
@@ -57,7 +54,7 @@ impl Engine {
     /// where devices work on different parts of a prompt at a time.
     pub fn longest_run(&self) -> usize {
         match self.is_pipelined() {
-            true => self.longest_step() * PIPELINED_STEPS,
+            true => self.longest_step().max(StepLimits::LONGEST),
             false => self.longest_step(),
         }
     }

@@ -99,13 +99,7 @@ impl<'a> CompiledModel<'a> {
             jits.extend(choice.others.iter().cloned().map(Jit::new));
         }
         let device = jits[0].device().clone();
-        let settings = Settings {
-            long: match choice.is_pipelined(&*device) {
-                true => settings.long.or(Some(StepLimits::PIPELINED)),
-                false => settings.long,
-            },
-            ..settings
-        };
+        let is_pipelined = choice.is_pipelined(&*device);
         let asked = settings.long;
         let again = |settings| {
             let choice = choice.clone();
@@ -125,7 +119,7 @@ impl<'a> CompiledModel<'a> {
         let with = (&choice, loaded);
         let rooms = made.rooms(file, model.as_ref(), &sizes, with)?;
         let is_usual = asked.is_none_or(StepLimits::is_usual);
-        let long = (is_usual, choice.stream_from.is_some());
+        let long = (is_usual, is_pipelined || choice.stream_from.is_some());
         for room in &rooms {
             if let Some(smaller) = sizes.smaller(room, model.context(), long)? {
                 return again(smaller);

@@ -45,6 +45,12 @@ pub struct Engine {
     pub(super) depths: Vec<usize>,
 }
 
+/// Parts of a long prompt on which several devices work at a time, and the least tokens of one:
+/// smaller ones read the weights of a mixture of experts too often.
+const PIECES: usize = 4;
+/// See [`PIECES`].
+const LEAST_PIECE: usize = 1024;
+
 /// A checked step: its graph, variables, and block tables.
 struct CheckedStep<'a> {
     key: StepKey,
@@ -235,17 +241,9 @@ impl Engine {
         self.check(step)?;
         self.fill_rope(last_position(step) + 1)?;
         let most_in_flight = if self.is_pipelined() { IN_FLIGHT } else { 1 };
-        let alone = step.rows.is_empty();
+        let piece = self.piece(&chunk);
         loop {
-            let target = self.device().target();
-            let most = self
-                .limit
-                .tokens(chunk.position, chunk.exact || !alone, target);
-            let most = if chunk.logits == Logits::All {
-                most.min(self.limit.limits.chunk)
-            } else {
-                most
-            };
+            let most = self.most_tokens(&chunk, step.rows.is_empty()).min(piece);
             if chunk.tokens.len() <= most {
                 return Ok(Step {
                     chunk: Some(chunk),
@@ -276,6 +274,26 @@ impl Engine {
                 position: chunk.position + most,
                 ..chunk
             };
+        }
+    }
+    /// Returns the most tokens of a part of a prompt where several devices work on different parts:
+    /// two devices with half of the layers each take as long as one for half of the prompt, and a
+    /// part (docs/experiments/148).
+    fn piece(&self, chunk: &Chunk) -> usize {
+        let is_cut = !chunk.exact && chunk.logits != Logits::All;
+        match is_cut && self.is_pipelined() {
+            true => chunk.tokens.len().div_ceil(PIECES).max(LEAST_PIECE),
+            false => usize::MAX,
+        }
+    }
+    /// Returns the tokens of a chunk that a step may have, which runs decode rows too unless it is
+    /// `alone`.
+    fn most_tokens(&self, chunk: &Chunk, alone: bool) -> usize {
+        let (exact, target) = (chunk.exact || !alone, self.device().target());
+        let most = self.limit.tokens(chunk.position, exact, target);
+        match chunk.logits {
+            Logits::All => most.min(self.limit.limits.chunk),
+            _ => most,
         }
     }
     /// Returns the number of rows that the decode graph of `rows` sequences is compiled for.

@@ -77,8 +77,8 @@ pub struct StepLimits {
 }
 
 impl StepLimits {
-    /// Tokens of steps of long prompts on which several devices work at a time.
-    pub(super) const PIPELINED: usize = LONG_CHUNKS[1];
+    /// Tokens of the longest steps.
+    pub(super) const LONGEST: usize = LONG_CHUNKS[0];
 
     /// Applies the settings to a model with `context` positions and a device.
     pub fn new(

@@ -23,8 +23,9 @@ pub(super) const MB: u64 = 1_000_000;
 /// Share of the memory left after the weights that a step may take; steps of long prompts that take
 /// more are shortened.
 pub(super) const LONG_CHUNK_SHARE: f64 = 0.125;
-/// The same where steps copy experts to the device: longer steps copy them less often.
-pub(super) const STREAMED_CHUNK_SHARE: f64 = 0.8;
+/// The same where steps copy experts to the device, or layers are divided among GPUs: short steps
+/// cost most there.
+pub(super) const PLACED_CHUNK_SHARE: f64 = 0.8;
 /// Partial results of attention may take at most 1/16 of a GPU's free memory in one step.
 pub(super) const ATTENTION_SHARE: usize = 16;
 /// Minimum bytes for partial results of attention in one step; longer prompts run in smaller steps.
@@ -151,7 +152,7 @@ impl Sizes {
         &self,
         GpuRoom { footprint, left }: &GpuRoom,
         longest: usize,
-        (is_usual, streams): (bool, bool),
+        (is_usual, is_placed): (bool, bool),
     ) -> Result<Option<Settings>, Error> {
         let Sizes {
             settings,
@@ -161,8 +162,8 @@ impl Sizes {
             ..
         } = self;
         let left = *left;
-        let share = match streams {
-            true => STREAMED_CHUNK_SHARE,
+        let share = match is_placed {
+            true => PLACED_CHUNK_SHARE,
             false => LONG_CHUNK_SHARE,
         };
         if is_usual
