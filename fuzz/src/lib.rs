@@ -23,6 +23,7 @@ pub const TARGETS: &[Target] = &[
     targets::reply::TARGET,
     targets::ir::TARGET,
     targets::graphs::TARGET,
+    targets::placements::TARGET,
 ];
 
 /// Looks up a target by name.

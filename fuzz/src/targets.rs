@@ -3,6 +3,7 @@
 pub mod graphs;
 pub mod ir;
 pub mod model_file;
+pub mod placements;
 pub mod reply;
 pub mod request;
 pub mod schema;

@@ -107,4 +107,4 @@ macro_rules! replayed { ($($name:ident)*) => {
     }
 } }
 
-replayed! { gguf split template tokenizer request schema reply ir graphs }
+replayed! { gguf split template tokenizer request schema reply ir graphs placements }

@@ -10,7 +10,7 @@ use super::graph_key::{Settings, StepLimits};
 use super::graphs::{GraphUnit, Graphs};
 use super::inputs::{IN_FLIGHT, StepInputs};
 use super::kv_cache::KvCache;
-use super::planning::{CompiledUnit, Planning, RESERVES, check_others, choose};
+use super::planning::{CompiledUnit, Planning, RESERVES, STREAMED_CHUNK, check_others, choose};
 use super::sizes::{
     MIN_ARENA_SHARE, Sizes, available, memory_beside_weights, missing_weight_bytes, probe,
 };
@@ -77,21 +77,25 @@ impl<'a> CompiledModel<'a> {
             let choice = choose(file, model.as_ref(), &settings, &opened, *reserve)?;
             let is_last = number + 1 == RESERVES.len() || choice.runner_up.is_none();
             let settings = settings.clone();
-            match CompiledModel::placed(file, &opened, settings, loaded, choice, progress) {
+            let with = (loaded, choice, !is_last);
+            match CompiledModel::placed(file, &opened, settings, with, progress) {
+                Ok(None) => {}
                 Err(Error::Weights { .. } | Error::Context { .. }) if !is_last => {}
-                result => return result,
+                Ok(Some(model)) => return Ok(model),
+                Err(error) => return Err(error),
             }
         }
         unreachable!("the last try returns")
     }
+    /// Compiles a model for a placement. `None` if cached experts leave no room for steps that copy
+    /// experts to the device, and another placement `may` follow.
     fn placed(
         file: &'a Gguf,
         opened: &Opened,
         settings: Settings,
-        loaded: &Weights,
-        choice: PlacementChoice,
+        (loaded, choice, may): (&Weights, PlacementChoice, bool),
         progress: &dyn Fn(Progress),
-    ) -> Result<CompiledModel<'a>, Error> {
+    ) -> Result<Option<CompiledModel<'a>>, Error> {
         let model = arch::load(file.metadata(), file)?;
         let placement = &choice.chosen.placement;
         let mut jits = vec![Jit::new(opened.clone())];
@@ -102,8 +106,8 @@ impl<'a> CompiledModel<'a> {
         let is_pipelined = choice.is_pipelined(&*device);
         let asked = settings.long;
         let again = |settings| {
-            let choice = choice.clone();
-            CompiledModel::placed(file, opened, settings, loaded, choice, progress)
+            let with = (loaded, choice.clone(), may);
+            CompiledModel::placed(file, opened, settings, with, progress)
         };
         let gpus = jits.iter().take(choice.budgets.len());
         let gpus: Vec<&dyn Device> = gpus.map(|jit| &**jit.device()).collect();
@@ -122,7 +126,12 @@ impl<'a> CompiledModel<'a> {
         let long = (is_usual, is_pipelined || choice.stream_from.is_some());
         for room in &rooms {
             if let Some(smaller) = sizes.smaller(room, model.context(), long)? {
-                return again(smaller);
+                let wanted = sizes.limits.long.min(STREAMED_CHUNK);
+                let is_short = smaller.long.is_some_and(|long| long < wanted);
+                match may && is_short && choice.chosen.slots > 0 {
+                    true => return Ok(None),
+                    false => return again(smaller),
+                }
             }
         }
         let footprint = rooms[0].footprint;
@@ -134,7 +143,7 @@ impl<'a> CompiledModel<'a> {
         let [mut first, rest] = sizes.first_functions(&graphs, &own, &*device);
         first.extend(planning.chosen.iter().cloned());
         made.prepare(&planning, &first, progress)?;
-        Ok(CompiledModel {
+        Ok(Some(CompiledModel {
             rest,
             file,
             model,
@@ -146,7 +155,7 @@ impl<'a> CompiledModel<'a> {
             choices,
             footprint,
             limit,
-        })
+        }))
     }
 
     /// Returns where the model's parts are.

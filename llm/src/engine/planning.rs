@@ -18,7 +18,8 @@ use gristmill_uop::function::Function;
 use std::sync::Arc;
 
 /// Tokens of a step of a long prompt that a placement leaves room for where steps copy experts.
-const STREAMED_CHUNK: usize = 2048;
+pub(super) const STREAMED_CHUNK: usize = 2048;
+
 /// What is compiled for one device.
 pub(super) struct CompiledUnit {
     pub(super) jit: Jit,
