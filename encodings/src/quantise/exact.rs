@@ -2,10 +2,11 @@
 //! nothing.
 
 use super::choice::Choice;
-use super::fit::{Line, Numbers, all_levels};
+use super::fit::{Extremes, Line, Weighted, all_levels, represents};
 use super::layout::{Factor, Field, Layout};
 use super::levels::Levels;
 use half::f16;
+use std::ops::Range;
 
 /// Largest distance of a number from its level, as a part of the scale.
 const NEAR: f64 = 5e-4;
@@ -23,24 +24,36 @@ struct Possible {
     scale: usize,
 }
 
-/// Finds the numbers of the block that `x` was decoded from. `x` are the decoded numbers divided
-/// by `unit`.
-pub(super) fn find(layout: &Layout, x: &[f32], unit: f64) -> Option<Choice> {
-    let groups: Vec<&[f32]> = layout.groups.iter().map(|g| &x[g.clone()]).collect();
+/// Finds the numbers of the block that the numbers of its groups were decoded from, which are
+/// divided by `unit`.
+pub(super) fn find<'x>(
+    layout: &Layout,
+    group: impl Fn(&Range<usize>) -> Weighted<'x>,
+    unit: f64,
+) -> Option<Choice> {
+    let weighted: Vec<Weighted<'x>> = layout.groups.iter().map(group).collect();
+    let groups: Vec<&[f32]> = weighted.iter().map(|group| group.x).collect();
+    let codes = layout.rounding();
     let has_offset = layout.offset.is_some();
     let mut scales = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         // Without a field or without an f16, few factors exist.
         let exists =
-            |possible: &Possible| match (layout.scale.half, layout.scale.fields.get(number)) {
+            |possible: &Possible| match (layout.scale.half.as_ref(), layout.scale.fields.get(number)) {
                 (Some(_), None) => half_near(*possible, unit).is_some(),
                 (None, field) => field_near(field, *possible, (1.0, unit)).is_some(),
                 (Some(_), Some(_)) => true,
             };
-        let possible = match has_offset {
+        let mut possible = match has_offset {
             false => scales_of(&layout.levels, group, exists),
             true => scales_with_offset(&layout.levels, group, exists),
         };
+        if let (Some(possible), Some(_)) = (&mut possible, codes.grid) {
+            possible.retain(|possible| {
+                let (scale, offset) = (possible.value, 0.0);
+                represents(codes, weighted[number], Line { scale, offset })
+            });
+        }
         // Nothing fits this group.
         if possible.as_ref().is_some_and(Vec::is_empty) {
             return None;
@@ -106,7 +119,7 @@ fn offsets(
 
 /// Offsets with which all numbers of a group are levels, for one scale with its field's index.
 fn offsets_of(levels: &Levels, x: &[f32], (index, scale): (usize, f64)) -> Vec<Possible> {
-    let numbers = Numbers::new(x);
+    let numbers = Extremes::new(x);
     let error = ROUNDING * numbers.largest().abs();
     let anchor = if scale > 0.0 {
         numbers.low
@@ -128,7 +141,7 @@ fn offsets_of(levels: &Levels, x: &[f32], (index, scale): (usize, f64)) -> Vec<P
 }
 
 /// Whether numbers differ by no more than their rounding.
-fn is_constant(numbers: &Numbers) -> bool {
+fn is_constant(numbers: &Extremes) -> bool {
     numbers.high - numbers.low <= ROUNDING * numbers.largest().abs()
 }
 
@@ -147,7 +160,7 @@ fn scales_of(
     x: &[f32],
     exists: impl Fn(&Possible) -> bool,
 ) -> Option<Vec<Possible>> {
-    let largest = Numbers::new(x).largest();
+    let largest = Extremes::new(x).largest();
     if largest == 0.0 && levels.values().contains(&0.0) {
         return None;
     }
@@ -183,11 +196,11 @@ fn scales_with_offset(
     x: &[f32],
     exists: impl Fn(&Possible) -> bool,
 ) -> Option<Vec<Possible>> {
-    let numbers = Numbers::new(x);
+    let numbers = Extremes::new(x);
     if is_constant(&numbers) {
         return None;
     }
-    let Numbers { low, high, .. } = numbers;
+    let Extremes { low, high } = numbers;
     let [first, last] = levels.ends().map(f64::from);
     let error = ROUNDING * numbers.largest().abs();
     let possible = (1..=(last - first) as usize).flat_map(|n| {

@@ -1,6 +1,50 @@
 //! Least-squares lines: the real scale and offset that represent a group's numbers best.
 
+use super::joint::Joint;
 use super::levels::{LANES, Lanes, Levels};
+
+/// Numbers of a group and the weight of each one's squared error, in whole [`Lanes`].
+#[derive(Clone, Copy)]
+pub(super) struct Weighted<'x> {
+    pub x: &'x [f32],
+    pub weights: &'x [f32],
+    /// Whether all weights are 1.
+    pub is_uniform: bool,
+}
+
+impl<'x> Weighted<'x> {
+    /// Whole chunks of numbers, each with its weights.
+    pub fn lanes(self) -> impl Iterator<Item = (&'x Lanes, &'x Lanes)> {
+        self.x.as_chunks().0.iter().zip(self.weights.as_chunks().0)
+    }
+}
+
+/// The values to which the numbers of a group are rounded.
+#[derive(Clone, Copy)]
+pub(super) struct Codes<'l> {
+    /// Values of single elements.
+    pub levels: &'l Levels,
+    /// The points of a grid, if elements do not have every combination of levels.
+    pub grid: Option<&'l Joint>,
+}
+
+impl Codes<'_> {
+    /// Calls `each` with the numbers, the weights and the nearest values of every chunk of a group.
+    pub fn visit(
+        self,
+        group: Weighted<'_>,
+        line: Line,
+        mut each: impl FnMut(&Lanes, &Lanes, Lanes),
+    ) {
+        let scaled = line.to_levels();
+        if let Some(grid) = self.grid {
+            return grid.visit(group, scaled, each);
+        }
+        for (x, weights) in group.lanes() {
+            each(x, weights, self.levels.round(scaled(x)));
+        }
+    }
+}
 
 /// Numbers are `scale · level + offset`.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
@@ -20,33 +64,32 @@ pub(super) enum Form {
     LineBelow,
 }
 
-/// Sums over the numbers `x` of a group, and their extremes.
+/// Weighted sums over the numbers `x` of a group, and their extremes.
 #[derive(Clone, Copy)]
 pub(super) struct Numbers {
     n: f64,
     sum: f64,
     squares: f64,
+    ends: Extremes,
+}
+
+/// The least and the largest of finite numbers.
+#[derive(Clone, Copy)]
+pub(super) struct Extremes {
     pub low: f64,
     pub high: f64,
 }
 
-impl Numbers {
-    /// Sums and extremes of finite numbers.
-    pub fn new(x: &[f32]) -> Numbers {
-        let (mut sum, mut squares) = ([0.0; LANES], [0.0; LANES]);
+impl Extremes {
+    pub fn new(x: &[f32]) -> Extremes {
         let (mut low, mut high) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
-        for chunk in lanes(x) {
+        for chunk in x.as_chunks::<LANES>().0 {
             for (i, &x) in chunk.iter().enumerate() {
-                sum[i] += x;
-                squares[i] += x * x;
                 low[i] = if x < low[i] { x } else { low[i] };
                 high[i] = if x > high[i] { x } else { high[i] };
             }
         }
-        Numbers {
-            n: x.len() as f64,
-            sum: total(sum),
-            squares: total(squares),
+        Extremes {
             low: low.into_iter().fold(f32::INFINITY, f32::min).into(),
             high: high.into_iter().fold(f32::NEG_INFINITY, f32::max).into(),
         }
@@ -61,7 +104,28 @@ impl Numbers {
     }
 }
 
-/// Sums over the numbers `x` of a group and their levels `l`.
+impl Numbers {
+    /// Sums and extremes of finite numbers.
+    pub fn new(group: Weighted<'_>) -> Numbers {
+        let (mut n, mut sum, mut squares) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+        for (x, weights) in group.lanes() {
+            for i in 0..LANES {
+                let weighted = weights[i] * x[i];
+                n[i] += weights[i];
+                sum[i] += weighted;
+                squares[i] += weighted * x[i];
+            }
+        }
+        Numbers {
+            n: total(n),
+            sum: total(sum),
+            squares: total(squares),
+            ends: Extremes::new(group.x),
+        }
+    }
+}
+
+/// Weighted sums over the numbers `x` of a group and their levels `l`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sums {
     pub n: f64,
@@ -72,28 +136,22 @@ pub(super) struct Sums {
     pub xx: f64,
 }
 
-/// Whole chunks of a group.
-fn lanes(x: &[f32]) -> &[Lanes] {
-    x.as_chunks().0
-}
-
 fn total(lanes: Lanes) -> f64 {
     lanes.iter().map(|&v| f64::from(v)).sum()
 }
 
 impl Sums {
     /// Sums of numbers and their nearest levels on a line.
-    pub fn new(levels: &Levels, x: &[f32], numbers: &Numbers, line: Line) -> Sums {
-        let scaled = line.to_levels();
+    pub fn new(codes: Codes<'_>, group: Weighted<'_>, numbers: &Numbers, line: Line) -> Sums {
         let (mut l, mut ll, mut xl) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
-        for chunk in lanes(x) {
-            let level = levels.round(scaled(chunk));
+        codes.visit(group, line, |x, weights, level| {
             for i in 0..LANES {
-                l[i] += level[i];
-                ll[i] += level[i] * level[i];
-                xl[i] += chunk[i] * level[i];
+                let weighted = weights[i] * level[i];
+                l[i] += weighted;
+                ll[i] += weighted * level[i];
+                xl[i] += x[i] * weighted;
             }
-        }
+        });
         Sums {
             n: numbers.n,
             l: total(l),
@@ -136,7 +194,7 @@ impl Sums {
 impl Line {
     /// Maps numbers to multiples of the scale. A scale of 0, or too small a one, has every number
     /// at its offset.
-    fn to_levels(self) -> impl Fn(&Lanes) -> Lanes {
+    pub fn to_levels(self) -> impl Fn(&Lanes) -> Lanes {
         let inverse = (1.0 / self.scale) as f32;
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
         let offset = self.offset as f32;
@@ -152,96 +210,133 @@ pub(super) fn all_levels(
     mut is_so: impl FnMut(f32, f32) -> bool,
 ) -> bool {
     let scaled = line.to_levels();
-    lanes(x).iter().all(|chunk| {
+    x.as_chunks().0.iter().all(|chunk| {
         let level = levels.round(scaled(chunk));
         chunk.iter().zip(level).all(|(&x, level)| is_so(x, level))
     })
 }
 
-/// Calls `each` with the position of every number of a group and its nearest level.
-pub(super) fn for_levels(levels: &Levels, x: &[f32], line: Line, mut each: impl FnMut(usize, f32)) {
-    let scaled = line.to_levels();
-    for (number, chunk) in lanes(x).iter().enumerate() {
-        let level = levels.round(scaled(chunk));
-        level
-            .iter()
-            .enumerate()
-            .for_each(|(i, &level)| each(number * LANES + i, level));
-    }
+/// Whether the numbers of a group are what a line's nearest levels decode to.
+pub(super) fn represents(codes: Codes<'_>, group: Weighted<'_>, line: Line) -> bool {
+    let mut represents = true;
+    codes.visit(group, line, |x, _, level| {
+        for (&x, level) in x.iter().zip(level) {
+            let near = line.scale * f64::from(level) + line.offset;
+            let error = (f64::from(x) - near).abs();
+            represents &= error <= 1e-3 * line.scale.abs() + 1e-5 * f64::from(x.abs());
+        }
+    });
+    represents
 }
 
-/// Squared error of the nearest levels.
-pub(super) fn error(levels: &Levels, x: &[f32], line: Line) -> f64 {
-    let scaled = line.to_levels();
+/// Weighted squared error of the nearest levels.
+pub(super) fn error(codes: Codes<'_>, group: Weighted<'_>, line: Line) -> f64 {
     let (scale, offset) = (line.scale as f32, line.offset as f32);
     let mut sums = [0.0; LANES];
-    for chunk in lanes(x) {
-        let level = levels.round(scaled(chunk));
+    codes.visit(group, line, |x, weights, level| {
         for i in 0..LANES {
-            let difference = chunk[i] - (scale * level[i] + offset);
-            sums[i] += difference * difference;
+            let difference = x[i] - (scale * level[i] + offset);
+            sums[i] += weights[i] * difference * difference;
         }
-    }
+    });
     total(sums)
 }
 
 /// Widths of the levels that are tried: this step in units of the mean distance of two levels, so
 /// many times inwards and outwards.
 const STRETCH: f64 = 0.7;
-const STRETCHES: std::ops::RangeInclusive<i32> = -2..=5;
+const STRETCHES: std::ops::Range<i32> = -2..6;
+/// Most steps outwards, for groups with few numbers far from the others.
+const LAST_STRETCH: i32 = 12;
+/// Most times that the best line is fitted again to its own levels.
+const REFINEMENTS: usize = 3;
 
-/// The lines that map the extremes of the numbers to the ends of the levels.
+/// The lines that map the extremes of the numbers to the ends of the levels: the levels are
+/// `stretch` times as wide, in `anchors` of three ways around an offset that is not fixed.
 fn plain_lines(
     levels: &Levels,
-    numbers: &Numbers,
+    ends: &Extremes,
     form: Form,
-    stretch: f64,
+    (stretch, anchors): (f64, usize),
 ) -> impl Iterator<Item = Line> + use<> {
-    let &Numbers { low, high, .. } = numbers;
+    let &Extremes { low, high } = ends;
     let [first, last] = levels.ends().map(f64::from);
     let below = form == Form::LineBelow;
     let low = if below { low.min(0.0) } else { low };
     let scale = (high - low) / (last - first) / stretch;
     let middle = (high + low) / 2.0 - scale * (last + first) / 2.0;
-    let line = Line {
+    let around = move |offset: f64| Line {
         scale,
-        offset: if below { middle.min(0.0) } else { middle },
+        offset: if below { offset.min(0.0) } else { offset },
     };
-    let largest = numbers.largest();
+    let lines = [middle, low - scale * first, high - scale * last].map(around);
+    let largest = ends.largest();
     let ends = [last, first].map(|end| Line {
         scale: largest / (end * stretch),
         offset: 0.0,
     });
     let candidates = match form {
-        Form::Scale(_) => [Some(ends[0]), Some(ends[1])],
-        Form::Line | Form::LineBelow => [Some(line), None],
+        Form::Scale(_) => [Some(ends[0]), Some(ends[1]), None],
+        Form::Line | Form::LineBelow => lines.map(Some),
     };
+    let count = if matches!(form, Form::Scale(_)) { 2 } else { anchors };
     let is_possible = move |line: &Line| {
         line.scale.is_finite() && (line.scale > 0.0 || form == Form::Scale(true))
     };
-    candidates.into_iter().flatten().filter(is_possible)
+    candidates.into_iter().take(count).flatten().filter(is_possible)
 }
 
 /// The lines of round-to-nearest with the extremes at the ends of the levels.
-pub(super) fn plain(levels: &Levels, x: &[f32], form: Form) -> impl Iterator<Item = Line> {
-    plain_lines(levels, &Numbers::new(x), form, 1.0)
+pub(super) fn plain(codes: Codes<'_>, x: &[f32], form: Form) -> impl Iterator<Item = Line> {
+    plain_lines(codes.levels, &Extremes::new(x), form, (1.0, 1))
 }
 
 /// Finds a line with a small squared error.
-pub(super) fn fit(levels: &Levels, x: &[f32], form: Form) -> Line {
+pub(super) fn fit(codes: Codes<'_>, group: Weighted<'_>, form: Form) -> Line {
+    let levels = codes.levels;
     let unit = STRETCH / levels.values().len() as f64;
-    let numbers = Numbers::new(x);
+    let numbers = Numbers::new(group);
     let mut best = (f64::INFINITY, Line::default());
-    for stretch in STRETCHES.map(|i| 1.0 + f64::from(i) * unit) {
-        for line in plain_lines(levels, &numbers, form, stretch) {
-            let sums = Sums::new(levels, x, &numbers, line);
-            let refined = sums.best(form);
-            let error = sums.error(refined);
-            let is_possible = refined.scale > 0.0 || form == Form::Scale(true);
-            if is_possible && error < best.0 {
-                best = (error, refined);
+    // Weights are not symmetric around the middle.
+    let anchors = if group.is_uniform { 1 } else { 3 };
+    let mut step = STRETCHES.start;
+    let mut last_improvement = step;
+    // Beyond the usual steps as long as these improve.
+    while step < STRETCHES.end || last_improvement + 1 == step && step < LAST_STRETCH {
+        let stretch = 1.0 + f64::from(step) * unit;
+        for line in plain_lines(levels, &numbers.ends, form, (stretch, anchors)) {
+            if improve(codes, group, form, (&numbers, line), &mut best) {
+                last_improvement = step;
             }
+        }
+        step += 1;
+    }
+    // Levels of the best line's neighbourhood.
+    for _ in 0..REFINEMENTS {
+        let line = best.1;
+        if !improve(codes, group, form, (&numbers, line), &mut best) {
+            break;
         }
     }
     best.1
+}
+
+/// Fits a line to the levels that are nearest on another; whether it is better than `best`, which
+/// it replaces then.
+fn improve(
+    codes: Codes<'_>,
+    group: Weighted<'_>,
+    form: Form,
+    (numbers, line): (&Numbers, Line),
+    best: &mut (f64, Line),
+) -> bool {
+    let sums = Sums::new(codes, group, numbers, line);
+    let refined = sums.best(form);
+    let error = sums.error(refined);
+    let is_possible = refined.scale > 0.0 || form == Form::Scale(true);
+    let is_better = is_possible && error < best.0;
+    if is_better {
+        *best = (error, refined);
+    }
+    is_better
 }

@@ -4,9 +4,13 @@
 //! scale and offset are products of an f16 of the block and a number of the element's group. Those
 //! numbers and the code are *fields*: some bits of the block and a table of their values. The bits
 //! are those that change the value, and the table is the value of each setting of them, so a
-//! format needs no description of its packing.
+//! format needs no description of its packing. Elements may share the bits of a code: see
+//! [`super::cells`].
 
+use super::cells::{self, CodeFactor};
 use super::evaluate::Element;
+use super::fit::Codes;
+use super::joint::Joint;
 use super::levels::{LANES, Levels};
 use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
@@ -93,11 +97,46 @@ impl Field {
     }
 }
 
+/// Where the 16 bits of an f16 are.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Half {
+    /// In two bytes from this one.
+    Bytes(usize),
+    /// In these bits of the block, the lowest first.
+    Bits(Vec<usize>),
+}
+
+impl Half {
+    fn get(&self, block: &[u8]) -> f32 {
+        let bit = |bit: &usize| u16::from(block[bit / 8] >> (bit % 8) & 1);
+        match self {
+            Half::Bytes(at) => f16::from_le_bytes([block[*at], block[*at + 1]]),
+            Half::Bits(bits) => {
+                let bits = bits.iter().enumerate();
+                f16::from_bits(bits.fold(0, |half, (i, of)| half | bit(of) << i))
+            }
+        }
+        .to_f32()
+    }
+    /// Writes the nearest f16 into zero bits.
+    pub fn set(&self, block: &mut [u8], v: f32) {
+        let half = f16::from_f32(v);
+        match self {
+            Half::Bytes(at) => block[*at..at + 2].copy_from_slice(&half.to_le_bytes()),
+            Half::Bits(bits) => {
+                for (i, bit) in bits.iter().enumerate() {
+                    block[bit / 8] |= ((half.to_bits() >> i & 1) as u8) << (bit % 8);
+                }
+            }
+        }
+    }
+}
+
 /// A scale or an offset: an f16 of the block, a field of each group, or the product of both.
 #[derive(Clone, Debug)]
 pub(super) struct Factor {
-    /// Byte of the f16, if there is one.
-    pub half: Option<usize>,
+    /// Place of the f16, if there is one.
+    pub half: Option<Half>,
     /// -1 for an offset that is subtracted.
     pub sign: f32,
     /// A field for each group, or none.
@@ -106,9 +145,7 @@ pub(super) struct Factor {
 
 impl Factor {
     fn value(&self, block: &[u8], group: usize) -> f32 {
-        let half = self
-            .half
-            .map(|at| f16::from_le_bytes([block[at], block[at + 1]]).to_f32());
+        let half = self.half.as_ref().map(|half| half.get(block));
         let field = self.fields.get(group).map(|field| field.value(block));
         match (half, field) {
             (Some(half), Some(field)) => half * field,
@@ -117,14 +154,20 @@ impl Factor {
     }
 }
 
+/// The codes of a block's elements.
+#[derive(Clone, Debug)]
+pub(super) enum ElementCodes {
+    /// Place of the code of each element, and the value of each code.
+    Single(Vec<Place>, Vec<f32>),
+    /// Elements share codes.
+    Joint(Joint),
+}
+
 /// Layout of a block.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
-    /// Place of the code of each element.
-    pub codes: Vec<Place>,
-    /// Value of each code.
-    values: Vec<f32>,
-    /// The same by value.
+    pub codes: ElementCodes,
+    /// Values of an element's codes.
     pub levels: Levels,
     /// Elements of each group.
     pub groups: Vec<Range<usize>>,
@@ -134,8 +177,11 @@ pub(super) struct Layout {
     pub offset: Option<Factor>,
 }
 
+/// An element's code, and the factors of its group: scale and offset.
+type Split = (Found, [Option<Product>; 2]);
+
 impl Layout {
-    /// Derives the layout of an encoding; `None` for one of another form, such as points of a grid.
+    /// Derives the layout of an encoding; `None` for one of another form.
     pub fn new(encoding: EncodingRef) -> Option<Layout> {
         let elements = (0..encoding.elements).map(|k| parts_of(encoding, k));
         let elements: Vec<Parts> = elements.collect::<Option<_>>()?;
@@ -144,7 +190,8 @@ impl Layout {
         for &bit in all_bits.flat_map(|field| &field.bits) {
             *uses.entry(bit).or_default() += 1;
         }
-        let is_code = |field: &Found| field.bits.iter().all(|bit| uses[bit] == 1);
+        // Groups are larger than the cells of elements that share a code.
+        let is_code = |field: &Found| field.bits.iter().any(|bit| uses[bit] <= LANES);
         let split = |parts: &Parts| {
             let of_scale = &parts.scale.fields;
             let code = of_scale.iter().find(|field| is_code(field))?.clone();
@@ -155,13 +202,11 @@ impl Layout {
             };
             Some((code, [Some(scale), parts.offset.clone()]))
         };
-        let split: Vec<(Found, [Option<Product>; 2])> =
-            elements.iter().map(split).collect::<Option<_>>()?;
+        let split: Vec<Split> = elements.iter().map(split).collect::<Option<_>>()?;
         let groups: Vec<Range<usize>> = runs(&split);
-        let values = split[0].0.values.clone();
-        let levels = split[0].0.levels()?;
+        let (codes, levels) = codes_of(encoding, &split, &uses)?;
         let is_whole = |group: &Range<usize>| group.len().is_multiple_of(LANES);
-        if split.iter().any(|(code, _)| code.values != values) || !groups.iter().all(is_whole) {
+        if !groups.iter().all(is_whole) {
             return None;
         }
         let factor = |side: usize| {
@@ -176,37 +221,74 @@ impl Layout {
             None => None,
         };
         Some(Layout {
-            codes: split
-                .iter()
-                .map(|(code, _)| Place::new(&code.bits))
-                .collect::<Option<_>>()?,
-            values,
+            codes,
             scale: factor(0)?,
             offset,
             levels,
             groups,
         })
     }
+    /// The values to which numbers are rounded.
+    pub fn rounding(&self) -> Codes<'_> {
+        let grid = match &self.codes {
+            ElementCodes::Joint(joint) if !joint.is_free => Some(joint),
+            _ => None,
+        };
+        Codes {
+            levels: &self.levels,
+            grid,
+        }
+    }
     /// Decodes one block, bit for bit as the encoding's expression.
     pub fn decode(&self, block: &[u8], out: &mut [f32]) {
+        match &self.codes {
+            ElementCodes::Single(places, values) => {
+                let levels = places.iter().map(|place| values[place.get(block)]);
+                out.iter_mut().zip(levels).for_each(|(out, level)| *out = level);
+            }
+            ElementCodes::Joint(joint) => joint.levels(block, out),
+        }
         for (number, group) in self.groups.iter().enumerate() {
             let scale = self.scale.value(block, number);
-            for (out, place) in out[group.clone()]
-                .iter_mut()
-                .zip(&self.codes[group.clone()])
-            {
-                *out = scale * self.values[place.get(block)];
-            }
+            let out = &mut out[group.clone()];
+            out.iter_mut().for_each(|out| *out *= scale);
             if let Some(offset) = &self.offset {
                 let added = offset.sign * offset.value(block, number);
-                out[group.clone()].iter_mut().for_each(|out| *out += added);
+                out.iter_mut().for_each(|out| *out += added);
             }
         }
     }
 }
 
+/// Derives the codes of all elements, and the values that an element may have.
+fn codes_of(
+    encoding: EncodingRef,
+    split: &[Split],
+    uses: &HashMap<usize, usize>,
+) -> Option<(ElementCodes, Levels)> {
+    let all_bits = split.iter().flat_map(|(code, _)| &code.bits);
+    let is_single = all_bits.clone().all(|bit| uses[bit] == 1);
+    if is_single {
+        let values = split[0].0.values.clone();
+        if split.iter().any(|(code, _)| code.values != values) {
+            return None;
+        }
+        let places = split.iter().map(|(code, _)| Place::new(&code.bits));
+        let codes = ElementCodes::Single(places.collect::<Option<_>>()?, values);
+        return Some((codes, split[0].0.levels()?));
+    }
+    let factor = |(code, _): &Split| CodeFactor {
+        node: code.node,
+        bits: code.bits.clone(),
+    };
+    let codes: Vec<CodeFactor> = split.iter().map(factor).collect();
+    let joint = cells::find(encoding, &codes, uses)?;
+    let levels = Levels::new(joint.values().map(|value| (value, 0)).collect())?;
+    Some((ElementCodes::Joint(joint), levels))
+}
+
 /// Returns the runs of elements with equal factors.
-fn runs(elements: &[(Found, [Option<Product>; 2])]) -> Vec<Range<usize>> {
+fn runs(elements: &[Split]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for k in 0..elements.len() {
         match runs.last_mut() {
@@ -242,17 +324,27 @@ fn factor_of(groups: Vec<&Product>, extent: f32) -> Option<Factor> {
         _ => return None,
     };
     Some(Factor {
-        half: first.half,
+        half: first.half.clone(),
         sign: first.sign,
         fields,
     })
 }
 
-/// A field as it was found: the numbers of its bits and the value of each setting.
-#[derive(Clone, PartialEq, Debug)]
+/// A field as it was found: the numbers of its bits and the value of each setting, if these are not
+/// too many.
+#[derive(Clone, Debug)]
 struct Found {
+    /// Node of the element's graph.
+    node: Id,
     bits: Vec<usize>,
     values: Vec<f32>,
+}
+
+impl PartialEq for Found {
+    /// Fields of different elements are equal if the same bits mean the same.
+    fn eq(&self, other: &Found) -> bool {
+        self.bits == other.bits && self.values == other.values
+    }
 }
 
 impl Found {
@@ -260,6 +352,7 @@ impl Found {
     fn scaled(&self, by: f32) -> Found {
         let values = self.values.iter().map(|v| v * by).collect();
         Found {
+            node: self.node,
             bits: self.bits.clone(),
             values,
         }
@@ -293,6 +386,9 @@ impl Found {
         )
     }
     fn field(&self, limit: f32) -> Option<Field> {
+        if self.values.is_empty() {
+            return None;
+        }
         Some(Field {
             place: Place::new(&self.bits)?,
             levels: self.levels_within(limit)?,
@@ -304,7 +400,7 @@ impl Found {
 /// A product of an f16 of the block, constants and fields.
 #[derive(Clone, PartialEq, Debug)]
 struct Product {
-    half: Option<usize>,
+    half: Option<Half>,
     constant: f32,
     sign: f32,
     fields: Vec<Found>,
@@ -353,11 +449,16 @@ fn product_of(element: &Element, id: Id, sign: f32, bytes: usize) -> Option<Prod
         } else if let Some((at, Scalar::F16)) =
             node.src.first().and_then(|&load| element.load_at(load))
         {
-            if node.op != Op::Cast || product.half.replace(at).is_some() {
+            if node.op != Op::Cast || product.half.replace(Half::Bytes(at)).is_some() {
                 return None;
             }
         } else {
-            product.fields.push(found(element, id, bytes)?);
+            let field = found(element, id, bytes)?;
+            match is_half(element, &field, bytes) {
+                true if product.half.is_some() => return None,
+                true => product.half = Some(Half::Bits(field.bits)),
+                false => product.fields.push(field),
+            }
         }
     }
     Some(product)
@@ -389,21 +490,43 @@ fn found(element: &Element, id: Id, bytes: usize) -> Option<Found> {
             bits.push(bit);
         }
     }
-    if bits.len() > MAX_BITS {
-        return None;
-    }
-    read.iter().for_each(|&at| block[at] = 0);
-    let mut value = |code: usize| {
-        for (i, bit) in bits.iter().enumerate() {
-            block[bit / 8] &= !(1 << (bit % 8));
-            block[bit / 8] |= ((code >> i & 1) as u8) << (bit % 8);
-        }
-        element.value(&order, &block)
+    let mut found = Found {
+        node: id,
+        values: Vec::new(),
+        bits,
     };
-    let values = (0..1 << bits.len())
-        .map(&mut value)
-        .collect::<Option<_>>()?;
-    Some(Found { bits, values })
+    if found.bits.len() <= MAX_BITS {
+        let mut value = |code| value_of(element, &order, &found.bits, code, bytes);
+        found.values = (0..1 << found.bits.len()).map(&mut value).collect::<Option<_>>()?;
+    }
+    Some(found)
+}
+
+/// Value of a node with these bits of the block set as in `code`, all others zero.
+fn value_of(
+    element: &Element,
+    order: &[Id],
+    bits: &[usize],
+    code: usize,
+    bytes: usize,
+) -> Option<f32> {
+    let mut block = vec![0; bytes];
+    for (i, bit) in bits.iter().enumerate() {
+        block[bit / 8] |= ((code >> i & 1) as u8) << (bit % 8);
+    }
+    element.value(order, &block)
+}
+
+/// Whether a field is the f16 of its bits.
+fn is_half(element: &Element, field: &Found, bytes: usize) -> bool {
+    let order = element.graph.toposort(&[field.node]);
+    let value = |half: f16| {
+        let code = usize::from(half.to_bits());
+        value_of(element, &order, &field.bits, code, bytes)
+    };
+    let samples = (0..256u16).map(|i| f16::from_bits((i * 257) ^ 0x1234));
+    field.bits.len() == 16
+        && samples.filter(|half| half.is_finite()).all(|half| value(half) == Some(half.to_f32()))
 }
 
 /// Settings of the bytes that a field's expression reads, in which each bit is tried.

@@ -1,11 +1,14 @@
 //! Encoder and fast decoder of a format, derived from its description.
 
+mod cells;
 mod choice;
 mod evaluate;
 mod exact;
 mod fit;
+mod joint;
 mod layout;
 mod levels;
+mod points;
 mod search;
 
 use gristmill_uop::dtype::Scalar;
@@ -44,8 +47,8 @@ enum Kind {
 }
 
 impl Quantiser {
-    /// Derives the quantiser of a format; `None` if its blocks have no independent codes (points
-    /// of a grid, several digits in a byte).
+    /// Derives the quantiser of a format; `None` if its expression is of a form that has no
+    /// search.
     pub fn new(encoding: EncodingRef) -> Option<Quantiser> {
         let kind = match plain(encoding) {
             Some(scalar) => Kind::Plain(scalar),
@@ -60,16 +63,28 @@ impl Quantiser {
     /// Encodes whole blocks of numbers. Panics unless `out` has the bytes of as many blocks as
     /// `values` has.
     pub fn encode(&self, values: &[f32], out: &mut [u8]) {
+        self.encode_row(values, None, out);
+    }
+    /// Encodes whole blocks of numbers, each of whose squared errors counts `weights` times. Weights
+    /// of a block are relative to each other; negative ones and NaN count as 0. Panics unless there
+    /// is a weight for each value, and `out` has the bytes of as many blocks as `values` has.
+    pub fn encode_weighted(&self, values: &[f32], weights: &[f32], out: &mut [u8]) {
+        assert_eq!(values.len(), weights.len(), "a weight for each value");
+        self.encode_row(values, Some(weights), out);
+    }
+    fn encode_row(&self, values: &[f32], weights: Option<&[f32]>, out: &mut [u8]) {
         self.check(values.len(), out.len());
-        let blocks = values.chunks_exact(self.encoding.elements);
+        let elements = self.encoding.elements;
+        let blocks = values.chunks_exact(elements);
         let pairs = blocks.zip(out.chunks_exact_mut(self.encoding.bytes));
         match &self.kind {
             Kind::Plain(scalar) => pairs.for_each(|(x, out)| put(*scalar, x[0], out)),
             Kind::Blocks(layout) => {
                 let mut search = Search::new(layout);
-                for (x, out) in pairs {
+                for (number, (x, out)) in pairs.enumerate() {
                     out.fill(0);
-                    search.encode(x, out);
+                    let of_block = number * elements..(number + 1) * elements;
+                    search.encode(x, weights.map(|weights| &weights[of_block]), out);
                 }
             }
         }

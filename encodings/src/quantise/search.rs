@@ -2,11 +2,13 @@
 
 use super::choice::{Choice, line};
 use super::exact;
-use super::fit::{Form, Line, Numbers, Sums, all_levels, error, fit, for_levels, plain};
-use super::layout::{Factor, Layout};
+use super::fit::{Form, Line, Numbers, Sums, Weighted, error, fit, plain, represents};
+use super::layout::{ElementCodes, Factor, Layout};
 use half::f16;
 use std::ops::Range;
 
+/// Least weight of a number, relative to the mean of its block.
+const LEAST_WEIGHT: f64 = 1e-6;
 /// Most times that the f16s of a block are computed again for the codes found with them.
 const ROUNDS: usize = 2;
 
@@ -16,32 +18,42 @@ pub(super) struct Search<'l> {
     form: Form,
     /// Numbers of the block divided by `unit`, so that their squares are in f32's range.
     x: Vec<f32>,
+    /// Weights of their squared errors.
+    weights: Vec<f32>,
+    is_uniform: bool,
     unit: f64,
 }
 
 impl<'l> Search<'l> {
     pub fn new(layout: &'l Layout) -> Search<'l> {
-        let has_sign = |factor: &Factor| {
-            let field = factor.fields.first();
-            factor.half.is_some() || field.is_some_and(|field| field.levels.ends()[0] < 0.0)
+        // The f16 has the same sign for all groups.
+        let has_sign = |factor: &Factor| match factor.fields.first() {
+            Some(field) => field.levels.ends()[0] < 0.0,
+            None => factor.half.is_some(),
         };
         let form = match &layout.offset {
             None => Form::Scale(has_sign(&layout.scale)),
             Some(offset) if offset.fields.is_empty() => Form::Line,
             Some(_) => Form::LineBelow,
         };
-        let n = layout.codes.len();
+        let n = layout.groups.last().map_or(0, |group| group.end);
         Search {
             layout,
             form,
             x: vec![0.0; n],
+            weights: vec![1.0; n],
+            is_uniform: true,
             unit: 1.0,
         }
     }
-    /// Encodes one block into zero bytes.
-    pub fn encode(&mut self, x: &[f32], block: &mut [u8]) {
+    /// Encodes one block into zero bytes; `weights` are those of the squared errors, if these are
+    /// not alike.
+    pub fn encode(&mut self, x: &[f32], weights: Option<&[f32]>, block: &mut [u8]) {
         self.normalise(x);
-        let found = exact::find(self.layout, &self.x, self.unit);
+        if let Some(weights) = weights {
+            self.weigh(weights);
+        }
+        let found = exact::find(self.layout, |range| self.group(range), self.unit);
         let choice = match found.filter(|choice| self.represents(choice)) {
             Some(choice) => choice,
             None => self.best(),
@@ -68,26 +80,42 @@ impl<'l> Search<'l> {
             *out = (f64::from(defined(x)) * inverse) as f32;
         }
     }
+    /// Takes the weights of a block, divided by their mean. Numbers without weight get a small one,
+    /// so that they stay what they are where that costs nothing.
+    fn weigh(&mut self, weights: &[f32]) {
+        self.is_uniform = false;
+        let defined = |w: f32| if w > 0.0 { f64::from(w.min(f32::MAX)) } else { 0.0 };
+        let sum: f64 = weights.iter().map(|&w| defined(w)).sum();
+        let inverse = if sum > 0.0 { weights.len() as f64 / sum } else { 0.0 };
+        for (out, &w) in self.weights.iter_mut().zip(weights) {
+            *out = (defined(w) * inverse).max(LEAST_WEIGHT) as f32;
+        }
+    }
+    /// Numbers of a group with their weights.
+    fn group(&self, range: &Range<usize>) -> Weighted<'_> {
+        Weighted {
+            x: &self.x[range.clone()],
+            weights: &self.weights[range.clone()],
+            is_uniform: self.is_uniform,
+        }
+    }
     /// Whether a choice found by `exact` represents the numbers.
     fn represents(&self, choice: &Choice) -> bool {
         let layout = self.layout;
         layout.groups.iter().enumerate().all(|(group, range)| {
             let line = choice.line(layout, group, self.unit);
-            all_levels(&layout.levels, &self.x[range.clone()], line, |x, level| {
-                let near = line.scale * f64::from(level) + line.offset;
-                let error = (f64::from(x) - near).abs();
-                error <= 1e-3 * line.scale.abs() + 1e-5 * f64::from(x.abs())
-            })
+            represents(layout.rounding(), self.group(range), line)
         })
     }
     /// Finds a choice with a small squared error.
     fn best(&self) -> Choice {
         let layout = self.layout;
-        let fit = |range: &Range<usize>| fit(&layout.levels, &self.x[range.clone()], self.form);
+        let codes = layout.rounding();
+        let fit = |range: &Range<usize>| fit(codes, self.group(range), self.form);
         let mut starts: Vec<Vec<Line>> = vec![layout.groups.iter().map(fit).collect()];
         // With one group, rounding to the nearest with the extremes at the ends is tried too.
         if let [range] = &layout.groups[..] {
-            let lines = plain(&layout.levels, &self.x[range.clone()], self.form);
+            let lines = plain(codes, &self.x[range.clone()], self.form);
             starts.extend(lines.map(|line| vec![line]));
         }
         let mut best: Option<(f64, Choice)> = None;
@@ -122,7 +150,7 @@ impl<'l> Search<'l> {
                 let [low, high] = field.levels.ends();
                 if -low > high { low } else { high }
             });
-            match factor.half {
+            match &factor.half {
                 None => 1.0,
                 Some(_) => to_half(largest * self.unit / f64::from(field * factor.sign)),
             }
@@ -169,8 +197,8 @@ impl<'l> Search<'l> {
     /// Squared error of a group with these fields.
     fn group_error(&self, halves: &[f32; 2], group: usize, [scale, offset]: [usize; 2]) -> f64 {
         let line = line(self.layout, *halves, group, [scale, offset], self.unit);
-        let range = self.layout.groups[group].clone();
-        error(&self.layout.levels, &self.x[range], line)
+        let range = &self.layout.groups[group];
+        error(self.layout.rounding(), self.group(range), line)
     }
     /// The f16s with the least squared error for the codes and fields of a choice, and its lines;
     /// `None` if no f16 would change.
@@ -181,8 +209,8 @@ impl<'l> Search<'l> {
             .map(|g| choice.line(layout, g, self.unit))
             .collect();
         for (range, line) in layout.groups.iter().zip(&groups) {
-            let x = &self.x[range.clone()];
-            let sums = Sums::new(&layout.levels, x, &Numbers::new(x), *line);
+            let group = self.group(range);
+            let sums = Sums::new(layout.rounding(), group, &Numbers::new(group), *line);
             let Line {
                 scale: a,
                 offset: o,
@@ -220,19 +248,28 @@ impl<'l> Search<'l> {
         ];
         for ((factor, indices), half) in factors.into_iter().zip(choice.halves) {
             let Some(factor) = factor else { continue };
-            if let Some(at) = factor.half {
-                block[at..at + 2].copy_from_slice(&f16::from_f32(half).to_le_bytes());
+            if let Some(place) = &factor.half {
+                place.set(block, half);
             }
             let fields = factor.fields.iter().zip(indices);
             fields.for_each(|(field, &index)| field.set(block, index));
         }
         for (group, range) in layout.groups.iter().enumerate() {
             let line = choice.line(self.layout, group, self.unit);
-            let places = &layout.codes[range.clone()];
-            for_levels(&layout.levels, &self.x[range.clone()], line, |k, level| {
-                let code = layout.levels.code(layout.levels.index_of(level));
-                places[k].set(block, code);
-            });
+            let numbers = self.group(range);
+            match &layout.codes {
+                ElementCodes::Joint(joint) => {
+                    joint.write(range.start, numbers, line.to_levels(), block);
+                }
+                ElementCodes::Single(places, _) => {
+                    let mut places = places[range.clone()].iter();
+                    layout.rounding().visit(numbers, line, |_, _, levels| {
+                        for (level, place) in levels.into_iter().zip(places.by_ref()) {
+                            place.set(block, layout.levels.code(layout.levels.index_of(level)));
+                        }
+                    });
+                }
+            }
         }
     }
 }
