@@ -9,6 +9,8 @@ pub mod language;
 mod load;
 pub mod perplexity;
 pub mod placement;
+pub mod quantise;
+mod rewrite;
 pub mod sampling;
 pub mod sched;
 pub mod synth;

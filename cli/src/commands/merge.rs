@@ -2,16 +2,13 @@
 
 use crate::failure::{Failure, Result};
 use crate::flags::Lora;
-use crate::interrupt::Interrupt;
 use crate::model::{HELP, Model};
 use crate::output;
-use crate::progress;
 use crate::size::size;
 use clap::{Args, ValueHint};
-use gristmill_llm::train::{Merge, MergeError, writable_type, writable_types};
-use std::fs::{self, File};
-use std::io::{self, BufWriter};
-use std::path::{Path, PathBuf};
+use gristmill_llm::quantise::{writable_type, writable_types};
+use gristmill_llm::train::{Merge, MergeError};
+use std::path::PathBuf;
 
 const NOTES: &str = "\
 A changed weight keeps its type, and so it is rounded again; what adapters do not change is copied.
@@ -47,17 +44,13 @@ pub fn run(options: MergeArgs) -> Result {
     };
     let quant = options.quant.as_deref();
     let quant = quant.map(|name| writable_type(name).ok_or_else(|| unknown(name))).transpose()?;
-    output::check(&options.output)?;
-    if options.output.exists() && !options.force {
-        return Err(Failure::new(
-            format_args!("{} exists", options.output.display()),
-            "choose another -o, or replace it with --force",
-        ));
-    }
+    output::check_new(&options.output, options.force)?;
     let model = Model::open(Some(&options.model))?.with_adapters(&options.adapters)?;
     model.describe()?;
     let merge = Merge::new(&model.file, quant)?;
-    write(&merge, &options.output)?;
+    output::write_whole(&options.output, ("merging", merge.bytes()), |out, goes_on| {
+        Ok(merge.write(out, goes_on)?)
+    })?;
     say!(
         "wrote {}: {}, adapters added to {} of {} tensors",
         options.output.display(),
@@ -66,34 +59,6 @@ pub fn run(options: MergeArgs) -> Result {
         merge.tensors()
     );
     Ok(())
-}
-
-/// Writes the model beside its place, and moves it there when it is complete.
-fn write(merge: &Merge<'_>, output: &Path) -> Result {
-    let failed = |error: io::Error| Failure::file("write", output, error);
-    let mut beside = output.as_os_str().to_owned();
-    beside.push(".tmp");
-    let beside = PathBuf::from(beside);
-    let file = File::create(&beside).map_err(failed)?;
-    let interrupt = Interrupt::install(false)?;
-    let bar = progress::bytes("merging", merge.bytes());
-    interrupt.begin();
-    let mut goes_on = |written| {
-        bar.set_position(written);
-        !interrupt.is_asked()
-    };
-    let written = merge.write(BufWriter::with_capacity(1 << 20, &file), &mut goes_on);
-    let written = written.map_err(Failure::from).and_then(|()| {
-        file.sync_all().map_err(failed)?;
-        fs::rename(&beside, output).map_err(failed)
-    });
-    interrupt.end();
-    bar.finish_and_clear();
-    // An incomplete file is removed.
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    written
 }
 
 impl From<MergeError> for Failure {

@@ -55,6 +55,9 @@ commands! {
     train Train TrainArgs;
     /// Add adapters to the weights of a model, and write it
     merge Merge MergeArgs;
+    /// Write a model with its matrices in a type of fewer bits
+    #[command(visible_alias = "quantise")]
+    quantize Quantize QuantizeArgs;
     /// Write the logits of given tokens to a .npy file
     logits Logits LogitsArgs;
     /// Compute the perplexity of a text

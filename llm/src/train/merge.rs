@@ -5,23 +5,13 @@
 //! for which the old bytes are at least as near to the sum as new ones.
 
 use crate::arch::{self, LowRank, LowRankShape, Model, Tensors, scale_under_adapters};
-use crate::gguf::{self, Gguf, Metadata, Role, TensorDecl, TensorInfo, Writer, types};
-use gristmill_backend::parallel::{cores, parallel_for};
+use crate::gguf::{self, Gguf, Metadata, Role, TensorDecl, TensorInfo, types};
+use crate::rewrite::{self, Quantisers, Rows, read_rows, row_shape, writable_types};
+use gristmill_backend::parallel::cores;
 use gristmill_encodings::Quantiser;
-use gristmill_tensor::evaluate;
 use gristmill_uop::encoding::EncodingRef;
-use std::collections::HashMap;
 use std::io::Write;
 use std::ops::Range;
-
-/// Elements of a piece, apart from the rest of its last row.
-const PIECE: usize = 1 << 17;
-/// Pieces in memory, per core.
-const PIECES: usize = 4;
-/// Prefix of the metadata keys of a split model.
-const SPLIT: &str = "split.";
-/// Metadata key of the type of most tensors.
-const FILE_TYPE: &str = "general.file_type";
 
 /// An error of merging adapters into a model.
 #[derive(Debug, thiserror::Error)]
@@ -77,20 +67,6 @@ impl MergeError {
     }
 }
 
-/// Names of the types that can be written.
-pub fn writable_types() -> Vec<&'static str> {
-    let all = gristmill_encodings::TABLE.iter().copied();
-    all.filter(|e| Quantiser::new(e).is_some())
-        .map(|e| e.name)
-        .collect()
-}
-
-/// Looks up a type that can be written by its name, in any case of letters.
-pub fn writable_type(name: &str) -> Option<EncodingRef> {
-    let encoding = gristmill_encodings::by_name(&name.to_lowercase())?;
-    Quantiser::new(encoding).map(|_| encoding)
-}
-
 /// The matrices of an adapter of one weight.
 #[derive(Clone, Copy)]
 struct Pair<'f> {
@@ -127,7 +103,7 @@ pub struct Merge<'f> {
     file: &'f Gguf,
     metadata: Metadata,
     tensors: Vec<Planned<'f>>,
-    quantisers: HashMap<&'static str, Quantiser>,
+    quantisers: Quantisers,
 }
 
 impl<'f> Merge<'f> {
@@ -148,9 +124,9 @@ impl<'f> Merge<'f> {
         };
         let mut merge = Merge {
             file,
-            metadata: metadata(file, quant),
+            metadata: rewrite::metadata(file, quant.map(types::file_type)),
             tensors: Vec::new(),
-            quantisers: HashMap::new(),
+            quantisers: Quantisers::default(),
         };
         for info in file.tensors().iter().filter(|t| !is_attached(t)) {
             let planned = plan(file, model.as_ref(), info, quant)?;
@@ -165,15 +141,10 @@ impl<'f> Merge<'f> {
             return Ok(());
         }
         let matrices = planned.pairs.iter().flat_map(|pair| pair.matrices);
-        let read = matrices.chain([planned.info]).map(|info| info.encoding);
-        for encoding in read.chain([planned.encoding]) {
-            if !self.quantisers.contains_key(encoding.name)
-                && let Some(quantiser) = Quantiser::new(encoding)
-            {
-                self.quantisers.insert(encoding.name, quantiser);
-            }
+        for info in matrices.chain([planned.info]) {
+            self.quantisers.add(info.encoding);
         }
-        match self.quantisers.contains_key(planned.encoding.name) {
+        match self.quantisers.add(planned.encoding) {
             true => Ok(()),
             false => Err(MergeError::Unwritable {
                 tensor: planned.info.name.clone(),
@@ -208,64 +179,20 @@ impl<'f> Merge<'f> {
         goes_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<(), MergeError> {
         let declared: Vec<TensorDecl<'_>> = self.tensors.iter().map(Planned::decl).collect();
-        let mut writer = Writer::new(out, &self.metadata, &declared)?;
-        let mut written = 0;
-        for planned in &self.tensors {
-            let adapted = AdaptedTensor::read(self, planned)?;
-            let pieces = adapted.pieces();
-            let cores = cores();
-            for window in pieces.chunks(PIECES * cores) {
-                let mut done: Vec<Vec<u8>> = vec![Vec::new(); window.len()];
-                let keep = |number: usize, bytes: Vec<u8>| {
-                    done[number] = bytes;
-                    Ok::<(), MergeError>(())
-                };
-                let work = |number: usize| adapted.piece(window[number].clone());
-                parallel_for(window.len(), cores, work, keep)?;
-                for bytes in done {
-                    writer.data(&bytes)?;
-                    written += bytes.len() as u64;
-                }
-                if !goes_on(written) {
-                    return Err(MergeError::Stopped);
-                }
-            }
-        }
-        writer.finish()?;
-        Ok(())
-    }
-    /// Decodes consecutive blocks, with a derived decoder where there is one.
-    fn decoded(&self, encoding: EncodingRef, bytes: &[u8]) -> Vec<f32> {
-        let Some(quantiser) = self.quantisers.get(encoding.name) else {
-            let values = evaluate::decode(encoding, bytes).into_iter();
-            return values.map(|v| v as f32).collect();
-        };
-        let mut out = vec![0.0; bytes.len() / encoding.bytes * encoding.elements];
-        quantiser.decode(bytes, &mut out);
-        out
+        rewrite::write(
+            out,
+            &self.metadata,
+            &declared,
+            cores(),
+            |number| AdaptedTensor::read(self, &self.tensors[number]),
+            (goes_on, MergeError::Stopped),
+        )
     }
     fn values(&self, info: &TensorInfo) -> Result<Vec<f32>, MergeError> {
         let mut bytes = vec![0; info.bytes as usize];
         self.file.read_tensor(info, &mut bytes)?;
-        Ok(self.decoded(info.encoding, &bytes))
+        Ok(self.quantisers.decode(info.encoding, &bytes))
     }
-}
-
-/// Metadata of the merged model: without those of a split one, and with the file type of `quant`.
-fn metadata(file: &Gguf, quant: Option<EncodingRef>) -> Metadata {
-    let is_kept = |key: &str| {
-        let of_split = file.shards() > 1 && key.starts_with(SPLIT);
-        let of_type = quant.is_some() && key == FILE_TYPE;
-        !of_split && !of_type
-    };
-    let mut out = Metadata::new();
-    for (key, value) in file.metadata().iter().filter(|(key, _)| is_kept(key)) {
-        out.insert(key, value.clone());
-    }
-    if let Some(id) = quant.and_then(types::file_type) {
-        out.insert(FILE_TYPE, id);
-    }
-    out
 }
 
 /// Plans a tensor: its encoding, and the adapters that change it.
@@ -345,7 +272,7 @@ struct AdaptedTensor<'m> {
 
 impl<'m> AdaptedTensor<'m> {
     fn read(merge: &'m Merge<'m>, planned: &'m Planned<'m>) -> Result<Self, MergeError> {
-        let dims = &planned.info.dims;
+        let [width, height, rows] = row_shape(planned.info);
         let delta = |pair: &Pair<'_>| {
             Ok::<_, MergeError>(Delta {
                 a: merge.values(pair.matrices[0])?,
@@ -366,54 +293,9 @@ impl<'m> AdaptedTensor<'m> {
             planned,
             deltas: planned.pairs.iter().map(delta).collect::<Result<_, _>>()?,
             scales,
-            width: dims[0] as usize,
-            height: dims.get(1).map_or(1, |&n| n as usize),
-            rows: (planned.info.elements() / dims[0]) as usize,
-        })
-    }
-    /// Ranges of rows, of about [`PIECE`] elements each.
-    fn pieces(&self) -> Vec<Range<usize>> {
-        let step = (PIECE / self.width).max(1);
-        let piece = |start: usize| start..(start + step).min(self.rows);
-        (0..self.rows).step_by(step).map(piece).collect()
-    }
-    /// Reads rows and returns them merged and encoded.
-    fn piece(&self, rows: Range<usize>) -> Result<Vec<u8>, MergeError> {
-        let info = self.planned.info;
-        let row_bytes = info.bytes as usize / self.rows;
-        let mut old = vec![0; rows.len() * row_bytes];
-        let start = rows.start * row_bytes;
-        self.merge.file.read_range(info, start as u64, &mut old)?;
-        if self.planned.is_copied() {
-            return Ok(old);
-        }
-        let mut values = self.merge.decoded(info.encoding, &old);
-        let mut changes = vec![0.0; values.len()];
-        for (row, change) in rows.zip(changes.chunks_exact_mut(self.width)) {
-            self.add_changes(row, change);
-        }
-        let is_kept = self.planned.encoding == info.encoding;
-        if is_kept && changes.iter().all(|&change| change == 0.0) {
-            return Ok(old);
-        }
-        values
-            .iter_mut()
-            .zip(&changes)
-            .for_each(|(value, change)| *value += change);
-        let is_changed = |change: &f32| !is_kept || *change != 0.0;
-        let mut pairs = values.iter().zip(&changes);
-        if pairs.any(|(value, change)| is_changed(change) && !value.is_finite()) {
-            return Err(MergeError::NotFinite(info.name.clone()));
-        }
-        let quantiser = &self.merge.quantisers[self.planned.encoding.name];
-        Ok(match is_kept {
-            true => encoded_where_changed(quantiser, old, &values, &changes),
-            false => {
-                let blocks = values.len() / self.planned.encoding.elements;
-                let mut out = vec![0; blocks * self.planned.encoding.bytes];
-                quantiser.encode(&values, &mut out);
-                out
-            }
+            width,
+            height,
+            rows,
         })
     }
     /// Adds what the adapters add to a row of the weight.
@@ -432,6 +314,49 @@ impl<'m> AdaptedTensor<'m> {
                 }
             }
         }
+    }
+}
+
+impl Rows for AdaptedTensor<'_> {
+    type Error = MergeError;
+
+    fn shape(&self) -> [usize; 2] {
+        [self.width, self.rows]
+    }
+    fn encoded(&self, rows: Range<usize>) -> Result<Vec<u8>, MergeError> {
+        let info = self.planned.info;
+        let old = read_rows(self.merge.file, info, rows.clone())?;
+        if self.planned.is_copied() {
+            return Ok(old);
+        }
+        let mut values = self.merge.quantisers.decode(info.encoding, &old);
+        let mut changes = vec![0.0; values.len()];
+        for (row, change) in rows.zip(changes.chunks_exact_mut(self.width)) {
+            self.add_changes(row, change);
+        }
+        let is_kept = self.planned.encoding == info.encoding;
+        if is_kept && changes.iter().all(|&change| change == 0.0) {
+            return Ok(old);
+        }
+        values
+            .iter_mut()
+            .zip(&changes)
+            .for_each(|(value, change)| *value += change);
+        let is_changed = |change: &f32| !is_kept || *change != 0.0;
+        let mut pairs = values.iter().zip(&changes);
+        if pairs.any(|(value, change)| is_changed(change) && !value.is_finite()) {
+            return Err(MergeError::NotFinite(info.name.clone()));
+        }
+        let quantiser = self.merge.quantisers.get(self.planned.encoding);
+        Ok(match is_kept {
+            true => encoded_where_changed(quantiser, old, &values, &changes),
+            false => {
+                let blocks = values.len() / self.planned.encoding.elements;
+                let mut out = vec![0; blocks * self.planned.encoding.bytes];
+                quantiser.encode(&values, &mut out);
+                out
+            }
+        })
     }
 }
 

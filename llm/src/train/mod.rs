@@ -20,7 +20,7 @@ pub use adapter::{
 pub use checkpoint::{Checkpoint, CheckpointError, Fingerprint};
 pub use data::{Example, ExampleReader, LineError, LossOn};
 pub use full::{FullError, initial_weights, write_model};
-pub use merge::{Merge, MergeError, writable_type, writable_types};
+pub use merge::{Merge, MergeError};
 pub use parameters::{Place, Places};
 pub use peft::{check_exportable, is_peft, open_adapter, write_peft};
 pub use run::{Run, StepReport, TrainError};
