@@ -51,7 +51,10 @@ fn halves(e: EncodingRef) -> &'static [usize] {
         "q3_k" => &[108],
         "q6_k" => &[208],
         "tq2_0" => &[64],
-        "mxfp4" | "nvfp4" => &[],
+        "tq1_0" => &[52],
+        "iq1_s" | "iq2_xxs" | "iq2_xs" | "iq2_s" | "iq3_xxs" | "iq3_s" => &[0],
+        // That of iq1_m is in four parts: see `random_block`.
+        "mxfp4" | "nvfp4" | "iq1_m" => &[],
         name => panic!("the f16s of {name} are not in this table"),
     }
 }
@@ -80,16 +83,13 @@ fn largest(x: &[f32]) -> f32 {
 }
 
 #[test]
-fn formats_with_codes_of_their_own_are_encoded() {
+fn all_formats_are_encoded() {
     let other: Vec<&str> = TABLE
         .iter()
         .filter(|e| Quantiser::new(e).is_none())
         .map(|e| e.name)
         .collect();
-    let grids = [
-        "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m",
-    ];
-    assert_eq!(other, [&grids[..], &["tq1_0"]].concat());
+    assert_eq!(other, [""; 0]);
 }
 
 #[test]
@@ -137,6 +137,13 @@ fn random_block(random: &mut Random, e: EncodingRef, any: bool) -> Vec<u8> {
             }
         };
         block[at..at + 2].copy_from_slice(&half.to_le_bytes());
+    }
+    if e.name == "iq1_m" {
+        let bits = scale.to_bits() & 0x7fff;
+        for part in 0..4 {
+            let byte = &mut block[49 + 2 * part];
+            *byte = *byte & 15 | ((bits >> (4 * part)) as u8 & 15) << 4;
+        }
     }
     if e.name == "nvfp4" {
         // 0xff is read as 480, and is a NaN elsewhere: it is not written.
@@ -192,7 +199,7 @@ fn plain_format(name: &str) -> (Vec<f64>, usize, bool) {
         "iq4_nl" | "iq4_xs" => (iq4.map(f64::from).to_vec(), 32, false),
         "mxfp4" => (floats(), 32, false),
         "nvfp4" => (floats(), 16, false),
-        "tq2_0" => (range(-1, 1), 256, false),
+        "tq1_0" | "tq2_0" => (range(-1, 1), 256, false),
         name => panic!("{name} is not in this table"),
     }
 }
@@ -251,10 +258,15 @@ fn samples(random: &mut Random, n: usize) -> Vec<Vec<f32>> {
     (0..80).map(|i| of(i % 4)).collect()
 }
 
+/// Whether a format's elements have no codes of their own, but share points of a grid.
+fn is_grid(name: &str) -> bool {
+    ["iq1", "iq2", "iq3"].iter().any(|begin| name.starts_with(begin))
+}
+
 #[test]
 fn errors_are_below_those_of_rounding_to_the_nearest() {
     let mut random = Random(3);
-    for q in of_blocks() {
+    for q in of_blocks().filter(|q| !is_grid(q.encoding().name)) {
         let name = q.encoding().name;
         let (mut found, mut plain) = (0.0, 0.0);
         for x in samples(&mut random, 256) {
@@ -267,6 +279,70 @@ fn errors_are_below_those_of_rounding_to_the_nearest() {
             found <= plain,
             "{name}: {found}, {plain} by rounding to the nearest"
         );
+    }
+}
+
+/// Relative RMS errors of normal numbers that formats of grids stay below: 3 % above those at which
+/// the search was written. The reference encoders of ggml have 2 to 20 % more.
+const GRID_ERRORS: &[(&str, f64)] = &[
+    ("iq3_s", 0.134),
+    ("iq3_xxs", 0.182),
+    ("iq2_s", 0.242),
+    ("iq2_xs", 0.291),
+    ("iq2_xxs", 0.335),
+    ("iq1_m", 0.421),
+    ("iq1_s", 0.461),
+];
+
+/// Numbers and weights of columns whose logarithms are normal.
+fn weighted(random: &mut Random, n: usize) -> (Vec<f32>, Vec<f32>) {
+    let x = (0..n).map(|_| 0.02 * random.normal()).collect();
+    let weights = (0..n).map(|_| (1.2 * random.normal()).exp()).collect();
+    (x, weights)
+}
+
+/// Weighted squared error of blocks, relative to the weighted squares.
+fn weighted_error(q: &Quantiser, x: &[f32], weights: &[f32], bytes: &[u8]) -> f64 {
+    let out = decoded(q, bytes);
+    let square = |v: f32, w: f32| f64::from(w) * f64::from(v).powi(2);
+    let pairs = x.iter().zip(&out).zip(weights);
+    let error: f64 = pairs.map(|((a, b), &w)| square(a - b, w)).sum();
+    error / x.iter().zip(weights).map(|(&a, &w)| square(a, w)).sum::<f64>()
+}
+
+#[test]
+fn points_of_grids_are_near() {
+    let mut random = Random(6);
+    for (name, bound) in GRID_ERRORS {
+        let q = Quantiser::new(by_name(name).expect("a format")).expect("a quantiser");
+        let (x, _) = weighted(&mut random, 16 * q.encoding().elements);
+        let found = weighted_error(&q, &x, &vec![1.0; x.len()], &encoded(&q, &x)).sqrt();
+        println!("{name}: {found:.4}");
+        assert!(found <= *bound, "{name}: {found}");
+    }
+}
+
+#[test]
+fn weights_move_the_error_to_where_it_counts_least() {
+    let mut random = Random(7);
+    for q in of_blocks() {
+        let (x, weights) = weighted(&mut random, 16 * q.encoding().elements.max(256));
+        let mut bytes = encoded(&q, &x);
+        let plain = weighted_error(&q, &x, &weights, &bytes);
+        q.encode_weighted(&x, &weights, &mut bytes);
+        let found = weighted_error(&q, &x, &weights, &bytes);
+        println!("{}: {:.4}", q.encoding().name, found / plain);
+        assert!(found <= plain, "{}: {found}, {plain} without", q.encoding().name);
+        // Weights count relative to each other.
+        let mut again = vec![0; bytes.len()];
+        let larger: Vec<f32> = weights.iter().map(|w| w * 4096.0).collect();
+        q.encode_weighted(&x, &larger, &mut again);
+        assert_eq!(again, bytes, "{}", q.encoding().name);
+        // Without any, the errors count alike.
+        q.encode_weighted(&x, &vec![0.0; x.len()], &mut again);
+        let none = weighted_error(&q, &x, &vec![1.0; x.len()], &again);
+        let alike = weighted_error(&q, &x, &vec![1.0; x.len()], &encoded(&q, &x));
+        assert!(none <= 1.01 * alike, "{}: {none} {alike}", q.encoding().name);
     }
 }
 

@@ -58,6 +58,8 @@ commands! {
     /// Write a model with its matrices in a type of fewer bits
     #[command(visible_alias = "quantise")]
     quantize Quantize QuantizeArgs;
+    /// Measure which columns of a model's matrices matter, for quantize
+    imatrix Imatrix ImatrixArgs;
     /// Write the logits of given tokens to a .npy file
     logits Logits LogitsArgs;
     /// Compute the perplexity of a text

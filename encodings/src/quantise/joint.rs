@@ -4,6 +4,8 @@ use super::fit::Weighted;
 use super::levels::{LANES, Lanes};
 use super::points::{Points, SCRATCH, Scratch};
 
+/// Largest number that is compared with points, far beyond all levels: squares stay finite.
+const LIMIT: f32 = 1024.0;
 /// Most parts of a cell.
 pub(super) const MAX_PARTS: usize = 2;
 
@@ -127,6 +129,7 @@ impl Kind {
         weights: &[f32],
         scratch: &mut Scratch,
     ) -> Rounded {
+        x.iter_mut().for_each(|x| *x = x.clamp(-LIMIT, LIMIT));
         let mut rounded = Rounded {
             signs: self.signs.split(x, weights),
             ..Rounded::default()

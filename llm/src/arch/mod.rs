@@ -57,7 +57,7 @@ pub use step::StepBuilder;
 pub use tensors::TensorSpec;
 pub(crate) use tensors::scale_under_adapters;
 pub use trained::{Trained, TrainingPlan, TrainingProducts, TrainingShape};
-pub use training::training_plan;
+pub use training::{calibration_plan, training_plan};
 
 use crate::gguf::Metadata;
 

@@ -315,6 +315,7 @@ fn computed<'g>(
     let of_experts = |name: &str| s.of_experts(w, name, slots);
     let project = |x: Tensor<'g>, stem: &str| {
         let (matrix, bias) = (format!("{stem}.weight"), format!("{stem}.bias"));
+        s.add_squares_of_experts(w, &matrix, x, (sent, index));
         let y = s.product(x, sent.of_experts(of_experts(&matrix)));
         let y = match scale_of(&matrix).filter(|scale| (stem != DOWN || biased) && w.has(scale)) {
             Some(scale) => y * sent.of_experts(of_experts(&scale).unsqueeze(1)),

@@ -228,6 +228,11 @@ pub enum Bind {
     TargetWeights,
     /// Weighted sum of the negative log-likelihoods of targets, `[1]` f32; a step adds to it.
     Loss,
+    /// Sums of squares of the inputs of a weight's product, by column: `[in]` f32, for stacked
+    /// experts `[experts, in]`; a step adds to it.
+    Squares(String),
+    /// Rows that went through each expert of a stacked weight, `[experts]` f32; a step adds to it.
+    ExpertRows(String),
     /// Value between parts of a layer that is on two devices.
     Cut(CutBind),
     /// Experts of the step's tokens where a layer's experts are cached.

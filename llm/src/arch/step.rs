@@ -4,6 +4,7 @@ mod adapters;
 mod attention_mask;
 mod cache;
 mod rotation;
+mod squares;
 mod state;
 mod trained_call;
 mod training;
@@ -255,6 +256,7 @@ impl<'o> StepFunction<'o> {
     /// Multiplies `x [n, in]` by the matrix `name`, and by its scale if there is one. Returns
     /// `[n, out]`.
     pub fn linear<'g>(&'g self, weights: &LayerWeights, x: Tensor<'g>, name: &str) -> Tensor<'g> {
+        self.add_squares(weights, name, x);
         let y = self.product(x, self.values(weights, name));
         let y = self.scale(weights, name).map_or(y, |scale| y * scale);
         let adapters = self.adapters_of(weights, name);

@@ -18,6 +18,8 @@ pub enum Trained {
     LowRank(LowRank),
     /// All tensors of the model, as f32 parameters.
     Full,
+    /// Nothing: a forward pass adds up the squares of the inputs of products.
+    Nothing,
 }
 
 /// Sizes of a step of training.

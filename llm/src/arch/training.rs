@@ -1,9 +1,10 @@
-//! Builds the steps of training of a model.
+//! Builds the steps of training of a model, and those that measure its activations.
 
 use super::model::Model;
-use super::plan::Functions;
+use super::plan::{Functions, Options, Plan};
 use super::step::StepBuilder;
 use super::trained::{Trained, TrainingPlan, TrainingProducts, TrainingShape};
+use gristmill_uop::dtype::Scalar;
 
 /// Returns the calls of a step of training. Plans made with the same `functions` share functions.
 pub fn training_plan(
@@ -19,4 +20,14 @@ pub fn training_plan(
     let mut step = StepBuilder::training(model.architecture(), options, of, functions);
     model.build(&mut step);
     step.finish_training()
+}
+
+/// Returns the calls of a forward pass without head that adds the squares of the inputs of every
+/// matrix to [`Bind::Squares`](super::plan::Bind::Squares), in f32. `options` are those of a
+/// [`TrainingShape`].
+pub fn calibration_plan(model: &dyn Model, options: &Options, functions: &mut Functions) -> Plan {
+    let of = (&Trained::Nothing, Scalar::F32);
+    let mut step = StepBuilder::training(model.architecture(), [options, options], of, functions);
+    model.build(&mut step);
+    step.finish()
 }

@@ -242,7 +242,8 @@ impl FileType {
         let is_it = |of: &&FileType| is_named(name, of.name) || number == Some(of.id);
         FILE_TYPES.iter().find(is_it)
     }
-    /// Whether rules count the tensors of experts instead of layers.
+    /// Whether rules count the tensors of experts instead of layers, and leave small value
+    /// projections: those of the smallest types.
     pub(super) fn counts_tensors(&self) -> bool {
         ["IQ1", "IQ2"].iter().any(|begin| self.name.starts_with(begin))
     }
@@ -263,7 +264,7 @@ impl FileType {
         }
         let rule = self.rules.iter().find(|(of, when, _)| *of == part && when(place));
         let name = rule.map_or(base.name, |rule| rule.2);
-        let is_small = part == Part::V && place.has_small_values;
+        let is_small = part == Part::V && place.has_small_values && !self.counts_tensors();
         let is_raised = is_small && SHARED_VALUES.0.contains(&name);
         Some(encoding(if is_raised { SHARED_VALUES.1 } else { name }))
     }

@@ -1,5 +1,6 @@
 //! Quantising a model: every matrix in the type that a file type gives it.
 
+mod calibrate;
 mod error;
 mod importance;
 mod mixes;
@@ -8,6 +9,7 @@ mod part;
 pub use crate::rewrite::{writable_type, writable_types};
 /// Type of a tensor.
 pub type TensorType = EncodingRef;
+pub use calibrate::Calibration;
 pub use error::QuantiseError;
 pub use importance::{Entry, Importance, ImportanceError};
 pub use mixes::FileType;

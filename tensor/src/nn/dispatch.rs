@@ -51,6 +51,20 @@ impl<'g> Dispatch<'g> {
             _ => self.spread(x),
         }
     }
+    /// Arranges rows of experts by tokens and their chosen experts: `[rows, k, d]`.
+    pub fn of_slots(self, x: Tensor<'g>) -> Tensor<'g> {
+        match self {
+            Dispatch::Beside(index) => {
+                let d = x.dim(x.rank() - 1);
+                x.expand(dims![index.dim(0), d]).unsqueeze(0)
+            }
+            Dispatch::Sorted(s) => x.gather(s.place),
+            Dispatch::Tiles(t, height) => {
+                let rows = x.reshape(dims![t.count * height as i64, x.dim(2)]);
+                rows.gather(t.row)
+            }
+        }
+    }
     /// Gathers per-expert parameters `[experts, rest..]` to match the rows of [`Dispatch::spread`].
     ///
     /// Parameters are matrices `[out, in]` for a contraction, or biases `[out]` for its result.

@@ -44,6 +44,9 @@ impl<'a> StepBuilder<'a> {
         let Some(training) = &self.training else {
             return self.call(part, write);
         };
+        if *training.trained == Trained::Nothing {
+            return;
+        }
         let options = training.loss_options;
         let (loss, evaluation) = (format!("{part}.loss"), format!("{part}.evaluation"));
         let loss = self.captured(&loss, options, Pass::Backward, &write);
@@ -56,6 +59,9 @@ impl<'a> StepBuilder<'a> {
     pub(super) fn trained_call(&mut self, part: &str, write: &dyn Fn(&StepFunction<'a>)) {
         let forward = self.captured(part, self.options, Pass::Forward, write);
         self.calls.extend(forward);
+        if self.training.as_ref().is_some_and(|t| *t.trained == Trained::Nothing) {
+            return;
+        }
         let name = format!("{part}.backward");
         let backward = self.captured(&name, self.options, Pass::Backward, write);
         if let Some(training) = &mut self.training {
@@ -210,7 +216,7 @@ impl<'o> StepFunction<'o> {
         (expected - is_target.cast(Scalar::F32)) * weights.unsqueeze(1)
     }
     /// Adds a value to a state.
-    fn add_to(&self, name: &str, bind: Bind, value: Tensor<'_>) {
+    pub(super) fn add_to(&self, name: &str, bind: Bind, value: Tensor<'_>) {
         let dims: Vec<Dim> = value.dims().into_iter().map(Dim::Of).collect();
         let state = self.capture.state(name, &dims, Scalar::F32);
         let state = self.bound(bind, state);
