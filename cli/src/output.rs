@@ -48,6 +48,7 @@ pub fn check_new(path: &Path, force: bool) -> Result {
 /// false; `what` is the verb of the progress bar.
 pub fn write_whole(
     path: &Path,
+    interrupt: &Interrupt,
     (what, total): (&'static str, u64),
     write: impl FnOnce(BufWriter<&File>, &mut dyn FnMut(u64) -> bool) -> Result,
 ) -> Result {
@@ -56,7 +57,6 @@ pub fn write_whole(
     beside.push(".tmp");
     let beside = PathBuf::from(beside);
     let file = File::create(&beside).map_err(failed)?;
-    let interrupt = Interrupt::install(false)?;
     let bar = progress::bytes(what, total);
     interrupt.begin();
     let mut goes_on = |written| {

@@ -90,7 +90,8 @@ pub fn run(options: ImatrixArgs) -> Result {
     bar.finish_and_clear();
     importance.entries = calibration.entries()?;
     let bytes = importance.entries.values().map(|entry| 4 * entry.sums.len() as u64).sum();
-    output::write_whole(&options.output, ("writing", bytes), |out, _| Ok(importance.write(out)?))?;
+    let progress = ("writing", bytes);
+    output::write_whole(&options.output, &interrupt, progress, |out, _| Ok(importance.write(out)?))?;
     say!(
         "wrote {}: {} matrices, {} of {count} chunks of {chunk} tokens",
         options.output.display(),

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::flags::Lora;
+use crate::interrupt::Interrupt;
 use crate::model::{HELP, Model};
 use crate::output;
 use crate::size::size;
@@ -48,7 +49,9 @@ pub fn run(options: MergeArgs) -> Result {
     let model = Model::open(Some(&options.model))?.with_adapters(&options.adapters)?;
     model.describe()?;
     let merge = Merge::new(&model.file, quant)?;
-    output::write_whole(&options.output, ("merging", merge.bytes()), |out, goes_on| {
+    let interrupt = Interrupt::install(false)?;
+    let progress = ("merging", merge.bytes());
+    output::write_whole(&options.output, &interrupt, progress, |out, goes_on| {
         Ok(merge.write(out, goes_on)?)
     })?;
     say!(

@@ -2,6 +2,7 @@
 
 use super::run::read_file;
 use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
 use crate::model::{HELP, Model};
 use crate::output;
 use crate::size::size;
@@ -211,7 +212,8 @@ fn write(quantise: &Quantise<'_>, output: &Path, is_weighted: bool) -> Result {
         say!("note: {unweighted} tensors are not in the importance matrix");
     }
     let [_, after] = quantise.bytes();
-    output::write_whole(output, ("quantising", after), |out, goes_on| {
+    let interrupt = Interrupt::install(false)?;
+    output::write_whole(output, &interrupt, ("quantising", after), |out, goes_on| {
         Ok(quantise.write(out, goes_on)?)
     })?;
     say!("wrote {}: {}", output.display(), summary(quantise));

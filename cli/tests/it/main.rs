@@ -9,6 +9,7 @@ mod minutes;
 mod names;
 mod numbers;
 mod profile;
+mod quantize;
 mod replicas;
 mod router;
 mod routers;

@@ -66,7 +66,7 @@ fn what_cannot_be_merged_is_said() {
     let out = out.to_str().unwrap();
     let failed = run(&["merge", DEMO, DEMO, "-o", out]).failed();
     assert!(failed.contains("no LoRA adapter"), "{failed}");
-    let unknown = run(&["merge", DEMO, DEMO, "-o", out, "--quant", "iq1_s"]);
+    let unknown = run(&["merge", DEMO, DEMO, "-o", out, "--quant", "q9_9"]);
     assert_eq!(unknown.code, 2, "{}", unknown.stderr);
     assert!(
         unknown.stderr.contains("choose one of: f32"),

@@ -161,6 +161,7 @@ fn slots_are_bound_to_what_they_are() {
                 Bind::Tokens | Bind::Rope(_) | Bind::LayerInput(_) => slot.kind == SlotKind::Input,
                 // For training.
                 Bind::HiddenGradient(_) | Bind::Parameter(_) | Bind::Gradient(_) => false,
+                Bind::Squares(_) | Bind::ExpertRows(_) => false,
                 Bind::Targets
                 | Bind::TargetWeights
                 | Bind::Loss

@@ -35,6 +35,7 @@ mod peft;
 mod placed;
 mod plans;
 mod prefix;
+mod quantising;
 mod real;
 mod real_support;
 mod recording;

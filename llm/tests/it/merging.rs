@@ -40,7 +40,7 @@ fn merged(file: &Gguf, quant: Option<EncodingRef>) -> Gguf {
     Gguf::from_bytes(bytes).expect("a model")
 }
 
-fn logits(file: &Gguf) -> Vec<f32> {
+pub fn logits(file: &Gguf) -> Vec<f32> {
     let opened = open("cpu", &Options::default()).expect("a device");
     let opened = opened.with_precision(Precision::Exact);
     let settings = Settings {
@@ -53,7 +53,7 @@ fn logits(file: &Gguf) -> Vec<f32> {
 }
 
 /// RMS difference, in standard deviations of the second.
-fn distance(found: &[f32], expected: &[f32]) -> f64 {
+pub fn distance(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let n = expected.len() as f64;
     let mean = expected.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
@@ -66,7 +66,7 @@ fn distance(found: &[f32], expected: &[f32]) -> f64 {
     (error / spread).sqrt()
 }
 
-fn encoding(name: &str) -> EncodingRef {
+pub fn encoding(name: &str) -> EncodingRef {
     gristmill_encodings::by_name(name).expect("a format")
 }
 
