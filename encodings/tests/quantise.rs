@@ -260,7 +260,9 @@ fn samples(random: &mut Random, n: usize) -> Vec<Vec<f32>> {
 
 /// Whether a format's elements have no codes of their own, but share points of a grid.
 fn is_grid(name: &str) -> bool {
-    ["iq1", "iq2", "iq3"].iter().any(|begin| name.starts_with(begin))
+    ["iq1", "iq2", "iq3"]
+        .iter()
+        .any(|begin| name.starts_with(begin))
 }
 
 #[test]
@@ -307,7 +309,11 @@ fn weighted_error(q: &Quantiser, x: &[f32], weights: &[f32], bytes: &[u8]) -> f6
     let square = |v: f32, w: f32| f64::from(w) * f64::from(v).powi(2);
     let pairs = x.iter().zip(&out).zip(weights);
     let error: f64 = pairs.map(|((a, b), &w)| square(a - b, w)).sum();
-    error / x.iter().zip(weights).map(|(&a, &w)| square(a, w)).sum::<f64>()
+    error
+        / x.iter()
+            .zip(weights)
+            .map(|(&a, &w)| square(a, w))
+            .sum::<f64>()
 }
 
 #[test]
@@ -332,7 +338,11 @@ fn weights_move_the_error_to_where_it_counts_least() {
         q.encode_weighted(&x, &weights, &mut bytes);
         let found = weighted_error(&q, &x, &weights, &bytes);
         println!("{}: {:.4}", q.encoding().name, found / plain);
-        assert!(found <= plain, "{}: {found}, {plain} without", q.encoding().name);
+        assert!(
+            found <= plain,
+            "{}: {found}, {plain} without",
+            q.encoding().name
+        );
         // Weights count relative to each other.
         let mut again = vec![0; bytes.len()];
         let larger: Vec<f32> = weights.iter().map(|w| w * 4096.0).collect();
@@ -342,7 +352,11 @@ fn weights_move_the_error_to_where_it_counts_least() {
         q.encode_weighted(&x, &vec![0.0; x.len()], &mut again);
         let none = weighted_error(&q, &x, &vec![1.0; x.len()], &again);
         let alike = weighted_error(&q, &x, &vec![1.0; x.len()], &encoded(&q, &x));
-        assert!(none <= 1.01 * alike, "{}: {none} {alike}", q.encoding().name);
+        assert!(
+            none <= 1.01 * alike,
+            "{}: {none} {alike}",
+            q.encoding().name
+        );
     }
 }
 

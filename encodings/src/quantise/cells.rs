@@ -68,10 +68,14 @@ fn connected<'l>(count: usize, lists: impl Iterator<Item = &'l Vec<usize>>) -> V
             continue;
         };
         let merged: Vec<usize> = list.iter().map(|&i| of[i]).collect();
-        of.iter_mut().filter(|of| merged.contains(of)).for_each(|of| *of = least);
+        of.iter_mut()
+            .filter(|of| merged.contains(of))
+            .for_each(|of| *of = least);
     }
     let mut groups: Vec<Vec<usize>> = vec![Vec::new(); count];
-    of.iter().enumerate().for_each(|(i, &of)| groups[of].push(i));
+    of.iter()
+        .enumerate()
+        .for_each(|(i, &of)| groups[of].push(i));
     groups.retain(|group| !group.is_empty());
     groups
 }
@@ -92,7 +96,10 @@ pub(super) fn find(
     let (mut cells, mut kinds) = (Vec::new(), Vec::new());
     let mut variants = 1;
     for elements in connected(codes.len(), users.values()) {
-        let mut bits: Vec<usize> = elements.iter().flat_map(|&k| codes[k].bits.clone()).collect();
+        let mut bits: Vec<usize> = elements
+            .iter()
+            .flat_map(|&k| codes[k].bits.clone())
+            .collect();
         bits.sort_unstable();
         bits.dedup();
         let (own, shared): (Vec<usize>, Vec<usize>) =
@@ -189,17 +196,27 @@ fn kind_of(
     let signs = match masks.len() {
         0 => Signs::None,
         n if n == len && masks.iter().enumerate().all(|(i, mask)| *mask == 1 << i) => Signs::Each,
-        n if n + 1 == len && masks.iter().enumerate().all(|(i, mask)| *mask == 1 << i | last) => {
+        n if n + 1 == len
+            && masks
+                .iter()
+                .enumerate()
+                .all(|(i, mask)| *mask == 1 << i | last) =>
+        {
             Signs::Even
         }
         _ => return None,
     };
-    let lists: Vec<Vec<usize>> = changed.iter().map(|(_, elements)| elements.clone()).collect();
+    let lists: Vec<Vec<usize>> = changed
+        .iter()
+        .map(|(_, elements)| elements.clone())
+        .collect();
     let runs = connected(len, lists.iter());
     let mut order = sign_bits;
     let mut parts = Vec::new();
     for run in &runs {
-        let of_run = changed.iter().filter(|(_, elements)| run.contains(&elements[0]));
+        let of_run = changed
+            .iter()
+            .filter(|(_, elements)| run.contains(&elements[0]));
         let own_bits: Vec<usize> = of_run.map(|(i, _)| *i).collect();
         parts.push(part_of(expressions, [own, shared], run, &own_bits, signs)?);
         order.extend(own_bits);
@@ -228,7 +245,10 @@ fn effect_of(expressions: &mut Expressions, bits: &[usize], i: usize) -> Option<
         }
     }
     let is_sign = (0..len).all(|k| is_same[k] || is_negated[k]);
-    let negated = (0..len).filter(|&k| is_negated[k] && is_sign).map(|k| 1 << k).sum();
+    let negated = (0..len)
+        .filter(|&k| is_negated[k] && is_sign)
+        .map(|k| 1 << k)
+        .sum();
     let changed: Vec<usize> = (0..len).filter(|&k| !is_same[k]).collect();
     (!changed.is_empty()).then_some(Effect { negated, changed })
 }
@@ -245,7 +265,11 @@ fn part_of(
     if run[len - 1] - first + 1 != len || own_bits.len() + shared.len() > MAX_CODE_BITS {
         return None;
     }
-    let bits: Vec<usize> = own_bits.iter().map(|&i| own[i]).chain(shared.iter().copied()).collect();
+    let bits: Vec<usize> = own_bits
+        .iter()
+        .map(|&i| own[i])
+        .chain(shared.iter().copied())
+        .collect();
     // All others, signs among them, are zero.
     expressions.block.fill(0);
     let mut values = Vec::new();
@@ -257,7 +281,9 @@ fn part_of(
         return None;
     }
     let of_variant = values.chunks_exact(len << own_bits.len());
-    let points = of_variant.map(|values| Points::new(values, len)).collect::<Option<_>>()?;
+    let points = of_variant
+        .map(|values| Points::new(values, len))
+        .collect::<Option<_>>()?;
     Some(Part {
         first,
         len,
@@ -271,8 +297,11 @@ fn part_of(
 fn is_free(kind: &Kind) -> bool {
     let is_product = |part: &Part| {
         let distinct = |element: usize| {
-            let mut of: Vec<u32> =
-                part.values.chunks_exact(part.len).map(|v| v[element].to_bits()).collect();
+            let mut of: Vec<u32> = part
+                .values
+                .chunks_exact(part.len)
+                .map(|v| v[element].to_bits())
+                .collect();
             of.sort_unstable();
             of.dedup();
             of.len()

@@ -38,12 +38,14 @@ pub(super) fn find<'x>(
     let mut scales = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         // Without a field or without an f16, few factors exist.
-        let exists =
-            |possible: &Possible| match (layout.scale.half.as_ref(), layout.scale.fields.get(number)) {
-                (Some(_), None) => half_near(*possible, unit).is_some(),
-                (None, field) => field_near(field, *possible, (1.0, unit)).is_some(),
-                (Some(_), Some(_)) => true,
-            };
+        let exists = |possible: &Possible| match (
+            layout.scale.half.as_ref(),
+            layout.scale.fields.get(number),
+        ) {
+            (Some(_), None) => half_near(*possible, unit).is_some(),
+            (None, field) => field_near(field, *possible, (1.0, unit)).is_some(),
+            (Some(_), Some(_)) => true,
+        };
         let mut possible = match has_offset {
             false => scales_of(&layout.levels, group, exists),
             true => scales_with_offset(&layout.levels, group, exists),

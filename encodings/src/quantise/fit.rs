@@ -279,11 +279,19 @@ fn plain_lines(
         Form::Scale(_) => [Some(ends[0]), Some(ends[1]), None],
         Form::Line | Form::LineBelow => lines.map(Some),
     };
-    let count = if matches!(form, Form::Scale(_)) { 2 } else { anchors };
+    let count = if matches!(form, Form::Scale(_)) {
+        2
+    } else {
+        anchors
+    };
     let is_possible = move |line: &Line| {
         line.scale.is_finite() && (line.scale > 0.0 || form == Form::Scale(true))
     };
-    candidates.into_iter().take(count).flatten().filter(is_possible)
+    candidates
+        .into_iter()
+        .take(count)
+        .flatten()
+        .filter(is_possible)
 }
 
 /// The lines of round-to-nearest with the extremes at the ends of the levels.

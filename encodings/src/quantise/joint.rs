@@ -156,7 +156,9 @@ impl Kind {
         scratch: &mut Scratch,
     ) -> f32 {
         let cells = x.chunks_mut(self.len).zip(weights.chunks(self.len));
-        cells.map(|(x, weights)| self.round(variant, x, weights, scratch).cost).sum()
+        cells
+            .map(|(x, weights)| self.round(variant, x, weights, scratch).cost)
+            .sum()
     }
 }
 

@@ -244,7 +244,9 @@ impl Layout {
         match &self.codes {
             ElementCodes::Single(places, values) => {
                 let levels = places.iter().map(|place| values[place.get(block)]);
-                out.iter_mut().zip(levels).for_each(|(out, level)| *out = level);
+                out.iter_mut()
+                    .zip(levels)
+                    .for_each(|(out, level)| *out = level);
             }
             ElementCodes::Joint(joint) => joint.levels(block, out),
         }
@@ -497,7 +499,9 @@ fn found(element: &Element, id: Id, bytes: usize) -> Option<Found> {
     };
     if found.bits.len() <= MAX_BITS {
         let mut value = |code| value_of(element, &order, &found.bits, code, bytes);
-        found.values = (0..1 << found.bits.len()).map(&mut value).collect::<Option<_>>()?;
+        found.values = (0..1 << found.bits.len())
+            .map(&mut value)
+            .collect::<Option<_>>()?;
     }
     Some(found)
 }
@@ -526,7 +530,9 @@ fn is_half(element: &Element, field: &Found, bytes: usize) -> bool {
     };
     let samples = (0..256u16).map(|i| f16::from_bits((i * 257) ^ 0x1234));
     field.bits.len() == 16
-        && samples.filter(|half| half.is_finite()).all(|half| value(half) == Some(half.to_f32()))
+        && samples
+            .filter(|half| half.is_finite())
+            .all(|half| value(half) == Some(half.to_f32()))
 }
 
 /// Settings of the bytes that a field's expression reads, in which each bit is tried.

@@ -65,7 +65,7 @@ impl Quantiser {
     pub fn encode(&self, values: &[f32], out: &mut [u8]) {
         self.encode_row(values, None, out);
     }
-    /// Encodes whole blocks of numbers, each of whose squared errors counts `weights` times. Weights
+    /// Encodes whole blocks of numbers; the squared error of each counts `weights` times. Weights
     /// of a block are relative to each other; negative ones and NaN count as 0. Panics unless there
     /// is a weight for each value, and `out` has the bytes of as many blocks as `values` has.
     pub fn encode_weighted(&self, values: &[f32], weights: &[f32], out: &mut [u8]) {

@@ -39,7 +39,10 @@ impl Halves {
     fn costs<'c>(&self, x: &[f32], weights: &[f32], costs: &'c mut [f32]) -> &'c [f32] {
         let costs = &mut costs[..self.count];
         costs.fill(0.0);
-        let elements = self.values.chunks_exact(self.count).zip(x.iter().zip(weights));
+        let elements = self
+            .values
+            .chunks_exact(self.count)
+            .zip(x.iter().zip(weights));
         for (values, (&x, &weight)) in elements {
             for (cost, value) in costs.iter_mut().zip(values) {
                 let difference = x - value;
@@ -76,8 +79,14 @@ impl Points {
         let start = |half: usize| points.partition_point(|point| point.0[0] < half);
         Some(Points {
             starts: (0..=first.len()).map(start).collect(),
-            halves: [Halves::new(&first, split)?, Halves::new(&second, len - split)?],
-            points: points.iter().map(|(halves, code)| (halves[1] as u16, *code)).collect(),
+            halves: [
+                Halves::new(&first, split)?,
+                Halves::new(&second, len - split)?,
+            ],
+            points: points
+                .iter()
+                .map(|(halves, code)| (halves[1] as u16, *code))
+                .collect(),
         })
     }
     /// Number of different points.
@@ -90,9 +99,16 @@ impl Points {
         let [first, second] = scratch;
         let first = self.halves[0].costs(&x[..split], &weights[..split], first);
         let second = self.halves[1].costs(&x[split..], &weights[split..], second);
-        let least = |costs: &[f32]| costs.iter().fold(f32::INFINITY, |a, &b| if b < a { b } else { a });
+        let least = |costs: &[f32]| {
+            costs
+                .iter()
+                .fold(f32::INFINITY, |a, &b| if b < a { b } else { a })
+        };
         let (least_first, bound) = (least(first), least(second));
-        let start = first.iter().position(|cost| *cost == least_first).unwrap_or(0);
+        let start = first
+            .iter()
+            .position(|cost| *cost == least_first)
+            .unwrap_or(0);
         let mut best = (f32::INFINITY, 0);
         // The points of the nearest first half bound those of the others.
         let others = (0..first.len()).filter(|half| *half != start);

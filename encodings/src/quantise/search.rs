@@ -84,9 +84,19 @@ impl<'l> Search<'l> {
     /// so that they stay what they are where that costs nothing.
     fn weigh(&mut self, weights: &[f32]) {
         self.is_uniform = false;
-        let defined = |w: f32| if w > 0.0 { f64::from(w.min(f32::MAX)) } else { 0.0 };
+        let defined = |w: f32| {
+            if w > 0.0 {
+                f64::from(w.min(f32::MAX))
+            } else {
+                0.0
+            }
+        };
         let sum: f64 = weights.iter().map(|&w| defined(w)).sum();
-        let inverse = if sum > 0.0 { weights.len() as f64 / sum } else { 0.0 };
+        let inverse = if sum > 0.0 {
+            weights.len() as f64 / sum
+        } else {
+            0.0
+        };
         for (out, &w) in self.weights.iter_mut().zip(weights) {
             *out = (defined(w) * inverse).max(LEAST_WEIGHT) as f32;
         }

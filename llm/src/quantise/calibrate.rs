@@ -83,8 +83,18 @@ impl Calibration {
         let ready = jit.plan(&functions, &|done, total| {
             progress(Progress::Planning(done, total));
         });
-        let arena = ready.iter().map(|of| of.compiled.arena).max().unwrap_or(0).max(64);
-        let layouts = load::layouts(&mut jit, &[Plan { calls: plan.calls.clone() }])?;
+        let arena = ready
+            .iter()
+            .map(|of| of.compiled.arena)
+            .max()
+            .unwrap_or(0)
+            .max(64);
+        let layouts = load::layouts(
+            &mut jit,
+            &[Plan {
+                calls: plan.calls.clone(),
+            }],
+        )?;
         let ready = jit.prepare(&functions, &|done, total| {
             progress(Progress::Compiling(done, total));
         })?;
@@ -121,7 +131,8 @@ impl Calibration {
         if let Some(&token) = bad {
             return Err(Error::Token { token, vocabulary });
         }
-        self.device.write(&self.tokens, 0, bytemuck::cast_slice(tokens))?;
+        self.device
+            .write(&self.tokens, 0, bytemuck::cast_slice(tokens))?;
         self.replay.replay(&[])?;
         self.chunks += 1;
         Ok(())
@@ -133,12 +144,18 @@ impl Calibration {
     pub fn entries(&self) -> Result<BTreeMap<String, Entry>, Error> {
         let read = |buffer: &Buffer| {
             let mut out = vec![0f32; buffer.len() / size_of::<f32>()];
-            self.device.read(buffer, 0, bytemuck::cast_slice_mut(&mut out))?;
+            self.device
+                .read(buffer, 0, bytemuck::cast_slice_mut(&mut out))?;
             Ok::<_, Error>(out)
         };
         let mut entries = BTreeMap::new();
         for (name, of) in &self.sums {
-            let squares = of.squares.as_ref().map(read).transpose()?.unwrap_or_default();
+            let squares = of
+                .squares
+                .as_ref()
+                .map(read)
+                .transpose()?
+                .unwrap_or_default();
             let rows = match &of.rows {
                 Some(rows) => read(rows)?,
                 None => vec![(self.chunks as usize * self.chunk) as f32],
@@ -179,7 +196,11 @@ impl<'a> Binder<'a> {
             device.write(&buffer, 0, bytemuck::cast_slice(&values))?;
             Ok::<_, Error>(buffer)
         };
-        let rope = model.rope_tables(chunk).iter().map(table).collect::<Result<_, _>>()?;
+        let rope = model
+            .rope_tables(chunk)
+            .iter()
+            .map(table)
+            .collect::<Result<_, _>>()?;
         let rows = || numbers(chunk * model.width());
         let layer_input = model.layer_input() * model.layers() * chunk;
         Ok(Binder {
@@ -187,7 +208,9 @@ impl<'a> Binder<'a> {
             weights,
             tokens: numbers(chunk)?,
             hidden: [rows()?, rows()?],
-            layer_input: (layer_input > 0).then(|| numbers(layer_input)).transpose()?,
+            layer_input: (layer_input > 0)
+                .then(|| numbers(layer_input))
+                .transpose()?,
             layer_input_bytes: model.layer_input() * size_of::<f32>(),
             rope,
             sums: BTreeMap::new(),
@@ -213,7 +236,10 @@ impl<'a> Binder<'a> {
             Bind::Tokens => Ok(self.tokens.clone()),
             Bind::Hidden(layer) => Ok(self.hidden[layer % 2].clone()),
             Bind::LayerInput(layer) => {
-                let all = self.layer_input.as_ref().expect("a model with layer inputs");
+                let all = self
+                    .layer_input
+                    .as_ref()
+                    .expect("a model with layer inputs");
                 let at = layer * self.layer_input_bytes;
                 Ok(all.slice(at, all.len() - at)?)
             }

@@ -1,7 +1,7 @@
 //! Importance matrices: mean squares of the inputs of each matrix, by column.
 //!
-//! In llama.cpp's GGUF layout: for each weight the sums of squares `NAME.in_sum2 [in, matrices]` and
-//! the numbers of rows `NAME.counts [1, matrices]`, in f32. The older layout, without a magic
+//! In llama.cpp's GGUF layout: for each weight the sums of squares `NAME.in_sum2 [in, matrices]`
+//! and the numbers of rows `NAME.counts [1, matrices]`, in f32. The older layout, without a magic
 //! number, has a list of names, counts and mean squares.
 
 use crate::gguf::{self, Array, Gguf, Metadata, TensorDecl, Value, Writer};
@@ -59,7 +59,9 @@ impl Entry {
         self.sums.resize(sums.len(), 0.0);
         self.counts.resize(counts.len(), 0.0);
         let add = |into: &mut [f64], of: &[f32]| {
-            into.iter_mut().zip(of).for_each(|(into, &of)| *into += f64::from(of));
+            into.iter_mut()
+                .zip(of)
+                .for_each(|(into, &of)| *into += f64::from(of));
         };
         add(&mut self.sums, sums);
         add(&mut self.counts, counts);
@@ -113,7 +115,9 @@ impl Importance {
     pub fn open(path: &Path) -> Result<Importance, ImportanceError> {
         match Gguf::open(path) {
             Ok(file) => Importance::from_gguf(&file),
-            Err(gguf::Error::InFile { error, .. }) if matches!(*error, gguf::Error::BadMagic(_)) => {
+            Err(gguf::Error::InFile { error, .. })
+                if matches!(*error, gguf::Error::BadMagic(_)) =>
+            {
                 Importance::from_list(&std::fs::read(path)?)
             }
             Err(error) => Err(error.into()),
@@ -126,7 +130,9 @@ impl Importance {
     pub fn from_gguf(file: &Gguf) -> Result<Importance, ImportanceError> {
         let metadata = file.metadata();
         if metadata.str(TYPE)? != Some(IMATRIX) {
-            return Err(ImportanceError::NotImportance("its general.type is another"));
+            return Err(ImportanceError::NotImportance(
+                "its general.type is another",
+            ));
         }
         let mut found = Importance {
             chunks: metadata.u32(CHUNK_COUNT)?.unwrap_or(0),
@@ -165,7 +171,10 @@ impl Importance {
             let len = reader.count(bytes.len() / size_of::<f32>())?;
             let values = reader.take(len * size_of::<f32>())?.as_chunks().0;
             let entry = Entry {
-                sums: values.iter().map(|&v| f64::from(f32::from_le_bytes(v))).collect(),
+                sums: values
+                    .iter()
+                    .map(|&v| f64::from(f32::from_le_bytes(v)))
+                    .collect(),
                 counts: vec![calls],
             };
             entry.check(&name)?;
@@ -175,7 +184,9 @@ impl Importance {
         if let Ok(chunks) = reader.int() {
             found.chunks = chunks.max(0) as u32;
             let name = reader.count(MAX_NAME).and_then(|len| reader.take(len));
-            found.datasets.extend(name.ok().map(|name| String::from_utf8_lossy(name).into()));
+            found
+                .datasets
+                .extend(name.ok().map(|name| String::from_utf8_lossy(name).into()));
         }
         Ok(found)
     }
@@ -212,7 +223,10 @@ impl Importance {
         let declared: Vec<TensorDecl<'_>> = declared.collect();
         let mut writer = Writer::new(out, &metadata, &declared)?;
         for (_, _, values) in &tensors {
-            let bytes: Vec<u8> = values.iter().flat_map(|&v| (v as f32).to_le_bytes()).collect();
+            let bytes: Vec<u8> = values
+                .iter()
+                .flat_map(|&v| (v as f32).to_le_bytes())
+                .collect();
             writer.data(&bytes)?;
         }
         writer.finish().map(drop)
@@ -221,7 +235,9 @@ impl Importance {
 
 /// Numbers of an f32 tensor.
 fn numbers(file: &Gguf, name: &str) -> Result<Vec<f64>, ImportanceError> {
-    let info = file.tensor(name).filter(|info| info.encoding.name == F32.name);
+    let info = file
+        .tensor(name)
+        .filter(|info| info.encoding.name == F32.name);
     let Some(info) = info else {
         return Err(ImportanceError::Entry {
             name: name.into(),
@@ -250,7 +266,9 @@ impl<'b> ListReader<'b> {
     }
     /// Reads a number from 1 to `most`.
     fn count(&mut self, most: usize) -> Result<usize, ImportanceError> {
-        let count = usize::try_from(self.int()?).ok().filter(|n| (1..=most).contains(n));
+        let count = usize::try_from(self.int()?)
+            .ok()
+            .filter(|n| (1..=most).contains(n));
         count.ok_or(ImportanceError::NotImportance("a length in it is wrong"))
     }
 }

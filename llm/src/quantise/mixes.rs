@@ -58,9 +58,7 @@ impl Place {
     /// The first and last eighths, and every third between.
     fn more(&self) -> bool {
         let eighth = self.count / 8;
-        self.index < eighth
-            || self.index >= 7 * self.count / 8
-            || (self.index - eighth) % 3 == 2
+        self.index < eighth || self.index >= 7 * self.count / 8 || (self.index - eighth) % 3 == 2
     }
     fn first_eighth_or_more_of_eight(&self) -> bool {
         self.first_eighth() || self.of_eight() && self.more()
@@ -109,7 +107,9 @@ const ALIASES: &[(&str, &str)] = &[
 /// Value of `general.file_type` of the type that copies, which keeps the file's own.
 const COPY: u32 = u32::MAX;
 
-macro_rules! file_types { ($($name:literal $id:tt $base:expr, $output:literal: $($part:ident $when:ident $to:literal),*;)*) => {
+macro_rules! file_types { ($(
+    $name:literal $id:tt $base:expr, $output:literal: $($part:ident $when:ident $to:literal),*;
+)*) => {
     &[$(FileType {
         name: $name, id: $id, base: $base, output: $output,
         rules: &[$((Part::$part, Place::$when, $to)),*],
@@ -120,67 +120,93 @@ macro_rules! file_types { ($($name:literal $id:tt $base:expr, $output:literal: $
 #[rustfmt::skip]
 static FILE_TYPES: &[FileType] = file_types! {
     // name     id  most tensors      output   others
-    "IQ1_S"     24  Some("iq1_s"),    "q5_k":  Embedding always "q2_k", V shares_heads_or_has_experts "q4_k",
-        V always "q2_k", K of_eight "q4_k", Down first_eighth "q2_k", AttentionOutput of_eight "q5_k",
+    "IQ1_S"     24  Some("iq1_s"),    "q5_k":
+        Embedding always "q2_k", V shares_heads_or_has_experts "q4_k", V always "q2_k",
+        K of_eight "q4_k", Down first_eighth "q2_k", AttentionOutput of_eight "q5_k",
         AttentionOutput always "iq2_xxs";
-    "IQ1_M"     31  Some("iq1_m"),    "q5_k":  Embedding always "q2_k", V shares_heads_or_has_experts "q4_k",
-        V always "q2_k", K of_eight "q4_k", Down first_eighth "q2_k", AttentionOutput of_eight "q5_k",
+    "IQ1_M"     31  Some("iq1_m"),    "q5_k":
+        Embedding always "q2_k", V shares_heads_or_has_experts "q4_k", V always "q2_k",
+        K of_eight "q4_k", Down first_eighth "q2_k", AttentionOutput of_eight "q5_k",
         AttentionOutput always "iq2_xxs";
-    "TQ1_0"     36  Some("tq1_0"),    "q6_k":  Embedding always "q4_k";
-    "TQ2_0"     37  Some("tq2_0"),    "q6_k":  Embedding always "q4_k";
-    "IQ2_XXS"   19  Some("iq2_xxs"),  "q5_k":  Embedding always "q2_k", V shares_heads_or_has_experts "q4_k",
-        V always "q2_k", K of_eight "q4_k", Down first_eighth "q2_k", AttentionOutput of_eight "q5_k";
-    "IQ2_XS"    20  Some("iq2_xs"),   "q5_k":  Embedding always "q2_k", V shares_heads_or_has_experts "q4_k",
-        V always "q2_k", K of_eight "q4_k", Down first_eighth "q2_k", AttentionOutput of_eight "q5_k";
-    "IQ2_S"     28  Some("iq2_xs"),   "q5_k":  Embedding always "iq3_s", V shares_heads_or_has_experts "q4_k",
-        V always "iq3_s", K of_eight "q4_k", Down first_eighth "iq3_s", AttentionOutput of_eight "q5_k",
+    "TQ1_0"     36  Some("tq1_0"),    "q6_k":
+        Embedding always "q4_k";
+    "TQ2_0"     37  Some("tq2_0"),    "q6_k":
+        Embedding always "q4_k";
+    "IQ2_XXS"   19  Some("iq2_xxs"),  "q5_k":
+        Embedding always "q2_k", V shares_heads_or_has_experts "q4_k", V always "q2_k",
+        K of_eight "q4_k", Down first_eighth "q2_k", AttentionOutput of_eight "q5_k";
+    "IQ2_XS"    20  Some("iq2_xs"),   "q5_k":
+        Embedding always "q2_k", V shares_heads_or_has_experts "q4_k", V always "q2_k",
+        K of_eight "q4_k", Down first_eighth "q2_k", AttentionOutput of_eight "q5_k";
+    "IQ2_S"     28  Some("iq2_xs"),   "q5_k":
+        Embedding always "iq3_s", V shares_heads_or_has_experts "q4_k", V always "iq3_s",
+        K of_eight "q4_k", Down first_eighth "iq3_s", AttentionOutput of_eight "q5_k",
         AttentionOutput always "iq3_s";
-    "IQ2_M"     29  Some("iq2_s"),    "q5_k":  Embedding always "iq3_s", V shares_heads_or_has_experts "q4_k",
-        V always "iq3_s", K of_eight "q4_k", Down first_eighth "iq3_s", AttentionOutput of_eight "q5_k",
+    "IQ2_M"     29  Some("iq2_s"),    "q5_k":
+        Embedding always "iq3_s", V shares_heads_or_has_experts "q4_k", V always "iq3_s",
+        K of_eight "q4_k", Down first_eighth "iq3_s", AttentionOutput of_eight "q5_k",
         AttentionOutput always "iq3_s";
-    "Q2_K_S"    21  Some("q2_k"),     "q6_k":  V of_eight "q8_0", V shares_heads "q4_k", K of_eight "q8_0",
-        Down first_eighth "q4_k";
-    "Q2_K"      10  Some("q2_k"),     "q6_k":  V of_eight "q8_0", V shares_heads "q4_k", V always "q3_k",
-        K of_eight "q8_0", Down always "q3_k", AttentionOutput of_eight "q5_k", AttentionOutput always "q3_k";
-    "IQ3_XXS"   23  Some("iq3_xxs"),  "q5_k":  Embedding always "iq3_s", V of_eight "q8_0", V shares_heads "q4_k",
-        V unweighted "iq3_s", K of_eight "q8_0", K always "iq2_s", Q always "iq2_s",
-        Down first_eighth_unweighted "q4_k", Down unweighted "q3_k", AttentionOutput of_eight "q5_k",
-        AttentionOutput always "iq3_s";
-    "IQ3_XS"    22  Some("iq3_s"),    "q6_k":  V of_eight "q8_0", V shares_heads "q4_k", K of_eight "q8_0",
-        K always "iq3_xxs", Q always "iq3_xxs", Gate middle "iq3_xxs", Up middle "iq3_xxs",
+    "Q2_K_S"    21  Some("q2_k"),     "q6_k":
+        V of_eight "q8_0", V shares_heads "q4_k", K of_eight "q8_0", Down first_eighth "q4_k";
+    "Q2_K"      10  Some("q2_k"),     "q6_k":
+        V of_eight "q8_0", V shares_heads "q4_k", V always "q3_k", K of_eight "q8_0",
+        Down always "q3_k", AttentionOutput of_eight "q5_k", AttentionOutput always "q3_k";
+    "IQ3_XXS"   23  Some("iq3_xxs"),  "q5_k":
+        Embedding always "iq3_s", V of_eight "q8_0", V shares_heads "q4_k", V unweighted "iq3_s",
+        K of_eight "q8_0", K always "iq2_s", Q always "iq2_s", Down first_eighth_unweighted "q4_k",
+        Down unweighted "q3_k", AttentionOutput of_eight "q5_k", AttentionOutput always "iq3_s";
+    "IQ3_XS"    22  Some("iq3_s"),    "q6_k":
+        V of_eight "q8_0", V shares_heads "q4_k", K of_eight "q8_0", K always "iq3_xxs",
+        Q always "iq3_xxs", Gate middle "iq3_xxs", Up middle "iq3_xxs",
         AttentionOutput of_eight "q5_k";
-    "IQ3_S"     26  Some("iq3_s"),    "q6_k":  V of_eight "q8_0", V shares_heads "q4_k", K of_eight "q8_0",
+    "IQ3_S"     26  Some("iq3_s"),    "q6_k":
+        V of_eight "q8_0", V shares_heads "q4_k", K of_eight "q8_0",
         AttentionOutput of_eight "q5_k";
-    "IQ3_M"     27  Some("iq3_s"),    "q6_k":  V of_eight "q8_0", V always "q4_k", K of_eight "q8_0",
-        Down first_eighth_or_more_of_eight "q4_k", AttentionOutput of_eight "q5_k", AttentionOutput always "q4_k";
-    "Q3_K_S"    11  Some("q3_k"),     "q6_k":  V of_eight "q8_0", K of_eight "q8_0", AttentionOutput of_eight "q5_k";
-    "Q3_K_M"    12  Some("q3_k"),     "q6_k":  V of_eight "q8_0", V first_two "q5_k", V always "q4_k",
-        K of_eight "q8_0", Down first_sixteenth "q5_k", Down always "q4_k", AttentionOutput of_eight "q5_k",
+    "IQ3_M"     27  Some("iq3_s"),    "q6_k":
+        V of_eight "q8_0", V always "q4_k", K of_eight "q8_0",
+        Down first_eighth_or_more_of_eight "q4_k", AttentionOutput of_eight "q5_k",
         AttentionOutput always "q4_k";
-    "Q3_K_L"    13  Some("q3_k"),     "q6_k":  V of_eight "q8_0", V always "q5_k", K of_eight "q8_0",
-        Down always "q5_k", AttentionOutput not_of_eight "q5_k";
-    "IQ4_XS"    30  Some("iq4_xs"),   "q6_k":  V of_eight "q8_0", V shares_heads "q5_k", K of_eight "q8_0",
+    "Q3_K_S"    11  Some("q3_k"),     "q6_k":
+        V of_eight "q8_0", K of_eight "q8_0", AttentionOutput of_eight "q5_k";
+    "Q3_K_M"    12  Some("q3_k"),     "q6_k":
+        V of_eight "q8_0", V first_two "q5_k", V always "q4_k", K of_eight "q8_0",
+        Down first_sixteenth "q5_k", Down always "q4_k", AttentionOutput of_eight "q5_k",
+        AttentionOutput always "q4_k";
+    "Q3_K_L"    13  Some("q3_k"),     "q6_k":
+        V of_eight "q8_0", V always "q5_k", K of_eight "q8_0", Down always "q5_k",
+        AttentionOutput not_of_eight "q5_k";
+    "IQ4_XS"    30  Some("iq4_xs"),   "q6_k":
+        V of_eight "q8_0", V shares_heads "q5_k", K of_eight "q8_0",
         Down first_eighth_unweighted "q5_k", AttentionOutput of_eight "q5_k";
-    "IQ4_NL"    25  Some("iq4_nl"),   "q6_k":  V of_eight "q8_0", V shares_heads "q5_k", K of_eight "q8_0",
+    "IQ4_NL"    25  Some("iq4_nl"),   "q6_k":
+        V of_eight "q8_0", V shares_heads "q5_k", K of_eight "q8_0",
         Down first_eighth_unweighted "q5_k", AttentionOutput of_eight "q5_k";
-    "MXFP4_MOE" 38  Some("mxfp4"),    "q8_0":  Embedding stacked "mxfp4", Embedding always "q8_0",
-        Q stacked "mxfp4", Q always "q8_0", K stacked "mxfp4", K always "q8_0", V stacked "mxfp4", V always "q8_0",
-        AttentionOutput stacked "mxfp4", AttentionOutput always "q8_0", Gate stacked "mxfp4", Gate always "q8_0",
-        Up stacked "mxfp4", Up always "q8_0", Down stacked "mxfp4", Down always "q8_0", Other stacked "mxfp4",
-        Other always "q8_0";
-    "Q4_0"      2   Some("q4_0"),     "q6_k":  V of_eight "q8_0", K of_eight "q8_0",
-        Down first_eighth_weighted "q4_1";
-    "Q4_1"      3   Some("q4_1"),     "q6_k":  V of_eight "q8_0", K of_eight "q8_0";
-    "Q4_K_S"    14  Some("q4_k"),     "q6_k":  V of_eight "q8_0", V first_four "q5_k", K of_eight "q8_0",
-        Down first_eighth "q5_k", AttentionOutput of_eight "q5_k";
-    "Q4_K_M"    15  Some("q4_k"),     "q6_k":  V of_eight "q8_0", V more "q6_k", K of_eight "q8_0", Down more "q6_k",
+    "MXFP4_MOE" 38  Some("mxfp4"),    "q8_0":
+        Embedding stacked "mxfp4", Embedding always "q8_0", Q stacked "mxfp4", Q always "q8_0",
+        K stacked "mxfp4", K always "q8_0", V stacked "mxfp4", V always "q8_0",
+        AttentionOutput stacked "mxfp4", AttentionOutput always "q8_0", Gate stacked "mxfp4",
+        Gate always "q8_0", Up stacked "mxfp4", Up always "q8_0", Down stacked "mxfp4",
+        Down always "q8_0", Other stacked "mxfp4", Other always "q8_0";
+    "Q4_0"      2   Some("q4_0"),     "q6_k":
+        V of_eight "q8_0", K of_eight "q8_0", Down first_eighth_weighted "q4_1";
+    "Q4_1"      3   Some("q4_1"),     "q6_k":
+        V of_eight "q8_0", K of_eight "q8_0";
+    "Q4_K_S"    14  Some("q4_k"),     "q6_k":
+        V of_eight "q8_0", V first_four "q5_k", K of_eight "q8_0", Down first_eighth "q5_k",
         AttentionOutput of_eight "q5_k";
-    "Q5_0"      8   Some("q5_0"),     "q6_k":  V of_eight "q8_0", K of_eight "q8_0",
-        Down first_eighth_weighted "q5_1";
-    "Q5_1"      9   Some("q5_1"),     "q6_k":  V of_eight "q8_0", K of_eight "q8_0";
-    "Q5_K_S"    16  Some("q5_k"),     "q6_k":  V of_eight "q8_0", K of_eight "q8_0";
-    "Q5_K_M"    17  Some("q5_k"),     "q6_k":  V of_eight "q8_0", V more "q6_k", K of_eight "q8_0", Down more "q6_k";
-    "Q6_K"      18  Some("q6_k"),     "q6_k":  V of_eight "q8_0", K of_eight "q8_0";
+    "Q4_K_M"    15  Some("q4_k"),     "q6_k":
+        V of_eight "q8_0", V more "q6_k", K of_eight "q8_0", Down more "q6_k",
+        AttentionOutput of_eight "q5_k";
+    "Q5_0"      8   Some("q5_0"),     "q6_k":
+        V of_eight "q8_0", K of_eight "q8_0", Down first_eighth_weighted "q5_1";
+    "Q5_1"      9   Some("q5_1"),     "q6_k":
+        V of_eight "q8_0", K of_eight "q8_0";
+    "Q5_K_S"    16  Some("q5_k"),     "q6_k":
+        V of_eight "q8_0", K of_eight "q8_0";
+    "Q5_K_M"    17  Some("q5_k"),     "q6_k":
+        V of_eight "q8_0", V more "q6_k", K of_eight "q8_0", Down more "q6_k";
+    "Q6_K"      18  Some("q6_k"),     "q6_k":
+        V of_eight "q8_0", K of_eight "q8_0";
     "Q8_0"      7   Some("q8_0"),     "q8_0": ;
     "F16"       1   Some("f16"),      "f16": ;
     "BF16"      32  Some("bf16"),     "bf16": ;
@@ -245,7 +271,9 @@ impl FileType {
     /// Whether rules count the tensors of experts instead of layers, and leave small value
     /// projections: those of the smallest types.
     pub(super) fn counts_tensors(&self) -> bool {
-        ["IQ1", "IQ2"].iter().any(|begin| self.name.starts_with(begin))
+        ["IQ1", "IQ2"]
+            .iter()
+            .any(|begin| self.name.starts_with(begin))
     }
     /// Value of `general.file_type`; none for a copy.
     pub(super) fn id(&self) -> Option<u32> {
@@ -262,7 +290,10 @@ impl FileType {
             let fits = width.is_multiple_of(base.elements as u64);
             return Some(encoding(if fits { self.output } else { NARROW_OUTPUT }));
         }
-        let rule = self.rules.iter().find(|(of, when, _)| *of == part && when(place));
+        let rule = self
+            .rules
+            .iter()
+            .find(|(of, when, _)| *of == part && when(place));
         let name = rule.map_or(base.name, |rule| rule.2);
         let is_small = part == Part::V && place.has_small_values && !self.counts_tensors();
         let is_raised = is_small && SHARED_VALUES.0.contains(&name);

@@ -138,11 +138,17 @@ impl<'f> Quantise<'f> {
     /// Sizes of all tensors in the model and in the output, in bytes.
     pub fn bytes(&self) -> [u64; 2] {
         let add = |a: [u64; 2], b: [u64; 2]| [a[0] + b[0], a[1] + b[1]];
-        self.tensors.iter().map(QuantisedTensor::bytes).fold([0; 2], add)
+        self.tensors
+            .iter()
+            .map(QuantisedTensor::bytes)
+            .fold([0; 2], add)
     }
     /// Number of elements of all tensors.
     pub fn elements(&self) -> u64 {
-        self.tensors.iter().map(|tensor| tensor.info.elements()).sum()
+        self.tensors
+            .iter()
+            .map(|tensor| tensor.info.elements())
+            .sum()
     }
     /// Checks that the model may be quantised so: its tensors are not quantised yet, and those that
     /// need an importance matrix have one.
@@ -245,7 +251,11 @@ impl<'o> Chooser<'o> {
             };
             Ok((Regex::new(text).map_err(malformed)?, *encoding))
         };
-        let patterns = options.tensors.iter().map(pattern).collect::<Result<_, QuantiseError>>()?;
+        let patterns = options
+            .tensors
+            .iter()
+            .map(pattern)
+            .collect::<Result<_, QuantiseError>>()?;
         let is_tied = file.tensor(OUTPUT).is_none();
         let (metadata, architecture) = (file.metadata(), file.architecture()?);
         let number = |key: &str| metadata.u32(&format!("{architecture}.{key}"));
@@ -311,14 +321,17 @@ impl<'o> Chooser<'o> {
     fn choose(&self, info: &TensorInfo, part: Part) -> Option<EncodingRef> {
         let options = self.options;
         let base = options.file_type.base()?;
-        let rank = info.dims.iter().rposition(|&n| n > 1).map_or(1, |last| last + 1);
+        let rank = info
+            .dims
+            .iter()
+            .rposition(|&n| n > 1)
+            .map_or(1, |last| last + 1);
         let is_kept = options.keep_output && info.name == OUTPUT;
         if !part::is_quantised(&info.name, rank) || is_kept {
             return None;
         }
-        let is_named = |(pattern, _): &&(Regex, EncodingRef)| {
-            pattern.is_match(&info.name).unwrap_or(false)
-        };
+        let is_named =
+            |(pattern, _): &&(Regex, EncodingRef)| pattern.is_match(&info.name).unwrap_or(false);
         let named = self.patterns.iter().find(is_named).map(|row| row.1);
         let is_embedding = matches!(info.name.as_str(), EMBEDDING | LAYER_EMBEDDING);
         let by_part = match info.name.as_str() {
@@ -328,13 +341,20 @@ impl<'o> Chooser<'o> {
             OUTPUT => options.output,
             _ => None,
         };
-        let tied = options.output.filter(|_| part == Part::Output && !options.pure);
+        let tied = options
+            .output
+            .filter(|_| part == Part::Output && !options.pure);
         // Files of floats have one type.
         let named = named.filter(|_| base.elements > 1);
-        by_part.or(named).or(tied).or_else(|| match options.pure || base.elements == 1 {
-            true => Some(base),
-            false => options.file_type.choose(part, &self.place_of(info, part), info.dims[0]),
-        })
+        by_part
+            .or(named)
+            .or(tied)
+            .or_else(|| match options.pure || base.elements == 1 {
+                true => Some(base),
+                false => options
+                    .file_type
+                    .choose(part, &self.place_of(info, part), info.dims[0]),
+            })
     }
     fn place_of(&self, info: &TensorInfo, part: Part) -> Place {
         let number = self.numbers.get(&info.name).copied().unwrap_or(0);
@@ -345,7 +365,11 @@ impl<'o> Chooser<'o> {
         let of_layer = part::layer(&info.name).filter(|_| is_by_layer);
         Place {
             index: of_layer.unwrap_or(number),
-            count: if is_of_layers { self.layers } else { self.values },
+            count: if is_of_layers {
+                self.layers
+            } else {
+                self.values
+            },
             is_stacked: info.dims.get(2).is_some_and(|&n| n > 1),
             ..self.place
         }
@@ -397,7 +421,9 @@ impl Rows for TensorRows<'_> {
         };
         let [width, height, _] = row_shape(info);
         let row_bytes = width / encoding.elements * encoding.bytes;
-        let encoded = values.chunks_exact(width).zip(out.chunks_exact_mut(row_bytes));
+        let encoded = values
+            .chunks_exact(width)
+            .zip(out.chunks_exact_mut(row_bytes));
         for (row, (values, out)) in rows.zip(encoded) {
             let matrix = (row / height * width) % weights.len();
             quantiser.encode_weighted(values, &weights[matrix..matrix + width], out);

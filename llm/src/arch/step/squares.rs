@@ -43,7 +43,9 @@ impl StepFunction<'_> {
         let slots = sent.of_slots(x).reshape(dims![count, width]);
         let of_expert = dims![experts, count];
         let expert = index.reshape(dims![count]).unsqueeze(0);
-        let chosen = expert.equals(self.capture.iota(of_expert, 0)).cast(Scalar::F32);
+        let chosen = expert
+            .equals(self.capture.iota(of_expert, 0))
+            .cast(Scalar::F32);
         let squares = chosen.contract_in_f32((slots * slots).permute(&[1, 0]));
         let name = weight.name.clone();
         self.add_to("squares", Bind::Squares(name.clone()), squares);

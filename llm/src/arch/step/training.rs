@@ -59,7 +59,11 @@ impl<'a> StepBuilder<'a> {
     pub(super) fn trained_call(&mut self, part: &str, write: &dyn Fn(&StepFunction<'a>)) {
         let forward = self.captured(part, self.options, Pass::Forward, write);
         self.calls.extend(forward);
-        if self.training.as_ref().is_some_and(|t| *t.trained == Trained::Nothing) {
+        if self
+            .training
+            .as_ref()
+            .is_some_and(|t| *t.trained == Trained::Nothing)
+        {
             return;
         }
         let name = format!("{part}.backward");
