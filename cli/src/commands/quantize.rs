@@ -8,7 +8,7 @@ use crate::output;
 use crate::size::size;
 use clap::{Args, ValueHint};
 use gristmill_llm::quantise::{
-    FileType, Importance, Quantise, QuantiseError, QuantiseOptions, QuantisedTensor, writable_type,
+    Mix, Importance, Quantise, QuantiseError, QuantiseOptions, QuantisedTensor, writable_type,
     writable_types,
 };
 use std::io::{self, Write};
@@ -45,7 +45,7 @@ pub struct QuantizeArgs {
     /// Mix of types, such as Q4_K_M
     #[arg(long = "type", value_name = "TYPE")]
     file_type: Option<String>,
-    /// Importance matrix, by which errors are weighed: a file of `gristmill imatrix` or llama-imatrix
+    /// Importance matrix of `gristmill imatrix` or llama-imatrix, by which errors are weighed
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     imatrix: Option<PathBuf>,
     /// Use the importance matrix only for tensors whose names contain this
@@ -100,7 +100,7 @@ impl Rest {
         let mut rest = Rest::default();
         for argument in arguments {
             let is_first = rest.file_type.is_none() && rest.threads.is_none();
-            if is_first && !is_typed && FileType::parse(argument).is_some() {
+            if is_first && !is_typed && Mix::parse(argument).is_some() {
                 rest.file_type = Some(argument.clone());
             } else if let (false, Ok(threads)) = (is_first && !is_typed, argument.parse()) {
                 rest.threads = Some(threads);
@@ -115,7 +115,7 @@ impl Rest {
 }
 
 fn unknown_type(text: &str) -> Failure {
-    let names: Vec<&str> = FileType::all().iter().map(|of| of.name).collect();
+    let names: Vec<&str> = Mix::all().iter().map(|of| of.name).collect();
     Failure::usage(format!("{text} is no type of a file"), format!("choose one of: {}", names.join(", ")))
 }
 
@@ -169,7 +169,7 @@ pub fn run(options: QuantizeArgs) -> Result {
     let file_type = file_type.ok_or_else(|| {
         Failure::usage("there is no type", "give one with --type, such as --type Q4_K_M")
     })?;
-    let file_type = FileType::parse(file_type).ok_or_else(|| unknown_type(file_type))?;
+    let file_type = Mix::parse(file_type).ok_or_else(|| unknown_type(file_type))?;
     let output = options.output.as_deref().or(rest.output.as_deref());
     if let (Some(output), false) = (output, options.dry_run) {
         output::check_new(output, options.force)?;

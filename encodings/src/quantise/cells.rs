@@ -1,4 +1,4 @@
-//! Finds the cells of a format whose elements share codes, in its expression.
+//! Finds cells in a format's expression: elements that share a code.
 
 use super::evaluate::Element;
 use super::joint::{Cell, Joint, Kind, MAX_PARTS, Part, Signs};
@@ -225,7 +225,7 @@ fn kind_of(
     (kind.parts.len() <= MAX_PARTS).then_some((kind, order))
 }
 
-/// What a bit does to the values of a cell.
+/// Effect of a bit on the values of a cell.
 struct Effect {
     /// Elements that it negates, as a mask, if it does nothing else.
     negated: usize,

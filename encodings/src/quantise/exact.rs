@@ -2,7 +2,8 @@
 //! nothing.
 
 use super::choice::Choice;
-use super::fit::{Extremes, Line, Weighted, all_levels, represents};
+use super::fit::{Extremes, Line, all_levels, represents};
+use super::group::Weighted;
 use super::layout::{Factor, Field, Layout};
 use super::levels::Levels;
 use half::f16;

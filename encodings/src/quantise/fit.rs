@@ -1,23 +1,8 @@
 //! Least-squares lines: the real scale and offset that represent a group's numbers best.
 
+use super::group::Weighted;
 use super::joint::Joint;
 use super::levels::{LANES, Lanes, Levels};
-
-/// Numbers of a group and the weight of each one's squared error, in whole [`Lanes`].
-#[derive(Clone, Copy)]
-pub(super) struct Weighted<'x> {
-    pub x: &'x [f32],
-    pub weights: &'x [f32],
-    /// Whether all weights are 1.
-    pub is_uniform: bool,
-}
-
-impl<'x> Weighted<'x> {
-    /// Whole chunks of numbers, each with its weights.
-    pub fn lanes(self) -> impl Iterator<Item = (&'x Lanes, &'x Lanes)> {
-        self.x.as_chunks().0.iter().zip(self.weights.as_chunks().0)
-    }
-}
 
 /// The values to which the numbers of a group are rounded.
 #[derive(Clone, Copy)]

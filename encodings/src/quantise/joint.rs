@@ -1,6 +1,6 @@
 //! Codes that several elements share: points of a grid, signs with a parity, digits of a byte.
 
-use super::fit::Weighted;
+use super::group::Weighted;
 use super::levels::{LANES, Lanes};
 use super::points::{Points, SCRATCH, Scratch};
 
@@ -34,16 +34,15 @@ pub(super) struct Part {
     pub points: Vec<Points>,
 }
 
-/// What the bits of a cell mean.
+/// The meaning of a cell's bits.
 #[derive(Clone, Debug)]
 pub(super) struct Kind {
-    /// Number of elements.
     pub len: usize,
     pub signs: Signs,
     pub parts: Vec<Part>,
 }
 
-/// Elements whose values depend on the same bits.
+/// Elements with values that depend on the same bits.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
     pub kind: usize,
@@ -82,7 +81,7 @@ impl Signs {
         }
     }
     /// Sign of element `i` of `len`.
-    fn of(self, signs: usize, i: usize, len: usize) -> f32 {
+    fn factor(self, signs: usize, i: usize, len: usize) -> f32 {
         let is_negative = match self {
             Signs::None => false,
             Signs::Even if i + 1 == len => signs.count_ones() % 2 == 1,
@@ -142,7 +141,7 @@ impl Kind {
             *code = nearest;
             let values = part.values(variant, nearest).iter().zip(range);
             for (value, i) in values {
-                x[i] = self.signs.of(rounded.signs, i, self.len) * value;
+                x[i] = self.signs.factor(rounded.signs, i, self.len) * value;
             }
         }
         rounded
@@ -200,7 +199,7 @@ impl Joint {
         let best = costs.min_by(|a, b| a.0.total_cmp(&b.0));
         best.map_or(0, |(_, variant)| variant)
     }
-    /// Writes the codes of a group, whose first element is `first`, into zero bits.
+    /// Writes the codes of a group, which begins at element `first`, into zero bits.
     pub fn write(
         &self,
         first: usize,
@@ -265,7 +264,7 @@ impl Joint {
             for (part, code) in kind.parts.iter().zip(codes) {
                 for (i, value) in part.values(variant, code).iter().enumerate() {
                     let i = part.first + i;
-                    out[cell.elements[i]] = kind.signs.of(signs, i, kind.len) * value;
+                    out[cell.elements[i]] = kind.signs.factor(signs, i, kind.len) * value;
                 }
             }
         }

@@ -159,7 +159,6 @@ impl Factor {
 pub(super) enum ElementCodes {
     /// Place of the code of each element, and the value of each code.
     Single(Vec<Place>, Vec<f32>),
-    /// Elements share codes.
     Joint(Joint),
 }
 

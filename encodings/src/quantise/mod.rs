@@ -5,6 +5,7 @@ mod choice;
 mod evaluate;
 mod exact;
 mod fit;
+mod group;
 mod joint;
 mod layout;
 mod levels;

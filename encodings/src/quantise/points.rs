@@ -23,7 +23,7 @@ pub(super) struct Points {
 #[derive(Clone, Debug)]
 struct Halves {
     count: usize,
-    /// Values `[element, vector]`.
+    /// Element-major: `[element, vector]`, so that distances are sums of vectors.
     values: Vec<f32>,
 }
 

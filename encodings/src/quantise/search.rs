@@ -2,7 +2,8 @@
 
 use super::choice::{Choice, line};
 use super::exact;
-use super::fit::{Form, Line, Numbers, Sums, Weighted, error, fit, plain, represents};
+use super::fit::{Form, Line, Numbers, Sums, error, fit, plain, represents};
+use super::group::Weighted;
 use super::layout::{ElementCodes, Factor, Layout};
 use half::f16;
 use std::ops::Range;

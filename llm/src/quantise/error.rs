@@ -17,7 +17,7 @@ pub enum QuantiseError {
     Requantised {
         /// Name of the tensor.
         tensor: String,
-        /// Its type.
+        /// Type in the model.
         from: &'static str,
         /// Type to be written.
         to: &'static str,
@@ -54,7 +54,7 @@ pub enum QuantiseError {
     /// A pattern of tensor names is no regular expression.
     #[error("{pattern:?} is no regular expression: {reason}")]
     Pattern {
-        /// The pattern.
+        /// Pattern as it was given.
         pattern: String,
         /// What is wrong with it.
         reason: String,

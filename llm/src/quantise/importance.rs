@@ -39,7 +39,7 @@ pub enum ImportanceError {
     Entry {
         /// Name of the weight.
         name: String,
-        /// What is wrong.
+        /// Fault of the entry, for messages.
         problem: &'static str,
     },
 }
@@ -94,7 +94,7 @@ impl Entry {
     }
 }
 
-/// An importance matrix.
+/// Mean squares of the inputs of a model's weights, and the text behind them.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Importance {
     /// Entry of each weight.
@@ -191,7 +191,7 @@ impl Importance {
         Ok(found)
     }
     /// Mean squares `[matrices, in]` of the inputs of a weight.
-    pub(super) fn of(&self, name: &str) -> Option<Vec<f32>> {
+    pub(super) fn means(&self, name: &str) -> Option<Vec<f32>> {
         self.entries.get(name).map(Entry::means)
     }
     /// Writes the GGUF layout.

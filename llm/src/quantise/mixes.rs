@@ -81,9 +81,9 @@ impl Place {
     }
 }
 
-/// A file type.
+/// A named choice of the types of a model's tensors.
 #[derive(Debug)]
-pub struct FileType {
+pub struct Mix {
     /// Name on the command line.
     pub name: &'static str,
     /// Value of `general.file_type`.
@@ -110,7 +110,7 @@ const COPY: u32 = u32::MAX;
 macro_rules! file_types { ($(
     $name:literal $id:tt $base:expr, $output:literal: $($part:ident $when:ident $to:literal),*;
 )*) => {
-    &[$(FileType {
+    &[$(Mix {
         name: $name, id: $id, base: $base, output: $output,
         rules: &[$((Part::$part, Place::$when, $to)),*],
     }),*]
@@ -118,7 +118,7 @@ macro_rules! file_types { ($(
 
 /// All file types, in the order of bits.
 #[rustfmt::skip]
-static FILE_TYPES: &[FileType] = file_types! {
+static FILE_TYPES: &[Mix] = file_types! {
     // name     id  most tensors      output   others
     "IQ1_S"     24  Some("iq1_s"),    "q5_k":
         Embedding always "q2_k", V shares_heads_or_has_experts "q4_k", V always "q2_k",
@@ -254,18 +254,18 @@ pub(super) fn fitting(encoding: EncodingRef, width: u64) -> EncodingRef {
         .unwrap_or_else(|| by_name(NARROWEST).expect("the table names formats"))
 }
 
-impl FileType {
-    /// All file types.
-    pub fn all() -> &'static [FileType] {
+impl Mix {
+    /// Returns all mixes, the smallest types first.
+    pub fn all() -> &'static [Mix] {
         FILE_TYPES
     }
     /// Looks up a file type by its name, in any case of letters, or its number.
-    pub fn parse(text: &str) -> Option<&'static FileType> {
+    pub fn parse(text: &str) -> Option<&'static Mix> {
         let is_named = |name: &str, of: &str| name.eq_ignore_ascii_case(of);
         let alias = ALIASES.iter().find(|row| is_named(text, row.0));
         let name = alias.map_or(text, |row| row.1);
         let number = text.parse().ok().filter(|&id: &u32| id != COPY);
-        let is_it = |of: &&FileType| is_named(name, of.name) || number == Some(of.id);
+        let is_it = |of: &&Mix| is_named(name, of.name) || number == Some(of.id);
         FILE_TYPES.iter().find(is_it)
     }
     /// Whether rules count the tensors of experts instead of layers, and leave small value

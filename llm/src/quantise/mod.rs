@@ -12,7 +12,7 @@ pub type TensorType = EncodingRef;
 pub use calibrate::Calibration;
 pub use error::QuantiseError;
 pub use importance::{Entry, Importance, ImportanceError};
-pub use mixes::FileType;
+pub use mixes::Mix;
 
 use crate::gguf::{Gguf, Metadata, TensorDecl, TensorInfo};
 use crate::rewrite::{self, Quantisers, Rows, read_rows, row_shape};
@@ -30,7 +30,7 @@ const QUANTISATION_VERSION: u32 = 2;
 /// What decides the types of tensors.
 pub struct QuantiseOptions<'i> {
     /// Types of all tensors, apart from what follows.
-    pub file_type: &'static FileType,
+    pub file_type: &'static Mix,
     /// All matrices get the same type.
     pub pure: bool,
     /// Type of the output head, and of an embedding that is the output too.
@@ -47,7 +47,7 @@ pub struct QuantiseOptions<'i> {
     pub importance: Option<&'i Importance>,
     /// Path of the importance matrix, for the file's metadata.
     pub importance_path: Option<String>,
-    /// Threads that encode.
+    /// Threads that read and encode tensors.
     pub threads: usize,
 }
 
@@ -302,7 +302,7 @@ impl<'o> Chooser<'o> {
             return Ok(planned);
         };
         let expected = info.dims[0] * info.dims.get(2).copied().unwrap_or(1);
-        let weights = importance.of(&info.name);
+        let weights = importance.means(&info.name);
         match weights {
             Some(weights) if weights.len() as u64 == expected => planned.weights = Some(weights),
             // An embedding is looked up, not multiplied.

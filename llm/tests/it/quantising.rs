@@ -5,7 +5,7 @@ use crate::merging::{distance, encoding, logits};
 use gristmill_backend::{Options, open};
 use gristmill_llm::gguf::{Gguf, Metadata, TensorDecl, Writer};
 use gristmill_llm::quantise::{
-    Calibration, FileType, Importance, Quantise, QuantiseError, QuantiseOptions,
+    Calibration, Importance, Mix, Quantise, QuantiseError, QuantiseOptions,
 };
 use gristmill_tensor::evaluate;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ fn demo() -> Gguf {
 
 fn options(name: &str) -> QuantiseOptions<'static> {
     QuantiseOptions {
-        file_type: FileType::parse(name).expect("a file type"),
+        file_type: Mix::parse(name).expect("a file type"),
         pure: false,
         output: None,
         embedding: None,
@@ -229,7 +229,7 @@ fn quantised_models_run() {
         ("iq3_s", 0.15),
     ] {
         let of = quantised(&file, &options(name));
-        let id = FileType::parse(name).expect("a file type").id;
+        let id = Mix::parse(name).expect("a file type").id;
         assert_eq!(
             of.metadata().u32("general.file_type").ok().flatten(),
             Some(id)
