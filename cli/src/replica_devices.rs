@@ -1,4 +1,4 @@
-//! The devices of `serve --device A,B`: each with a replica of every model, or each with some of its
+//! The devices of `serve --device A,B`: each with a replica of every model, or with some of its
 //! layers.
 
 use crate::failure::Result;

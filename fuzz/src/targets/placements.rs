@@ -1,7 +1,7 @@
 //! Random placements of small models on several devices: their logits are those of one device.
 //!
-//! The bytes of an input choose the model, the device of each layer and of its experts, what is
-//! copied or cached, and how a prompt is cut. All devices are `interp`, which needs no compiler.
+//! The bytes of an input choose the model, the device of each layer and of its experts, the copied
+//! and cached experts, and the length of steps. All devices are `interp`, which needs no compiler.
 
 use crate::Target;
 use crate::bytes::FuzzInput;
@@ -11,7 +11,7 @@ use gristmill_llm::arch::{self, CacheType, Logits};
 use gristmill_llm::engine::{Engine, Settings, TokenRun, WholePool};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::placement::{LayerPlace, OtherDevice, Placement, PlacementRequest};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 /// Input: a byte string of choices.
@@ -45,9 +45,7 @@ struct Known {
 fn known(model: usize) -> &'static Known {
     static KNOWN: [OnceLock<Known>; MODELS.len()] = [const { OnceLock::new() }; MODELS.len()];
     KNOWN[model].get_or_init(|| {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../llm/tests/data/families");
-        let path = folder.join(format!("{}-q8_0.gguf", MODELS[model]));
-        let file = Gguf::open(path).unwrap_or_else(|error| unreachable!("{error}"));
+        let file = Gguf::open(path(MODELS[model])).unwrap_or_else(|error| panic!("{error}"));
         let of = arch::load(file.metadata(), &file);
         let layers = of.unwrap_or_else(|error| unreachable!("{error}")).layers();
         let logits = logits(&file, PlacementRequest::default(), 32);
@@ -57,6 +55,21 @@ fn known(model: usize) -> &'static Known {
             logits,
         }
     })
+}
+
+/// Returns the file of a family: the one with the shortest name.
+fn path(family: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../llm/tests/data/families");
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let of_family = |name: &String| {
+        let rest = name
+            .strip_prefix(family)
+            .and_then(|rest| rest.strip_prefix('-'));
+        rest.is_some_and(|rest| rest.ends_with(".gguf"))
+    };
+    let name = names.filter(of_family).min_by_key(String::len);
+    folder.join(name.unwrap_or_else(|| panic!("no file of {family}")))
 }
 
 fn run(input: &[u8]) {

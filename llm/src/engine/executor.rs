@@ -45,10 +45,9 @@ pub struct Engine {
     pub(super) depths: Vec<usize>,
 }
 
-/// Parts of a long prompt on which several devices work at a time, and the least tokens of one:
-/// smaller ones read the weights of a mixture of experts too often.
+/// Parts of a long prompt on which several devices work at a time.
 const PIECES: usize = 4;
-/// See [`PIECES`].
+/// Least tokens of such a part: smaller ones read the experts' weights too often.
 const LEAST_PIECE: usize = 1024;
 
 /// A checked step: its graph, variables, and block tables.

@@ -147,7 +147,8 @@ impl Sizes {
             depths,
         })
     }
-    /// Returns smaller settings if the allocations do not fit into the room on a GPU. Steps of long prompts may be shortened only if their length `is_usual`.
+    /// Returns smaller settings if the allocations do not fit into the room on a GPU. Steps of long
+    /// prompts may be shortened only if their length `is_usual`.
     pub(super) fn smaller(
         &self,
         GpuRoom { footprint, left }: &GpuRoom,

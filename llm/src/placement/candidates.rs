@@ -14,9 +14,9 @@ pub struct Priced {
     pub placement: Placement,
     /// Experts of each layer whose experts alone are on another device that the main device holds.
     pub slots: usize,
-    /// Bytes of layers' weights on the main device, and the bytes that GPUs lack for theirs.
+    /// Bytes of layers' weights on the main device.
     pub bytes: u64,
-    /// See `bytes`.
+    /// Bytes by which layers' weights exceed the room on GPUs, in total; 0 if they fit.
     pub lacking: u64,
     /// Modelled seconds of the layers in a decode step of one sequence.
     pub decode: f64,

@@ -157,9 +157,9 @@ pub struct PlacementChoice {
     pub budgets: Vec<u64>,
     /// Steps that it was chosen for.
     pub goal: Goal,
-    /// Costs of the link to the host's memory, then of those to other GPUs.
+    /// Costs of the link between the main device and the host's memory.
     pub link: DeviceLink,
-    /// See `link`.
+    /// Costs of the links between the main device and other GPUs, in their order.
     pub peer_links: Vec<DeviceLink>,
     /// Number of the model's layers.
     pub layers: usize,

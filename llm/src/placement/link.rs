@@ -169,7 +169,8 @@ impl HandoverSide<'_> {
             output,
         })
     }
-    /// Computes, and copies the result to the other side; nothing is waited for if that `is_queued`.
+    /// Computes, and copies the result to the other side; nothing is waited for if the copy
+    /// `is_queued`.
     fn hand_to(&mut self, other: &HandoverSide, is_queued: bool) -> Result<(), DeviceError> {
         if is_queued {
             self.step.start(&[])?;
