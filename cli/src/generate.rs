@@ -17,6 +17,8 @@ pub struct Generation {
     /// The reasoning, if the model marks it.
     pub thought: Option<String>,
     pub generated: Generated,
+    /// Drafted and kept tokens.
+    pub drafts: [u64; 2],
 }
 
 /// Generates an answer to `prompt` and writes it to `out` as `reader` decodes it; `stop` ends it
@@ -58,6 +60,7 @@ pub fn answer(
             flow()
         }
     };
+    let before = batcher.speculation();
     let generated = generate(
         batcher,
         prompt,
@@ -67,6 +70,11 @@ pub fn answer(
         &mut each,
     );
     bar.finish_and_clear();
+    let after = batcher.speculation();
+    let drafts = [
+        after.drafted - before.drafted,
+        after.accepted - before.accepted,
+    ];
     let generated = generated?;
     written?;
     if generated.prefill.complete {
@@ -77,6 +85,7 @@ pub fn answer(
         text,
         thought,
         generated,
+        drafts,
     })
 }
 
@@ -100,11 +109,15 @@ impl Generation {
             String::new()
         };
         let prompt = format!("{run} prompt tokens{cached}, {}", rate(run, prefill.time));
+        let drafts = match self.drafts {
+            [0, _] => String::new(),
+            [drafted, kept] => format!(", {kept} of {drafted} drafts kept"),
+        };
         match (prefill.complete, steps) {
             (false, _) => format!("[{prompt}; {}]", finish.describe()),
             (true, 0) => format!("[{prompt}; {tokens} tokens; {}]", finish.describe()),
             (true, _) => format!(
-                "[{prompt}; {tokens} tokens, {}; {}]",
+                "[{prompt}; {tokens} tokens, {}{drafts}; {}]",
                 rate(steps, time),
                 finish.describe()
             ),

@@ -35,6 +35,7 @@ mod replica_devices;
 mod sampler;
 mod serve_models;
 mod size;
+mod speculation;
 mod stages;
 mod style;
 mod table;

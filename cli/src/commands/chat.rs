@@ -10,6 +10,7 @@ use crate::model_arg::ModelFlags;
 use crate::reasoning_view::Reader;
 use crate::sampler::{self, Sampling};
 use crate::size::size;
+use crate::speculation::Speculation;
 use crate::style::{Screen, begins_thinking, faint};
 use clap::{Args, ValueHint};
 use gristmill_llm::chat::{ChatTemplate, Message, RenderOptions, TextSpan};
@@ -54,6 +55,8 @@ pub struct ChatArgs {
     )]
     n: Option<usize>,
     #[command(flatten)]
+    speculation: Speculation,
+    #[command(flatten)]
     sampling: Sampling,
     #[command(flatten)]
     common: Common,
@@ -93,9 +96,12 @@ pub fn run(options: ChatArgs) -> Result {
     warn(why.as_slice());
     let shortest = shortest(&template, &tokenizer, options.system.as_deref())?;
     model.check_context(&options.common, shortest)?;
+    let speculation = options.speculation;
+    let sampler = options.sampling.sampler(&model)?;
+    let engine = model.load_for_prompt(&options.common, shortest + MESSAGE, speculation.rows())?;
     let mut talk = Talk {
-        sampler: options.sampling.sampler(&model)?,
-        batcher: Batcher::new(model.load_for_prompt(&options.common, shortest + MESSAGE)?),
+        sampler,
+        batcher: speculation.batcher(engine),
         model: model.name,
         system: options.system,
         messages: Vec::new(),

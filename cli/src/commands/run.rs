@@ -7,10 +7,10 @@ use crate::model::{self, Model, warn};
 use crate::model_arg::ModelFlags;
 use crate::reasoning_view::Reader;
 use crate::sampler::{self, Sampling};
+use crate::speculation::Speculation;
 use crate::style::Screen;
 use clap::{Args, ValueHint};
 use gristmill_llm::chat::{Message, RenderOptions, TextSpan};
-use gristmill_llm::sched::Batcher;
 use rustix::fs::{FileType, Stat};
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -58,6 +58,8 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "raw")]
     no_think: bool,
     #[command(flatten)]
+    speculation: Speculation,
+    #[command(flatten)]
     sampling: Sampling,
     #[command(flatten)]
     common: Common,
@@ -88,7 +90,9 @@ pub fn run(options: RunArgs) -> Result {
     };
     model.check_context(&options.common, prompt.len())?;
     let sampler = options.sampling.sampler(&model)?;
-    let mut batcher = Batcher::new(model.load_for_prompt(&options.common, prompt.len())?);
+    let speculation = options.speculation;
+    let engine = model.load_for_prompt(&options.common, prompt.len(), speculation.rows())?;
+    let mut batcher = speculation.batcher(engine);
     let limit = options.n.unwrap_or(usize::MAX);
     let mut out = Screen::new(io::stdout().lock());
     let answer = answer(&mut batcher, &mut reader, &sampler, &prompt, limit, &mut out, &|| false)?;

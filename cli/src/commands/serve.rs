@@ -5,6 +5,7 @@ use crate::flags::Common;
 use crate::model_arg::ModelFlags;
 use crate::replica_devices::ReplicaDevices;
 use crate::serve_models::{self, ServedModels};
+use crate::speculation::Speculation;
 use clap::{Args, ValueHint};
 use gristmill_server::{Config, ModelSpec, Notice, Offer, Server};
 use std::cell::OnceCell;
@@ -50,6 +51,8 @@ pub struct ServeArgs {
     /// single model [default: none]
     #[arg(long, value_name = "PORT")]
     grpc_port: Option<u16>,
+    #[command(flatten)]
+    speculation: Speculation,
     /// API key that clients must send [default: $GRISTMILL_API_KEY, or none]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
@@ -239,6 +242,7 @@ pub fn run(options: ServeArgs) -> Result {
         batch_invariant: options.batch_invariant,
         any_model: options.any_model,
         kv_events: options.grpc_port.is_some(),
+        speculates: options.speculation.is_on(),
         ..defaults
     })?;
     let grpc = options.grpc_port.map(|port| listen_grpc(&mut server, port)).transpose()?;

@@ -42,6 +42,10 @@ impl Engine {
     pub fn max_sequences(&self) -> usize {
         self.settings.parallel
     }
+    /// Maximum decode rows of one step: those of sequences, and drafts.
+    pub fn step_rows(&self) -> usize {
+        self.settings.rows()
+    }
     /// Maximum tokens in one step, except in steps of long prompts.
     pub fn chunk(&self) -> usize {
         self.limit.limits.chunk

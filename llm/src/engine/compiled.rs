@@ -296,15 +296,16 @@ fn device_buffers(
         limits,
         ..
     } = sizes;
-    let tokens = limits.long + settings.decode_rows().unwrap_or(0);
+    let others = settings.decode_rows().unwrap_or(0);
+    let tokens = (limits.long + others).max(settings.rows());
     let logits = if is_main {
-        limits.chunk.max(settings.parallel)
+        limits.chunk.max(settings.rows())
     } else {
         1
     };
     let blocks = cache.rows / Options::PAGE;
     let inputs = || {
-        let sizes = [settings.parallel, tokens];
+        let sizes = [settings.rows(), tokens];
         StepInputs::new(device, cache.pools, blocks, sizes, model.choices())
     };
     let rows = [tokens, logits, cache.rows];

@@ -17,7 +17,7 @@ impl Engine {
             self.candidates = Some(DeviceSampler::new(
                 &*device,
                 vocabulary,
-                self.settings.parallel,
+                self.settings.rows(),
             )?);
         }
         let key = CaptureKey::Candidates(most);

@@ -87,7 +87,7 @@ impl Engine {
         }
         // With a chunk, its last token and every decode row have logits.
         let most = match (&step.chunk, step.rows.len()) {
-            (Some(_), _) => self.settings.parallel,
+            (Some(_), _) => self.settings.rows(),
             (None, n) => self.batch_bucket(n, step.batch_invariant),
         };
         self.prepare_candidates(most)?;
@@ -297,7 +297,7 @@ impl Engine {
     }
     /// Returns the number of rows that the decode graph of `rows` sequences is compiled for.
     fn batch_bucket(&self, rows: usize, invariant: bool) -> usize {
-        let most = self.settings.parallel;
+        let most = self.settings.rows();
         match rows {
             1 if !invariant => 1,
             _ => batch_graph(if invariant { most } else { rows }, most, self.rows()).tokens,
@@ -310,7 +310,7 @@ impl Engine {
                 self.one_graph(step, row)
             }
             (None, rows) => {
-                let most = self.settings.parallel;
+                let most = self.settings.rows();
                 let bucket = if step.batch_invariant {
                     most
                 } else {
@@ -520,7 +520,7 @@ impl Engine {
     /// Checks a step's tokens, positions, pages and number of rows.
     fn check(&self, step: &Step) -> Result<(), Error> {
         let most = match step.chunk {
-            None => self.settings.parallel,
+            None => self.settings.rows(),
             Some(_) => self.settings.decode_rows().unwrap_or(0),
         };
         if step.rows.len() > most {

@@ -62,7 +62,7 @@ impl Footprint {
         let hidden =
             2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
         let rows = if device == 0 {
-            chunk.max(settings.parallel)
+            chunk.max(settings.rows())
         } else {
             1
         };

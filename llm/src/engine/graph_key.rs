@@ -26,6 +26,8 @@ pub struct Settings {
     pub long: Option<usize>,
     /// Maximum sequences of a step.
     pub parallel: usize,
+    /// Rows of a step for drafts, besides those of `parallel` sequences.
+    pub drafts: usize,
     /// Whole contexts that the page pool holds if memory allows; at least `parallel`.
     pub contexts: usize,
     /// Runs prefill chunks and decode rows in one step (mixed batch). Off if the functions of such
@@ -50,6 +52,7 @@ impl Default for Settings {
             chunk: DEFAULT_CHUNK,
             long: None,
             parallel: 1,
+            drafts: 0,
             contexts: 1,
             mixed: true,
             depths: None,
@@ -182,6 +185,10 @@ impl GraphKey {
 }
 
 impl Settings {
+    /// Returns the most decode rows of a step.
+    pub(super) fn rows(&self) -> usize {
+        self.parallel + self.drafts
+    }
     /// Returns the maximum decode rows of a mixed step; `None` if there are no mixed steps.
     pub fn decode_rows(&self) -> Option<usize> {
         (self.mixed && self.parallel > 1).then(|| self.parallel - 1)

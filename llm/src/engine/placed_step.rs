@@ -69,7 +69,7 @@ impl Engine {
     }
     /// Returns the functions that gather a step's tokens and choose the next ones, if it has any.
     fn token_functions(&mut self, key: &StepKey) -> (Option<Arc<Function>>, Option<Arc<Function>>) {
-        let (vocabulary, parallel) = (self.model.vocabulary(), self.settings.parallel);
+        let (vocabulary, parallel) = (self.model.vocabulary(), self.settings.rows());
         let next = (key.tokens == Tokens::Gathered).then(|| sampling::next_function(parallel));
         let most = match key.graph {
             GraphKey {

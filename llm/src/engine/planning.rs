@@ -186,7 +186,7 @@ pub(super) fn with_cached(
     of: PlanFor,
     settings: &Settings,
 ) -> Options {
-    let most = settings.parallel;
+    let most = settings.rows();
     let is_largest = graph.batch && graph.tokens == batch_graph(most, most, graph.depth).tokens;
     Options {
         cached: of.cached.filter(|_| !is_largest),

@@ -222,8 +222,8 @@ impl Sizes {
     /// Returns the graphs to plan: those to compile, and the smallest batched decode step, so that
     /// the weight layouts suit it too.
     pub(super) fn planned_graphs(&self) -> impl Iterator<Item = GraphKey> {
-        let (parallel, rows) = (self.settings.parallel, self.cache.rows);
-        let batches = (parallel > 1).then(|| batch_graph(2, parallel, rows));
+        let (most, rows) = (self.settings.rows(), self.cache.rows);
+        let batches = (most > 1).then(|| batch_graph(2, most, rows));
         self.graphs().into_iter().chain(batches)
     }
     /// Returns the length of the first prompt if the kernels that it does not need may be compiled

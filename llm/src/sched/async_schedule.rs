@@ -24,7 +24,7 @@ impl Batcher {
         let by_host = std::mem::take(&mut self.in_flight.host_chooses);
         let moved = !(batch.copies.is_empty() && batch.states.is_empty() && batch.swaps.is_empty());
         let whole = batch.chunk.is_none() && !moved && !batch.decodes.is_empty();
-        let ends = batch.decodes.iter().all(|d| d.needs_logits);
+        let ends = batch.decodes.iter().all(|d| d.needs_logits) && batch.drafts.is_empty();
         if !self.in_flight.enabled || by_host || !whole || !ends {
             return Ok(false);
         }
@@ -86,7 +86,10 @@ impl Batcher {
         let mut goes_on = |sequence, position| {
             sampling(sequence).is_some_and(|(_, left)| left > 1 && position < context)
         };
-        let next = match self.in_flight.host_chooses || self.in_flight.waited.is_some() {
+        let waits = self.in_flight.host_chooses || self.in_flight.waited.is_some();
+        let waits =
+            waits || self.speculation.is_on() && self.speculation.expects(&self.scheduler, batch);
+        let next = match waits {
             true => None,
             false => self.scheduler.next_in_flight(batch, &mut goes_on),
         };
@@ -106,6 +109,8 @@ impl Batcher {
         let now = Instant::now();
         if let Some(before) = self.in_flight.last_read.replace(now) {
             self.prefill_budget.record_decode(now - before);
+            let seconds = (now - before).as_secs_f64();
+            self.speculation.record(batch.decodes.len(), seconds);
         }
         Ok(self.chosen_rows(batch))
     }

@@ -52,6 +52,17 @@ pub struct Decode {
     pub needs_logits: bool,
 }
 
+/// A drafted token of a sequence, which runs behind its decode row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DraftRow {
+    /// The sequence that the draft is for.
+    pub sequence: SequenceId,
+    /// Position of the token, if it is kept.
+    pub position: usize,
+    /// The drafted token.
+    pub token: u32,
+}
+
 /// Work of the next step or steps: swaps, copies, then a prefill chunk and decode rows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
@@ -63,6 +74,8 @@ pub struct Batch {
     pub states: Vec<StateCopy>,
     /// One token each of several sequences, sorted by sequence.
     pub decodes: Vec<Decode>,
+    /// Drafted tokens of these sequences, whose rows follow those of `decodes`.
+    pub drafts: Vec<DraftRow>,
     /// The prefill chunk of one sequence.
     pub chunk: Option<PrefillChunk>,
     /// Copy of the chunk's recurrent state after it has run, kept for later prefix hits.

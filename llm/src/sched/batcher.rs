@@ -1,6 +1,6 @@
 //! Runs the scheduler's batches on an engine.
 
-use super::batch::{Batch, Decode, Load, PrefillChunk, SchedulerConfig};
+use super::batch::{Batch, Decode, DraftRow, Load, PrefillChunk, SchedulerConfig};
 use super::error::Error;
 use super::generation::{Generation, ModelOutput, TokenStep};
 use super::in_flight::InFlight;
@@ -9,6 +9,7 @@ use super::prefill_budget::PrefillBudget;
 use super::prefix_log::PrefixEvent;
 use super::scheduler::Scheduler;
 use super::sequence::{SequenceId, SequenceOptions};
+use super::speculation::{Speculation, SpeculationStats};
 use crate::arch::{AdapterScales, Logits, Options};
 use crate::engine::{Chunk, DecodeRow, Engine, Pages, Step, TokenRun, TokenSource};
 use crate::sampling::{Candidates, RowParams, RowSampling, SamplingMethod};
@@ -78,6 +79,7 @@ pub struct Batcher {
     uses_candidates: bool,
     pub(super) steps: StepCounts,
     pub(super) in_flight: InFlight,
+    pub(super) speculation: Speculation,
 }
 
 impl Batcher {
@@ -110,8 +112,21 @@ impl Batcher {
             uses_candidates: engine.supports_sampling(SamplingMethod::SmallTopK),
             steps: StepCounts::default(),
             in_flight: InFlight::new(engine.overlaps()),
+            speculation: Speculation::default(),
             engine,
         }
+    }
+    /// Runs drafts of next tokens in rows that steps have to spare: see [`Speculation`]. Not for
+    /// models with recurrent states, which cannot be taken back.
+    pub fn with_speculation(mut self) -> Batcher {
+        if self.config.state_rows == 0 {
+            self.speculation = Speculation::new(self.engine.step_rows());
+        }
+        self
+    }
+    /// Numbers of drafted and kept tokens since creation.
+    pub fn speculation(&self) -> SpeculationStats {
+        self.speculation.stats
     }
     /// Adds a host KV cache of at most `bytes` bytes for pages that leave the pool; a prefix hit
     /// swaps them in again. Call it before sequences are added.
@@ -166,6 +181,7 @@ impl Batcher {
         // The step in flight may fail too; its result is not used.
         let _ = self.engine.finish();
         self.in_flight.forget();
+        self.speculation.forget_rows();
         self.scheduler = self.scheduler.emptied();
     }
     /// The engine that runs the batches.
@@ -254,13 +270,26 @@ impl Batcher {
         row_params: &mut RowParamsFn,
         sampling: &mut SamplingFn,
     ) -> Result<Vec<ReadySequence>, FailedStep> {
+        let verified = self.speculation.verified(&mut self.scheduler).into_iter();
+        let verified = verified.map(|(sequence, row)| ReadySequence {
+            sequence,
+            row: Some(row),
+        });
+        let verified: Vec<ReadySequence> = verified.collect();
+        if !verified.is_empty() {
+            return Ok(verified);
+        }
         let batch = match self.in_flight.batch.take() {
             Some(batch) => batch,
             None => {
                 if let Err(error) = self.clear_distrusted() {
                     return Err(self.fail_step(error, &Batch::default()));
                 }
-                let batch = self.scheduler.next_batch(self.prefill_budget.tokens());
+                let mut batch = self.scheduler.next_batch(self.prefill_budget.tokens());
+                if self.speculation.is_on() {
+                    let (scheduler, context) = (&mut self.scheduler, self.engine.context());
+                    batch.drafts = self.speculation.plan(scheduler, &batch, context);
+                }
                 match self.start_in_flight(&batch, sampling) {
                     Ok(true) => batch,
                     Ok(false) => return self.step_sync(batch, row_params),
@@ -288,6 +317,7 @@ impl Batcher {
     fn fail_step(&mut self, error: Error, batch: &Batch) -> FailedStep {
         let _ = self.engine.finish();
         self.in_flight.forget();
+        self.speculation.forget_rows();
         self.scheduler.release_in_flight();
         FailedStep {
             error,
@@ -345,7 +375,7 @@ impl Batcher {
         // The chunk runs first, since decode rows overwrite its logits.
         if let Some(chunk) = &batch.chunk {
             let beside = if batch.mixed { &batch.decodes[..] } else { &[] };
-            self.run_step(Some(chunk), beside, false, row_params)?;
+            self.run_step(Some(chunk), (beside, &[]), false, row_params)?;
             if chunk.needs_logits && !batch.mixed {
                 self.engine.row_logits(0, &mut self.chunk_logits)?;
             }
@@ -356,10 +386,17 @@ impl Batcher {
             .try_for_each(|copy| self.engine.copy_state(copy))?;
         let read = Instant::now();
         if !batch.decodes.is_empty() && !batch.mixed {
-            self.run_step(None, &batch.decodes, batch.batch_invariant, row_params)?;
+            let rows = (&batch.decodes[..], &batch.drafts[..]);
+            self.run_step(None, rows, batch.batch_invariant, row_params)?;
+        }
+        if batch.chunk.is_none() && self.speculation.is_on() {
+            let rows = batch.decodes.len() + batch.drafts.len();
+            let seconds = read.elapsed().as_secs_f64();
+            self.speculation.record(rows, seconds);
         }
         match &batch.chunk {
             _ if batch.decodes.is_empty() => {}
+            None if !batch.drafts.is_empty() => {}
             None => self.prefill_budget.record_decode(read.elapsed()),
             Some(chunk) if batch.mixed => self
                 .prefill_budget
@@ -375,7 +412,7 @@ impl Batcher {
     fn run_step(
         &mut self,
         prefill: Option<&PrefillChunk>,
-        decodes: &[Decode],
+        (decodes, drafts): (&[Decode], &[DraftRow]),
         batch_invariant: bool,
         row_params: &mut RowParamsFn,
     ) -> Result<(), Error> {
@@ -392,7 +429,14 @@ impl Batcher {
             pages: scheduler.pages(decode.sequence, decode.position),
             sampling: RowSampling::greedy(),
         };
-        let rows: Vec<DecodeRow> = decodes.iter().map(row).collect();
+        let drafted = |draft: &DraftRow| DecodeRow {
+            token: TokenSource::Token(draft.token),
+            position: draft.position,
+            pages: scheduler.pages(draft.sequence, draft.position),
+            sampling: RowSampling::greedy(),
+        };
+        let rows = decodes.iter().map(row).chain(drafts.iter().map(drafted));
+        let rows: Vec<DecodeRow> = rows.collect();
         let chunk = prefill.map(|chunk| Chunk {
             tokens: &scheduler.tokens(chunk.sequence)[chunk.tokens.clone()],
             position: chunk.tokens.start,
@@ -430,7 +474,8 @@ impl Batcher {
                     None
                 }
             };
-            all.map(ask).collect()
+            // The host reads the logits of drafts that are not chosen greedily.
+            all.map(ask).chain(drafts.iter().map(|_| None)).collect()
         };
         let (output, ranked) = engine.run_with_candidates(&step, &mut ask_all)?;
         (self.chosen, self.candidates) = (output.chosen, ranked);
@@ -494,6 +539,7 @@ impl Batcher {
         }
         self.engine.check_tokens(prompt)?;
         self.wait_in_flight()?;
+        self.speculation.forget_rows();
         self.clear_distrusted()?;
         let Some(borrowed) = self.scheduler.borrow(prompt.len(), most) else {
             return Ok(None);

@@ -11,6 +11,7 @@ mod error;
 mod generate;
 pub mod generation;
 mod in_flight;
+mod ngram;
 mod pages;
 mod prefill_budget;
 mod prefix_log;
@@ -20,12 +21,13 @@ mod scheduler;
 mod sequence;
 mod sliding_window_pages;
 mod sliding_window_pool;
+mod speculation;
 mod state_pool;
 mod state_snapshots;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, Decode, Load, PrefillChunk, SchedulerConfig};
+pub use batch::{Batch, Decode, DraftRow, Load, PrefillChunk, SchedulerConfig};
 pub use batcher::{Batcher, FailedStep, ReadySequence, RowParamsFn, SamplingFn, StepCounts};
 pub use error::{ConstraintError, Error};
 pub use generate::{Generated, PrefillStats, generate};
@@ -34,3 +36,4 @@ pub use prefix_log::{PrefixEvent, StoredPage, prefix_hashes};
 pub use reuse::{BLOCK, Reuse};
 pub use scheduler::Scheduler;
 pub use sequence::{SequenceId, SequenceOptions};
+pub use speculation::SpeculationStats;

@@ -20,6 +20,8 @@ pub struct SequenceOptions {
     pub batch_invariant: bool,
     /// Factors of the model's adapters.
     pub adapters: AdapterScales,
+    /// Whether drafts may run for it, if the batcher has any.
+    pub speculates: bool,
 }
 
 impl Default for SequenceOptions {
@@ -28,6 +30,7 @@ impl Default for SequenceOptions {
             reuse: Reuse::Any,
             batch_invariant: false,
             adapters: AdapterScales::default(),
+            speculates: true,
         }
     }
 }
@@ -51,6 +54,8 @@ pub(super) struct Sequence {
     pub batch_invariant: bool,
     /// Factors of the model's adapters. Rows of other factors are other rows.
     pub adapters: AdapterScales,
+    /// Whether drafts may run for it.
+    pub speculates: bool,
     /// Whether blocks of its prompt run in exact chunks.
     pub exact_blocks: bool,
     pub pages: Vec<u32>,

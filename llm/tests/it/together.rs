@@ -67,6 +67,7 @@ const INVARIANT: SequenceOptions = SequenceOptions {
     reuse: Reuse::Exact,
     batch_invariant: true,
     adapters: AdapterScales::BASE,
+    speculates: false,
 };
 
 /// Returns the batch-invariant answers to requests that are added `apart` steps after each other.

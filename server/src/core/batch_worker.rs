@@ -129,10 +129,10 @@ impl Drop for BatchWorker {
 
 impl BatchWorker {
     /// Creates the worker of a replica's loaded engine; at most `keep` bytes of host memory hold
-    /// pages that are swapped out.
+    /// pages that are swapped out, and drafts run if it `speculates`.
     pub fn new(
         engine: Engine,
-        keep: usize,
+        (keep, speculates): (usize, bool),
         (model, replica): (Arc<ModelEntry>, usize),
         devices: Arc<DeviceHealth>,
     ) -> BatchWorker {
@@ -141,6 +141,10 @@ impl BatchWorker {
             batcher
         } else {
             batcher.with_host_cache(keep)
+        };
+        let batcher = match speculates {
+            true => batcher.with_speculation(),
+            false => batcher,
         };
         let batcher = match model.replicas.len() {
             1 if model.kv_events.is_none() => batcher,

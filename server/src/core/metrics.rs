@@ -155,6 +155,8 @@ pub struct ModelMetrics {
     /// Chosen experts that the GPU held, those that another device computed, and experts copied to
     /// the GPU.
     pub experts: [Counter; 3],
+    /// Tokens that were run as drafts, and those of them that were chosen.
+    pub drafts: [Counter; 2],
     /// Times that the model was loaded.
     pub loads: Counter,
     /// Times that loading failed.
@@ -345,6 +347,7 @@ struct Families {
     logit_rows: Family<Label, Counter>,
     steps: [Family<Label, Counter>; 3],
     experts: [Family<Label, Counter>; 3],
+    drafts: [Family<Label, Counter>; 2],
     loads: Family<Label, Counter>,
     load_failures: Family<Label, Counter>,
     waiting: Family<Label, Gauge>,
@@ -433,6 +436,7 @@ impl Families {
             loads: r.counter("model_loads", "Successful loads of the model"),
             steps: STEPS.map(|(name, help)| r.counter(name, help)),
             experts: EXPERTS.map(|(name, help)| r.counter(name, help)),
+            drafts: DRAFTS.map(|(name, help)| r.counter(name, help)),
             pages_swapped_in: r.counter_with_alias(
                 "kv_pages_swapped_in",
                 "cache_pages_brought_back",
@@ -483,6 +487,14 @@ const STEPS: [(&str, &str); 3] = [
     ),
 ];
 
+/// Counters of speculation.
+const DRAFTS: [(&str, &str); 2] = [
+    ("draft_tokens", "Tokens that were run as drafts"),
+    (
+        "draft_tokens_accepted",
+        "Drafted tokens that were chosen, each of which saved a step",
+    ),
+];
 /// Counters of cached experts.
 const EXPERTS: [(&str, &str); 3] = [
     ("expert_cache_hits", "Chosen experts that the GPU held"),
@@ -551,6 +563,10 @@ impl Metrics {
                 .steps
                 .each_ref()
                 .map(|steps| steps.get_or_create_owned(&label)),
+            drafts: all
+                .drafts
+                .each_ref()
+                .map(|drafts| drafts.get_or_create_owned(&label)),
             experts: all
                 .experts
                 .each_ref()

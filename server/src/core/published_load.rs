@@ -3,7 +3,7 @@
 
 use crate::core::models::entry::ModelEntry;
 use gristmill_llm::engine::ExpertCacheStats;
-use gristmill_llm::sched::{Batcher, StepCounts};
+use gristmill_llm::sched::{Batcher, SpeculationStats, StepCounts};
 use std::time::{Duration, Instant};
 
 /// Minimum time between two publications while requests run: routers and Prometheus poll seconds
@@ -17,6 +17,7 @@ pub struct PublishedLoad {
     preempted: u64,
     steps: StepCounts,
     experts: ExpertCacheStats,
+    drafts: SpeculationStats,
 }
 
 impl PublishedLoad {
@@ -62,6 +63,15 @@ impl PublishedLoad {
             .iter()
             .zip(counted)
             .for_each(|(counter, n)| _ = counter.inc_by(n));
+        let drafts = batcher.speculation();
+        let before = std::mem::replace(&mut self.drafts, drafts);
+        let counted = [
+            drafts.drafted - before.drafted,
+            drafts.accepted - before.accepted,
+        ];
+        for (counter, n) in metrics.drafts.iter().zip(counted) {
+            counter.inc_by(n);
+        }
         if let Some(experts) = batcher.engine().expert_cache() {
             let before = std::mem::replace(&mut self.experts, experts);
             let counted = [

@@ -43,6 +43,8 @@ pub struct SamplingOptions {
     pub logit_bias: Vec<(BiasKey, Value)>,
     /// Whether the text must not depend on other requests; absent, the server's default applies.
     pub batch_invariant: Option<bool>,
+    /// Whether drafts may run for it, if the server runs any; absent, they may.
+    pub speculate: Option<bool>,
     /// Adapters and their factors; absent, those that the model's name chooses.
     pub lora: Option<Vec<AdapterChoice>>,
 }
@@ -110,6 +112,7 @@ impl SamplingOptions {
         SequenceOptions {
             reuse,
             batch_invariant,
+            speculates: self.speculate.unwrap_or(true),
             ..SequenceOptions::default()
         }
     }

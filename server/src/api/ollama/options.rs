@@ -141,6 +141,7 @@ impl Options {
             repeat_last_n: self.repeat_last_n.map(|n| n.0),
             logit_bias: Vec::new(),
             batch_invariant: self.batch_invariant.map(|switch| switch.0),
+            speculate: None,
             lora: self.lora,
         };
         Ok(())

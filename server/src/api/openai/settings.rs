@@ -154,6 +154,7 @@ macro_rules! common_fields { ($then:ident $($given:tt)*) => { $crate::api::opena
         repeat_last_n: $crate::net::lenient::Whole,
         logit_bias: $crate::api::openai::settings::LogitBias,
         batch_invariant: $crate::net::lenient::Switch,
+        speculate: $crate::net::lenient::Switch,
         /// Adapters, as llama.cpp's servers take them.
         lora: Vec<$crate::core::adapters::AdapterChoice>,
         /// Whether generation continues past end-of-sequence tokens; for benchmarks.
@@ -276,6 +277,7 @@ impl Common {
             repeat_last_n: self.repeat_last_n.map(|n| n.0),
             logit_bias: self.logit_bias.map(|bias| bias.0).unwrap_or_default(),
             batch_invariant: self.batch_invariant.map(|switch| switch.0),
+            speculate: self.speculate.map(|switch| switch.0),
             lora: self.lora,
         };
         request.stop = self.stop.map(Texts::list).unwrap_or_default();

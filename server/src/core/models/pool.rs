@@ -54,6 +54,8 @@ pub struct Shared {
     pub keep: Option<usize>,
     /// Default of requests that do not set `batch_invariant`.
     pub batch_invariant: bool,
+    /// Whether drafts of next tokens run in rows that steps have to spare.
+    pub speculates: bool,
     /// Whether the events of the models' KV caches are recorded.
     pub kv_events: bool,
     /// Whether an unknown name means the model that is loaded, or the first one.
@@ -427,10 +429,10 @@ impl Models {
             load_ms = begun.elapsed().as_millis() as u64,
             "loaded"
         );
-        let keep = keep / model.replicas.len();
+        let with = (keep / model.replicas.len(), self.shared.speculates);
         let devices = self.shared.devices.clone();
         Ready {
-            worker: BatchWorker::new(engine, keep, (model.clone(), replica), devices),
+            worker: BatchWorker::new(engine, with, (model.clone(), replica), devices),
             served,
             bytes,
         }
