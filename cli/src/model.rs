@@ -267,8 +267,8 @@ impl Model {
     pub fn load(&self, common: &Common, context: Option<usize>) -> Result<Engine> {
         self.load_as(common, common.settings(context))
     }
-    /// Loads the model with `drafts` rows for drafts; kernels that a first prompt of `prompt` tokens
-    /// does not need may be compiled in the background.
+    /// Loads the model with `drafts` rows for drafts; kernels that a first prompt of `prompt`
+    /// tokens does not need may be compiled in the background.
     pub fn load_for_prompt(&self, common: &Common, prompt: usize, drafts: usize) -> Result<Engine> {
         let first_prompt = Some(prompt);
         self.load_as(

@@ -7,7 +7,7 @@ use gristmill_llm::sched::Batcher;
 /// Rows of a step for drafts, besides that of a single sequence.
 const DRAFT_ROWS: usize = 15;
 
-/// Source of drafts.
+/// Where drafts come from: values of --speculate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 enum DraftSource {
     /// No drafts

@@ -74,7 +74,7 @@ pub fn run(options: ImatrixArgs) -> Result {
         ..Importance::default()
     };
     for part in tokens.chunks_exact(chunk).take(count) {
-        // An interrupted run writes what it has.
+        // An interrupted run writes its sums so far.
         if interrupt.is_asked() {
             break;
         }

@@ -42,8 +42,8 @@ pub struct DecodeRow<'a> {
     pub token: TokenSource,
     /// Position of the token.
     pub position: usize,
-    /// The sequence's pages up to that position. Other rows that share the page of this position are
-    /// of the same sequence, at other positions: each sees those before it.
+    /// The sequence's pages up to that position. Other rows that share the page of this position
+    /// are of the same sequence, at other positions: each sees those before it.
     pub pages: Pages<'a>,
     /// Sampling method and parameters for the next token.
     pub sampling: RowSampling,

@@ -59,7 +59,7 @@ pub struct DraftRow {
     pub sequence: SequenceId,
     /// Position of the token, if it is kept.
     pub position: usize,
-    /// The drafted token.
+    /// Its number in the vocabulary.
     pub token: u32,
 }
 

@@ -56,8 +56,8 @@ impl NgramIndex {
         }
         self.indexed = self.indexed.max(tokens.len());
     }
-    /// Returns the tokens that followed the longest match of the last tokens, the latest of several.
-    /// A match that reaches to the end continues with its own draft.
+    /// Returns the tokens that followed the longest match of the last tokens, the latest of
+    /// several. A match that reaches to the end continues with its own draft.
     pub fn find(&self, tokens: &[u32]) -> Option<Draft> {
         let begin = tokens.len().checked_sub(SHORTEST_MATCH)?;
         let of = self.occurrences.get(&key(&tokens[begin..]))?;

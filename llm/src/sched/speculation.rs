@@ -35,7 +35,7 @@ pub struct SpeculationStats {
     pub drafted: u64,
     /// Those of them that were chosen, each of which saved a step.
     pub accepted: u64,
-    /// Steps with drafts.
+    /// Steps with at least one draft.
     pub steps: u64,
 }
 

@@ -487,7 +487,7 @@ const STEPS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Counters of speculation.
+/// Names and help of the counters of drafted tokens.
 const DRAFTS: [(&str, &str); 2] = [
     ("draft_tokens", "Tokens that were run as drafts"),
     (

@@ -374,3 +374,32 @@ fn a_server_ends_while_it_is_busy() {
     let events = asking.join().unwrap().events();
     assert_eq!(events.last().unwrap()["error"]["type"], "server_error");
 }
+
+/// Drafts of a server change no text, and are counted.
+#[test]
+fn drafts_change_no_text() {
+    let server = start(Config {
+        batch_invariant: true,
+        speculates: true,
+        ..Config::default()
+    });
+    let client = &server.client;
+    let story = "Once upon a time there was a green frog. The frog lived in a pond. ".repeat(3);
+    for settings in [
+        json!({ "temperature": 0 }),
+        json!({ "temperature": 0.8, "seed": 3 }),
+    ] {
+        let mut with = settings.clone();
+        with["max_tokens"] = 120.into();
+        with["ignore_eos"] = true.into();
+        let mut without = with.clone();
+        without["speculate"] = false.into();
+        let before = client.metric("draft_tokens_total");
+        let plain = client.answer(&story, without);
+        assert_eq!(client.metric("draft_tokens_total"), before);
+        assert_eq!(client.answer(&story, with), plain, "{settings}");
+    }
+    let [drafted, kept] =
+        ["draft_tokens_total", "draft_tokens_accepted_total"].map(|name| client.metric(name));
+    assert!(drafted >= kept && kept > 0.0, "{kept} of {drafted}");
+}
