@@ -247,3 +247,129 @@ impl Speculation {
         verified
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sched::SequenceOptions;
+    use crate::sched::batch::SchedulerConfig;
+
+    const CONFIG: SchedulerConfig = SchedulerConfig {
+        pages: 64,
+        page_size: 16,
+        window_pool: None,
+        state_rows: 0,
+        host_slots: 0,
+        max_sequences: 8,
+        max_chunk: 512,
+        mixed: false,
+    };
+
+    /// A scheduler whose sequences have run their prompts and have a token to run, with drafts.
+    fn scheduler(sequences: usize) -> (Scheduler, Batch) {
+        let mut scheduler = Scheduler::new(CONFIG);
+        let prompt: Vec<u32> = (0..60).map(|i| i % 20).collect();
+        let ids: Vec<SequenceId> = (0..sequences)
+            .map(|_| scheduler.add(prompt.clone(), SequenceOptions::default()))
+            .collect();
+        for _ in 0..2 * sequences {
+            let batch = scheduler.next_batch(512);
+            scheduler.finish_batch(&batch);
+            if let Some(chunk) = batch.chunk.filter(|chunk| chunk.needs_logits) {
+                scheduler.push(chunk.sequence, 0);
+            }
+            for decode in batch.decodes {
+                let next = scheduler.tokens(decode.sequence).len() as u32 % 20;
+                scheduler.push(decode.sequence, next);
+            }
+        }
+        let batch = scheduler.next_batch(512);
+        assert_eq!(batch.decodes.len(), ids.len());
+        (scheduler, batch)
+    }
+    /// Speculation with a known time of steps by rows.
+    fn with_times(rows: usize, time: impl Fn(usize) -> f64) -> Speculation {
+        let mut speculation = Speculation::new(rows);
+        for rows in [1, 2, 4, 8, 16, 32].into_iter().filter(|&n| n <= rows) {
+            // The first step may have compiled kernels.
+            speculation.record(rows, 1000.0);
+            speculation.record(rows, time(rows));
+        }
+        speculation
+    }
+
+    #[test]
+    fn drafts_run_where_their_time_is_worth_it() {
+        let planned = |sequences: usize, rows: usize, time: &dyn Fn(usize) -> f64| {
+            let (mut scheduler, batch) = scheduler(sequences);
+            let mut speculation = with_times(rows, time);
+            speculation.plan(&mut scheduler, &batch, 1000).len()
+        };
+        assert_eq!(
+            planned(1, 16, &|_| 1.0),
+            15,
+            "rows that cost nothing are all used"
+        );
+        assert_eq!(
+            planned(1, 16, &|rows| rows as f64),
+            0,
+            "rows that cost as much as steps"
+        );
+        assert_eq!(planned(4, 4, &|_| 1.0), 0, "a full batch");
+        assert_eq!(planned(1, 1, &|_| 1.0), 0, "no rows for drafts");
+        // Eight rows take as long as one, sixteen four times as long.
+        let steep = |rows: usize| if rows > 8 { 4.0 } else { 1.0 };
+        assert_eq!(planned(1, 16, &steep), 7);
+        assert_eq!(planned(2, 16, &steep), 6, "of both sequences");
+    }
+
+    #[test]
+    fn rejected_drafts_become_rare_and_cost_no_rows() {
+        let (mut scheduler, mut batch) = scheduler(1);
+        let mut speculation = with_times(8, |rows| 1.0 + 0.1 * rows as f64);
+        let id = batch.decodes[0].sequence;
+        let mut counts = Vec::new();
+        for _ in 0..40 {
+            let drafts = speculation.plan(&mut scheduler, &batch, 10_000);
+            counts.push(drafts.len());
+            scheduler.finish_batch(&batch);
+            // A repeated text that never continues as before, after a match of nine tokens.
+            let other = 1000 + counts.len() as u32;
+            scheduler.push(id, other);
+            assert_eq!(speculation.verified(&mut scheduler), []);
+            for token in 0..9 {
+                let between = scheduler.next_batch(512);
+                scheduler.finish_batch(&between);
+                scheduler.push(id, token);
+            }
+            scheduler.check();
+            batch = scheduler.next_batch(512);
+        }
+        assert!(counts[0] > 0, "{counts:?}");
+        assert_eq!(counts[39], 0, "{counts:?}");
+    }
+
+    #[test]
+    fn a_kept_draft_returns_its_row_and_a_rejected_one_ends_them() {
+        let (mut scheduler, batch) = scheduler(1);
+        let id = batch.decodes[0].sequence;
+        let mut speculation = with_times(8, |_| 1.0);
+        let drafts = speculation.plan(&mut scheduler, &batch, 1000);
+        assert_eq!(drafts.len(), 7);
+        scheduler.finish_batch(&batch);
+        for (i, draft) in drafts.iter().take(3).enumerate() {
+            scheduler.push(id, draft.token);
+            assert_eq!(speculation.verified(&mut scheduler), [(id, 1 + i)]);
+            assert_eq!(scheduler.computed(id), draft.position + 1);
+            scheduler.check();
+        }
+        scheduler.push(id, drafts[3].token + 1);
+        assert_eq!(speculation.verified(&mut scheduler), []);
+        scheduler.push(id, drafts[4].token);
+        assert_eq!(speculation.verified(&mut scheduler), [], "all were dropped");
+        let SpeculationStats {
+            drafted, accepted, ..
+        } = speculation.stats;
+        assert_eq!((drafted, accepted), (7, 3));
+    }
+}
