@@ -151,6 +151,11 @@ pub fn has_template(metadata: &Metadata) -> bool {
 /// Name of the template for conversations with tools, as in transformers.
 const TOOL_USE: &str = "tool_use";
 
+/// Name of a reranker's template, which is for no conversations: see [`RerankPrompt`].
+///
+/// [`RerankPrompt`]: crate::rerank::RerankPrompt
+const RERANK: &str = "rerank";
+
 /// Returns the template source: the file's only or default one, else the first of its named ones.
 /// A template that is not text counts as absent.
 fn source(metadata: &Metadata) -> Option<&str> {
@@ -159,7 +164,8 @@ fn source(metadata: &Metadata) -> Option<&str> {
         let names = metadata.strings("tokenizer.chat_templates").ok()??;
         let listed = names
             .iter()
-            .filter_map(|name| std::str::from_utf8(name).ok());
+            .filter_map(|name| std::str::from_utf8(name).ok())
+            .filter(|&name| name != RERANK);
         ["default"]
             .into_iter()
             .chain(listed)

@@ -240,6 +240,7 @@ impl<'a> CompiledModel<'a> {
             context: self.sizes.context,
             in_flight: VecDeque::with_capacity(IN_FLIGHT),
             candidates: None,
+            chunk_tokens: 0,
             limit: self.limit,
             depths: self.sizes.depths,
         };

@@ -40,6 +40,8 @@ pub struct Engine {
     pub(super) on: Vec<DeviceBuffers>,
     pub(super) in_flight: VecDeque<RunningStep>,
     pub(super) candidates: Option<DeviceSampler>,
+    /// Tokens of the last step's prefill chunk, or of the last part of one that was split.
+    pub(super) chunk_tokens: usize,
     pub(super) limit: StepLimit,
     /// Context depths with their own decode graphs, ascending; the last covers all positions.
     pub(super) depths: Vec<usize>,
@@ -244,6 +246,7 @@ impl Engine {
         loop {
             let most = self.most_tokens(&chunk, step.rows.is_empty()).min(piece);
             if chunk.tokens.len() <= most {
+                self.chunk_tokens = chunk.tokens.len();
                 return Ok(Step {
                     chunk: Some(chunk),
                     ..*step

@@ -77,17 +77,31 @@ impl Engine {
         each: &mut dyn FnMut(&[f32]),
     ) -> Result<(), Error> {
         let mut rows = Vec::new();
-        let layers = self.model.layers();
-        let placement = &self.placement.chosen.placement;
-        let home = placement.layer(layers.saturating_sub(1)).layer;
         self.run_steps(run, Logits::None, &mut |engine, tokens| {
             rows.resize(tokens * engine.model.width(), 0f32);
-            let last = engine.on[home].activations.hidden(layers);
-            let bytes = bytemuck::cast_slice_mut(&mut rows);
-            engine.graphs.on(home).read(last, 0, bytes)?;
+            engine.read_hidden(0, bytemuck::cast_slice_mut(&mut rows))?;
             each(&rows);
             Ok(())
         })
+    }
+    /// Reads the hidden row of the last token of the last step's prefill chunk, `[width]`: the last
+    /// layer's output before the final norm.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn last_hidden_row(&self) -> Result<Vec<f32>, Error> {
+        let mut row = vec![0f32; self.model.width()];
+        let at = self.chunk_tokens.saturating_sub(1) * size_of_val(&row[..]);
+        self.read_hidden(at, bytemuck::cast_slice_mut(&mut row))?;
+        Ok(row)
+    }
+    /// Reads bytes of the hidden rows after the last layer, from byte `at`.
+    fn read_hidden(&self, at: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        let layers = self.model.layers();
+        let placement = &self.placement.chosen.placement;
+        let home = placement.layer(layers.saturating_sub(1)).layer;
+        let last = self.on[home].activations.hidden(layers);
+        Ok(self.graphs.on(home).read(last, at, bytes)?)
     }
     fn check_run(&self, run: &TokenRun) -> Result<(), Error> {
         self.check_tokens(run.tokens)?;

@@ -72,6 +72,8 @@ pub struct Batcher {
     /// Logits after the last step's chunk, and those last read for a row.
     chunk_logits: Vec<f32>,
     logits: Vec<f32>,
+    /// Hidden row of the last token of a sequence that reads it.
+    hidden: Option<(SequenceId, Vec<f32>)>,
     /// The token that the last step chose for each row.
     chosen: Vec<Option<u32>>,
     /// Candidates of the last step's rows, and whether the device computes them.
@@ -107,6 +109,7 @@ impl Batcher {
             prefill_budget: PrefillBudget::new(engine.chunk()),
             chunk_logits: Vec::new(),
             logits: Vec::new(),
+            hidden: None,
             chosen: Vec::new(),
             candidates: Vec::new(),
             uses_candidates: engine.supports_sampling(SamplingMethod::SmallTopK),
@@ -376,9 +379,11 @@ impl Batcher {
         if let Some(chunk) = &batch.chunk {
             let beside = if batch.mixed { &batch.decodes[..] } else { &[] };
             self.run_step(Some(chunk), (beside, &[]), false, row_params)?;
-            if chunk.needs_logits && !batch.mixed {
+            let hidden = self.scheduler.reads_hidden(chunk.sequence);
+            if chunk.needs_logits && !batch.mixed && !hidden {
                 self.engine.row_logits(0, &mut self.chunk_logits)?;
             }
+            self.read_hidden(chunk)?;
         }
         batch
             .snapshot
@@ -405,6 +410,14 @@ impl Batcher {
                 self.prefill_budget
                     .record_chunk(chunk.tokens.len(), read - begun, read.elapsed())
             }
+        }
+        Ok(())
+    }
+    /// Reads the hidden row of a chunk's last token, after its step, for a sequence that wants it.
+    fn read_hidden(&mut self, chunk: &PrefillChunk) -> Result<(), Error> {
+        self.hidden = None;
+        if chunk.needs_logits && self.scheduler.reads_hidden(chunk.sequence) {
+            self.hidden = Some((chunk.sequence, self.engine.last_hidden_row()?));
         }
         Ok(())
     }
@@ -442,10 +455,10 @@ impl Batcher {
             position: chunk.tokens.start,
             pages: scheduler.pages(chunk.sequence, chunk.tokens.end - 1),
             exact: chunk.exact,
-            logits: if chunk.needs_logits {
-                Logits::Last
-            } else {
-                Logits::None
+            // Pooling reads the hidden row in place of logits.
+            logits: match chunk.needs_logits && !scheduler.reads_hidden(chunk.sequence) {
+                true => Logits::Last,
+                false => Logits::None,
             },
         });
         let step = Step {
@@ -505,6 +518,12 @@ impl Batcher {
     /// all logits are needed.
     pub fn candidates(&self, of: ReadySequence) -> Option<&Candidates> {
         self.candidates.get(of.row?)?.as_ref()
+    }
+    /// Returns the hidden row of a ready sequence's last prompt token, `[width]`: the last layer's
+    /// output before the final norm. `None` unless [`SequenceOptions::hidden`] is set.
+    pub fn hidden_row(&self, of: ReadySequence) -> Option<&[f32]> {
+        let (id, row) = self.hidden.as_ref()?;
+        (*id == of.sequence).then_some(row)
     }
     /// Reads the logits of a ready sequence.
     ///

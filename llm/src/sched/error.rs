@@ -19,6 +19,9 @@ pub enum Error {
     /// The grammar or schema cannot be followed.
     #[error("generation cannot satisfy the grammar or schema: {0}")]
     Constraint(#[source] ConstraintError),
+    /// A hidden row is NaN or infinite: the model computed garbage.
+    #[error("a hidden row of the prompt is not finite")]
+    HiddenRow,
     /// The prompt leaves no room for another token.
     #[error("the prompt has {prompt} tokens, but the context holds {context}")]
     Prompt {
@@ -39,6 +42,7 @@ impl Error {
         match self {
             Error::Engine(error) => error.hint(),
             Error::Sampling(error) => error.hint(),
+            Error::HiddenRow => None,
             Error::Constraint(_) => Some("try a simpler schema or grammar".into()),
             Error::Prompt { .. } => Some("shorten the prompt, or give a larger --ctx".into()),
         }

@@ -94,6 +94,7 @@ impl Scheduler {
             batch_invariant,
             adapters,
             speculates,
+            hidden,
         } = options;
         let reuse = if batch_invariant { Reuse::Exact } else { reuse };
         let sequence = Sequence {
@@ -106,6 +107,7 @@ impl Scheduler {
             batch_invariant,
             adapters,
             speculates,
+            hidden,
             exact_blocks: false,
             pages: Vec::new(),
             windows: Default::default(),
@@ -129,6 +131,10 @@ impl Scheduler {
     /// Returns the tokens of a sequence; empty if it was removed.
     pub fn tokens(&self, id: SequenceId) -> &[u32] {
         self.find(id).map_or(&[], |s| &s.tokens)
+    }
+    /// Returns whether the hidden row of a sequence's last token is read.
+    pub(super) fn reads_hidden(&self, id: SequenceId) -> bool {
+        self.find(id).is_some_and(|s| s.hidden)
     }
     /// Returns the pages of a sequence up to that position.
     pub fn pages(&self, id: SequenceId, position: usize) -> Pages<'_> {

@@ -22,6 +22,11 @@ pub struct SequenceOptions {
     pub adapters: AdapterScales,
     /// Whether drafts may run for it, if the batcher has any.
     pub speculates: bool,
+    /// Whether the hidden row of its last prompt token is read in place of logits, which must not
+    /// be used then: see [`Batcher::hidden_row`].
+    ///
+    /// [`Batcher::hidden_row`]: super::Batcher::hidden_row
+    pub hidden: bool,
 }
 
 impl Default for SequenceOptions {
@@ -31,6 +36,7 @@ impl Default for SequenceOptions {
             batch_invariant: false,
             adapters: AdapterScales::default(),
             speculates: true,
+            hidden: false,
         }
     }
 }
@@ -56,6 +62,8 @@ pub(super) struct Sequence {
     pub adapters: AdapterScales,
     /// Whether drafts may run for it.
     pub speculates: bool,
+    /// Whether the hidden row of its last token is read.
+    pub hidden: bool,
     /// Whether blocks of its prompt run in exact chunks.
     pub exact_blocks: bool,
     pub pages: Vec<u32>,

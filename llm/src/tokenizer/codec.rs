@@ -334,6 +334,10 @@ impl Tokenizer {
     pub fn adds_bos(&self) -> bool {
         self.add_bos && self.bos.is_some()
     }
+    /// Returns true if encoded text ends with EOS.
+    pub fn adds_eos(&self) -> bool {
+        self.add_eos && self.eos.is_some()
+    }
 
     /// Returns true if generation ends with `id`.
     pub fn is_eog(&self, id: u32) -> bool {

@@ -35,6 +35,7 @@ mod parity_support;
 mod peft;
 mod placed;
 mod plans;
+mod pooling;
 mod prefix;
 mod quantising;
 mod real;

@@ -64,6 +64,7 @@ fn sampler(asked: &Asked) -> Sampler {
 
 /// Options of sequences with logits that have the same bits whatever else is in the batch.
 const INVARIANT: SequenceOptions = SequenceOptions {
+    hidden: false,
     reuse: Reuse::Exact,
     batch_invariant: true,
     adapters: AdapterScales::BASE,
