@@ -9,6 +9,8 @@ use gristmill_hub::{Store, file_stem, models_in};
 use gristmill_llm::engine::{self, Engine, MemoryEstimate, Progress};
 use gristmill_llm::language;
 use gristmill_llm::placement::PlacementRequest;
+use gristmill_llm::pooling::{Pooling, PoolingKind};
+use gristmill_llm::rerank::RerankPrompt;
 use gristmill_server::{
     LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText, NamedAdapter,
 };
@@ -33,6 +35,8 @@ pub struct ServedModels<'a> {
     pub name: Option<String>,
     /// Maximum concurrent sequences per model.
     pub parallel: Option<usize>,
+    /// Kind of pooling in place of that of the files.
+    pub pooling: Option<PoolingKind>,
 }
 
 /// Default concurrent sequences per model, on a CPU and on a GPU.
@@ -58,6 +62,7 @@ pub fn specs(
         arguments,
         name,
         parallel,
+        pooling,
     } = served;
     common.check_computes()?;
     let mut candidates = candidates(arguments, scanning)?;
@@ -78,17 +83,16 @@ pub fn specs(
     } in candidates
     {
         let model = model.with_choices(&common.lora)?;
-        let file = File::new(&model, &name, common, parallel, &devices)?;
+        let file = File::new(&model, &name, common, (parallel, pooling), &devices)?;
         let plan = match file.planned(&model) {
             Ok(plan) => Ok(plan),
             // A model that does not fit now may fit later, unless it is the only one.
             Err(error) if only || !found && !error.1 => return Err(error.0),
             Err((failure, too_large)) => {
                 let (message, hint) = failure.parts();
-                let then = if too_large {
-                    "cannot be loaded now"
-                } else {
-                    "is left out"
+                let then = match too_large {
+                    true => "cannot be loaded now",
+                    false => "is left out",
                 };
                 warn(&[format!("{name} {then}: {message}")]);
                 if !too_large {
@@ -294,6 +298,8 @@ struct File {
     devices: Arc<ReplicaDevices>,
     /// The open file between two consecutive calls; its metadata takes megabytes.
     kept: Mutex<Option<Model>>,
+    /// Kind of pooling in place of that of the file.
+    pooling: Option<PoolingKind>,
 }
 
 /// A failure, and whether the model does not fit in memory.
@@ -353,7 +359,7 @@ impl File {
         model: &Model,
         name: &str,
         common: &Common,
-        parallel: Option<usize>,
+        (parallel, pooling): (Option<usize>, Option<PoolingKind>),
         devices: &Arc<ReplicaDevices>,
     ) -> Result<File> {
         let common = match model.describe() {
@@ -368,6 +374,7 @@ impl File {
             parallel,
             devices: devices.clone(),
             kept: Mutex::default(),
+            pooling,
         })
     }
     /// Adapters by which requests name them.
@@ -415,6 +422,7 @@ impl File {
     }
     fn planned(&self, model: &Model) -> std::result::Result<ModelPlan, Refusal> {
         let describe = model.describe()?;
+        self.pooling(model)?;
         let estimate = |on| {
             let settings = self.settings(on, None);
             MemoryEstimate::on_device(&model.file, &settings, &on.opened).map_err(refused)
@@ -436,6 +444,9 @@ impl File {
             bytes: bytes.unwrap_or_default(),
         })
     }
+    fn pooling(&self, model: &Model) -> Result<Pooling> {
+        Ok(Pooling::read(&model.file, self.pooling)?)
+    }
     fn read(&self) -> Result<ModelText> {
         let model = self.open()?;
         let tokenizer = model.tokenizer()?;
@@ -444,12 +455,16 @@ impl File {
         let (sampling, ignored) = language::sampling(model.file.metadata());
         warn(&ignored);
         model.check_context(&self.common, shortest(&template, &tokenizer, None)?)?;
+        let pooling = self.pooling(&model)?;
+        let rerank = RerankPrompt::read(model.file.metadata());
         self.keep(model);
         Ok(ModelText {
             name: self.name.clone(),
             tokenizer,
             template,
             sampling,
+            pooling,
+            rerank,
         })
     }
 }

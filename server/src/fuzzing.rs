@@ -104,7 +104,7 @@ impl Accepted {
                 choices: answers.choices,
                 logprobs: answers.logprobs,
             },
-            Task::Embed | Task::Load => Accepted {
+            Task::Pool | Task::Load => Accepted {
                 prompts: [shortest, longest],
                 choices: 1,
                 logprobs: None,

@@ -7,9 +7,11 @@ use crate::replica_devices::ReplicaDevices;
 use crate::serve_models::{self, ServedModels};
 use crate::speculation::Speculation;
 use clap::{Args, ValueHint};
+use gristmill_llm::pooling::PoolingKind;
 use gristmill_server::{Config, ModelSpec, Notice, Offer, Server};
 use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,6 +86,16 @@ pub struct ServeArgs {
     // llama-server's; /metrics is always served.
     #[arg(long, hide = true)]
     metrics: bool,
+    /// Pooling of embeddings: none, mean, cls, last or rank [default: the file's `pooling_type`; of
+    /// generative models a mean]
+    #[arg(long, value_name = "KIND", value_parser = PoolingKind::from_str)]
+    pooling: Option<PoolingKind>,
+    // llama-server's; both endpoints are always served, and the file tells a reranker.
+    #[arg(long, hide = true, alias = "embedding")]
+    embeddings: bool,
+    // llama-server's short form of `--pooling rank`.
+    #[arg(long, hide = true, alias = "rerank", conflicts_with = "pooling")]
+    reranking: bool,
     #[command(flatten)]
     limits: LimitFlags,
     #[command(flatten)]
@@ -261,7 +273,8 @@ pub fn run(options: ServeArgs) -> Result {
     let arguments: Vec<String> =
         options.flags.name().map(str::to_owned).into_iter().chain(options.models).collect();
     let parallel = options.limits.parallel.map(usize::from);
-    let served = ServedModels { arguments: &arguments, name: options.name, parallel };
+    let pooling = options.pooling.or(options.reranking.then_some(PoolingKind::Rank));
+    let served = ServedModels { arguments: &arguments, name: options.name, parallel, pooling };
     let models = serve_models::specs(served, &common, &open, &scanning)?;
     if let Some(address) = grpc {
         check_single(&models)?;

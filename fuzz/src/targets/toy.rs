@@ -4,6 +4,8 @@ use gristmill_llm::chat::markup::all_markers;
 use gristmill_llm::chat::{ChatTemplate, Isolation, SpecialTexts};
 use gristmill_llm::file::{Array, Metadata, Value};
 use gristmill_llm::language;
+use gristmill_llm::pooling::Pooling;
+use gristmill_llm::rerank::RerankPrompt;
 use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::tokenizer::Tokenizer;
 use gristmill_server::ModelText;
@@ -87,5 +89,7 @@ pub fn text(template: &str) -> ModelText {
         tokenizer,
         template,
         sampling: SamplingParams::default(),
+        pooling: Pooling::default(),
+        rerank: RerankPrompt::default(),
     }
 }

@@ -11,6 +11,7 @@ mod native;
 mod ollama;
 mod openai;
 mod page;
+mod rerank;
 mod responses;
 mod role;
 pub mod routes;

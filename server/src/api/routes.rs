@@ -10,7 +10,7 @@ use crate::api::page::{counts, health};
 use crate::api::responses::request::Responses;
 use crate::api::serve::generate;
 use crate::api::shape;
-use crate::api::{loads, models, native, ollama};
+use crate::api::{loads, models, native, ollama, rerank};
 use crate::app::App;
 use crate::core::error::RequestError;
 use crate::core::loading::Loading;
@@ -39,6 +39,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/messages", post(generate::<Messages>))
         .route("/v1/messages/count_tokens", post(messages::count))
         .route("/v1/embeddings", post(embeddings::embed))
+        .route("/v1/rerank", post(rerank::rerank))
+        .route("/v2/rerank", post(rerank::rerank))
         .route("/api/chat", post(generate::<ollama::chat::OllamaChat>))
         .route(
             "/api/generate",

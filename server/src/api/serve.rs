@@ -98,7 +98,7 @@ impl<E: ResponseEncoder> ChunkSource for EncodedStream<E> {
         }
         while out.is_empty() && !self.over {
             match self.outputs.next().await {
-                Some(StreamItem::Embedding(..)) => {}
+                Some(StreamItem::Pooled(..)) => {}
                 Some(StreamItem::Waiting(0)) if !self.waited => {}
                 Some(StreamItem::Waiting(others)) => {
                     self.waited = true;

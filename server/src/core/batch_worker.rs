@@ -9,7 +9,6 @@ use crate::core::engine_health::DeviceHealth;
 use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
 use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Event, Finish, Usage};
-use crate::core::mean_pooling::MeanPooling;
 use crate::core::metrics::ReplicaMetrics;
 use crate::core::models::entry::ModelEntry;
 use crate::core::probabilities::probabilities;
@@ -33,29 +32,32 @@ const PREFILL_CHUNK: usize = 512;
 const MAX_LOGIT_BYTES: usize = 16 << 20;
 
 /// Number of a running request, in order of admission.
-type RequestNumber = u64;
+pub(super) type RequestNumber = u64;
 
 /// Runs a part of a prompt.
-type RunPart<'r> = dyn FnMut(&mut Engine, TokenRun) -> Result<(), sched::Error> + 'r;
+pub(super) type RunPart<'r> = dyn FnMut(&mut Engine, TokenRun) -> Result<(), sched::Error> + 'r;
 
 /// Serves the requests of one replica of a model with continuous batching.
 pub struct BatchWorker {
-    batcher: Batcher,
-    model: Arc<ModelEntry>,
+    pub(super) batcher: Batcher,
+    pub(super) model: Arc<ModelEntry>,
     /// Number of the replica and of its device.
     replica: usize,
     devices: Arc<DeviceHealth>,
-    requests: BTreeMap<RequestNumber, RunningRequest>,
+    pub(super) requests: BTreeMap<RequestNumber, RunningRequest>,
     /// Running sequences, each with the request that it belongs to.
     sequences: HashMap<SequenceId, (RequestNumber, Sequence)>,
+    /// Texts whose last hidden row is pooled, each with the request that it belongs to.
+    pub(super) pooled: HashMap<SequenceId, RequestNumber>,
     next_request: RequestNumber,
     published: PublishedLoad,
 }
 
 /// A request that left the queue, with the sequences of its current prompt.
-struct RunningRequest {
-    request: EngineRequest,
-    params: Arc<GenerationParams>,
+pub(super) struct RunningRequest {
+    pub(super) request: EngineRequest,
+    /// `None` for pooling, which generates nothing.
+    params: Option<Arc<GenerationParams>>,
     /// Tokens and times of this prompt and its choices.
     usage: Usage,
     begun: Instant,
@@ -67,7 +69,7 @@ struct RunningRequest {
 }
 
 /// Why a request ended before it was complete.
-enum Aborted {
+pub(super) enum Aborted {
     /// The client disconnected, or the server is closing.
     Cancelled,
     Failed(sched::Error),
@@ -80,9 +82,11 @@ impl From<sched::Error> for Aborted {
 }
 
 /// Result of starting a request.
-enum Started {
+pub(super) enum Started {
     /// The request runs, with the first sequence of its prompt.
     Sequence(Arc<GenerationParams>, SequenceId, Box<Sequence>),
+    /// The request runs, with its prompt as a sequence whose last hidden row is pooled.
+    Pooled(SequenceId),
     /// The prompt needs no decode steps and is done.
     Done(Usage),
 }
@@ -165,6 +169,7 @@ impl BatchWorker {
             devices,
             requests: BTreeMap::new(),
             sequences: HashMap::new(),
+            pooled: HashMap::new(),
             next_request: 0,
             published: PublishedLoad::default(),
         }
@@ -222,16 +227,16 @@ impl BatchWorker {
     /// Returns the tokens that a request is expected to compute yet.
     fn pending(&self, running: &RunningRequest) -> usize {
         let ids = running.sequences.iter();
+        let params = running.params.as_ref();
         if running.prefilled {
             let sequences = ids.filter_map(|id| self.sequences.get(id));
-            return sequences
-                .map(|(_, sequence)| running.params.expected_tokens(sequence.tokens()))
-                .sum();
+            let expected = |of: &Sequence| params.map_or(0, |p| p.expected_tokens(of.tokens()));
+            return sequences.map(|(_, sequence)| expected(sequence)).sum();
         }
         let scheduler = self.batcher.scheduler();
         let computed = ids.map(|&id| scheduler.computed(id)).max().unwrap_or(0);
         running.request.prompt().len().saturating_sub(computed)
-            + running.params.choices * running.params.expected_tokens(0)
+            + params.map_or(0, |params| params.choices * params.expected_tokens(0))
     }
     /// Ends the running requests: the device is lost, and the other replicas go on.
     fn leave(&mut self) {
@@ -248,7 +253,7 @@ impl BatchWorker {
         }
     }
     /// Returns the metrics of the replica.
-    fn metrics(&self) -> &ReplicaMetrics {
+    pub(super) fn metrics(&self) -> &ReplicaMetrics {
         &self.model.replicas[self.replica].metrics
     }
     /// Publishes the load to `/metrics` and `/v1/loads`.
@@ -285,22 +290,12 @@ impl BatchWorker {
         let started = catch_unwind(AssertUnwindSafe(|| self.start(&request)));
         match started {
             Ok(Ok(Started::Sequence(params, id, sequence))) => {
-                let number = self.next_request;
-                self.next_request += 1;
+                let number = self.add_running(request, Some(params), id);
                 self.sequences.insert(id, (number, *sequence));
-                let running = RunningRequest {
-                    usage: Usage {
-                        prompt: request.prompt().len(),
-                        ..Usage::default()
-                    },
-                    request,
-                    params,
-                    begun: Instant::now(),
-                    prefilled: false,
-                    reported: 0,
-                    sequences: vec![id],
-                };
-                self.requests.insert(number, running);
+            }
+            Ok(Ok(Started::Pooled(id))) => {
+                let number = self.add_running(request, None, id);
+                self.pooled.insert(id, number);
             }
             Ok(Ok(Started::Done(usage))) => {
                 let mut request = request;
@@ -310,6 +305,30 @@ impl BatchWorker {
             Ok(Err(aborted)) => self.fail(&request, aborted),
             Err(_) => self.fail_by_panic(&request),
         }
+    }
+    /// Adds a request that runs with this first sequence of its current prompt.
+    fn add_running(
+        &mut self,
+        request: EngineRequest,
+        params: Option<Arc<GenerationParams>>,
+        id: SequenceId,
+    ) -> RequestNumber {
+        let number = self.next_request;
+        self.next_request += 1;
+        let running = RunningRequest {
+            usage: Usage {
+                prompt: request.prompt().len(),
+                ..Usage::default()
+            },
+            request,
+            params,
+            begun: Instant::now(),
+            prefilled: false,
+            reported: 0,
+            sequences: vec![id],
+        };
+        self.requests.insert(number, running);
+        number
     }
     /// Runs a request that needs no decode steps, or adds the first sequence of the current prompt.
     fn start(&mut self, request: &EngineRequest) -> Result<Started, Aborted> {
@@ -325,7 +344,7 @@ impl BatchWorker {
                 let (id, sequence) = self.add_sequence(request, params, 0)?;
                 Ok(Started::Sequence(params.clone(), id, Box::new(sequence)))
             }
-            Task::Embed => self.embed(request).map(Started::Done),
+            Task::Pool => self.start_pooled(request),
             Task::Load => Ok(Started::Done(Usage::default())),
         }
     }
@@ -379,6 +398,7 @@ impl BatchWorker {
         } = self.requests.remove(&number)?;
         for id in sequences {
             end(&mut self.batcher, id);
+            self.pooled.remove(&id);
             if let Some((_, sequence)) = self.sequences.remove(&id) {
                 self.count(&sequence);
             }
@@ -499,7 +519,7 @@ impl BatchWorker {
         if error.is_lost() {
             self.devices.lose(self.replica, error.to_string());
         }
-        let request_of = |id| self.sequences.get(id).map(|(number, _)| *number);
+        let request_of = |id: &SequenceId| self.request_of(*id);
         let hit: BTreeSet<RequestNumber> = sequences.iter().filter_map(request_of).collect();
         for number in hit {
             let Some(request) = self.remove_request(number, Batcher::remove) else {
@@ -529,9 +549,14 @@ impl BatchWorker {
             }
         }
     }
+    /// Returns the request that a sequence belongs to.
+    fn request_of(&self, id: SequenceId) -> Option<RequestNumber> {
+        let generated = self.sequences.get(&id).map(|(number, _)| *number);
+        generated.or_else(|| self.pooled.get(&id).copied())
+    }
     /// Chooses the next token of a sequence.
     fn choose(&mut self, of: ReadySequence) {
-        let Some(&(number, _)) = self.sequences.get(&of.sequence) else {
+        let Some(number) = self.request_of(of.sequence) else {
             return;
         };
         if let Err(aborted) = self.prefilled(number) {
@@ -576,11 +601,10 @@ impl BatchWorker {
             .and_then(|&first| self.batcher.scheduler().reused_tokens(first))
             .unwrap_or(0);
         // A prompt that was scored has been run whole.
-        let cached = if params.prompt_logprobs.is_some() {
-            0
-        } else {
-            found
-        };
+        let is_scored = params
+            .as_ref()
+            .is_some_and(|of| of.prompt_logprobs.is_some());
+        let cached = if is_scored { 0 } else { found };
         usage.cached = cached;
         usage.prompt_time = begun.elapsed();
         let metrics = &self.model.metrics;
@@ -591,6 +615,9 @@ impl BatchWorker {
         own.cached_tokens.inc_by(cached as u64);
         let _ = request.events.send(Event::Prompt(*usage));
         *begun = Instant::now();
+        let Some(params) = params else {
+            return Ok(());
+        };
         for nth in 1..params.choices {
             let sequence = Sequence::new(request, params, nth)?;
             let id = self.batcher.add(request.prompt(), request.options)?;
@@ -601,6 +628,9 @@ impl BatchWorker {
     }
     /// Chooses the next token of a sequence; returns whether it continues.
     fn take(&mut self, of: ReadySequence) -> Result<bool, sched::Error> {
+        if self.is_pooled(of.sequence) {
+            return self.take_pooled(of).map(|()| false);
+        }
         let Some((number, sequence)) = self.sequences.get_mut(&of.sequence) else {
             return Ok(false);
         };
@@ -644,15 +674,17 @@ impl BatchWorker {
     /// Removes a finished sequence, and its request with its last one.
     fn sequence_finished(&mut self, id: SequenceId, number: RequestNumber) {
         self.batcher.remove(id);
-        let Some((_, sequence)) = self.sequences.remove(&id) else {
-            return;
-        };
-        self.count(&sequence);
+        self.pooled.remove(&id);
+        let sequence = self.sequences.remove(&id);
+        let tokens = sequence.map_or(0, |(_, sequence)| {
+            self.count(&sequence);
+            sequence.tokens()
+        });
         let Some(running) = self.requests.get_mut(&number) else {
             return;
         };
         running.sequences.retain(|&other| other != id);
-        running.usage.answer += sequence.tokens();
+        running.usage.answer += tokens;
         // Choices run concurrently: their time is that of the last.
         running.usage.answer_time = running.usage.answer_time.max(running.begun.elapsed());
         if running.sequences.is_empty()
@@ -696,25 +728,9 @@ impl BatchWorker {
         }
         Ok(usage)
     }
-    /// Reports the mean of a prompt's hidden rows after the last layer.
-    fn embed(&mut self, request: &EngineRequest) -> Result<Usage, Aborted> {
-        let mut mean = MeanPooling::new(self.batcher.engine().model().width());
-        let most = self.batcher.engine().chunk();
-        let mut rows = |engine: &mut Engine, run: TokenRun| {
-            Ok(engine.hidden_rows(run, &mut |rows| mean.add(rows))?)
-        };
-        let usage = self.prefill_uncached(request, most, &mut rows)?;
-        let _ = request.events.send(Event::Embedding {
-            prompt: request.answered,
-            values: mean.values(),
-        });
-        self.model.metrics.prompt_tokens.inc_by(usage.prompt as u64);
-        self.metrics().prompt_tokens.inc_by(usage.prompt as u64);
-        Ok(usage)
-    }
     /// Runs a prompt in pages of its own while no other step runs; running sequences get pages
     /// first.
-    fn prefill_uncached(
+    pub(super) fn prefill_uncached(
         &mut self,
         request: &EngineRequest,
         most: usize,

@@ -94,7 +94,7 @@ fn bytes(event: &Event) -> usize {
             text.len() + tokens.iter().map(chosen).sum::<usize>()
         }
         Event::PromptLogprobs { tokens, .. } => tokens.iter().map(chosen).sum(),
-        Event::Embedding { values, .. } => size_of_val(values.as_slice()),
+        Event::Pooled { values, .. } => size_of_val(values.as_slice()),
         _ => 0,
     };
     size_of::<Event>() + told

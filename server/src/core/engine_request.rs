@@ -8,6 +8,7 @@ use crate::core::model::Served;
 use crate::core::models::policy::KeepAlive;
 use crate::core::queue::Waiting;
 use gristmill_llm::arch::Options;
+use gristmill_llm::pooling::PooledRows;
 use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::sched::{SequenceOptions, prefix_hashes};
 use std::net::IpAddr;
@@ -20,7 +21,7 @@ pub struct EngineRequest {
     pub client: IpAddr,
     /// Time at which the request was received.
     pub received: Instant,
-    /// What each prompt is run for: generation, an embedding, or loading alone.
+    /// What each prompt is run for: generation, pooling, or loading alone.
     pub task: Task,
     /// Tokenizer, template and defaults of the model for which the prompts were tokenised.
     pub served: Arc<Served>,
@@ -66,8 +67,8 @@ impl GenerationParams {
 pub enum Task {
     /// Generates one or more choices.
     Generate(Arc<GenerationParams>),
-    /// Returns the mean of the prompt's hidden rows.
-    Embed,
+    /// Returns the pooled hidden rows of the prompt: an embedding, or a score.
+    Pool,
     /// Computes nothing; the request only loads the model.
     Load,
 }
@@ -125,7 +126,8 @@ impl Waiting for EngineRequest {
                 params.choices * params.expected_tokens(0),
                 params.prompt_logprobs.is_some(),
             ),
-            Task::Embed | Task::Load => (0, true),
+            Task::Pool => (0, self.served.pooling.rows() != PooledRows::Last),
+            Task::Load => (0, true),
         };
         Demand {
             prefix: &self.prefix,

@@ -24,11 +24,11 @@ pub enum Event {
     },
     /// More text of a choice.
     Delta(Delta),
-    /// Embedding of a prompt.
-    Embedding {
+    /// Pooled hidden rows of a prompt.
+    Pooled {
         /// Index of the prompt.
         prompt: usize,
-        /// Vector of Euclidean length 1.
+        /// Vector of Euclidean length 1, or one score from 0 to 1.
         values: Vec<f32>,
     },
     /// The end of a choice.

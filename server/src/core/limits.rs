@@ -17,6 +17,10 @@ pub struct Limits {
 pub const MAX_PROMPTS: usize = 256;
 /// Maximum texts of one embedding request, as in OpenAI's API.
 pub const MAX_EMBEDDINGS: usize = 2048;
+/// Maximum documents of one rerank request, as in Jina's API.
+pub const MAX_DOCUMENTS: usize = 2048;
+/// Maximum bytes of all prompts of a rerank request, each with the query.
+pub const MAX_RERANK_BYTES: usize = 16 << 20;
 /// Maximum alternatives returned with the log-probability of a token.
 pub const MAX_TOP_LOGPROBS: u64 = 20;
 /// Maximum number of stop strings, and maximum bytes of each.

@@ -5,6 +5,8 @@ use crate::core::constraint::mask::Grammars;
 use crate::core::fim::Fim;
 use gristmill_llm::chat::markup::Markup;
 use gristmill_llm::chat::{ChatTemplate, Isolation};
+use gristmill_llm::pooling::Pooling;
+use gristmill_llm::rerank::RerankPrompt;
 use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::tokenizer::{TokenKind, Tokenizer};
 use std::collections::HashSet;
@@ -20,6 +22,10 @@ pub struct ModelText {
     pub template: ChatTemplate,
     /// Default sampling parameters, which requests override.
     pub sampling: SamplingParams,
+    /// Pooling of embeddings and of a reranker's scores.
+    pub pooling: Pooling,
+    /// Prompt of a reranker.
+    pub rerank: RerankPrompt,
 }
 
 /// Metadata of a model that does not concern its text.
@@ -47,6 +53,10 @@ pub struct Served {
     pub markup: &'static Markup,
     /// Default sampling parameters, which requests override.
     pub sampling: SamplingParams,
+    /// Pooling of embeddings and of a reranker's scores.
+    pub pooling: Pooling,
+    /// Prompt of a reranker.
+    pub rerank: RerankPrompt,
     /// Context length in tokens.
     pub context: usize,
     /// Metadata of the model.
@@ -71,6 +81,8 @@ impl Served {
             tokenizer,
             template,
             sampling,
+            pooling,
+            rerank,
         } = text;
         let lengths = (0..tokenizer.n_tokens() as u32)
             .filter_map(|id| tokenizer.token_bytes(id))
@@ -94,6 +106,8 @@ impl Served {
             template,
             markup,
             sampling,
+            pooling,
+            rerank,
             context,
             about,
             grammars,
@@ -144,6 +158,8 @@ pub fn demo() -> Served {
         tokenizer,
         template,
         sampling: SamplingParams::default(),
+        pooling: Pooling::default(),
+        rerank: RerankPrompt::default(),
     };
     let about = ModelFacts {
         architecture: "deepseek2".into(),

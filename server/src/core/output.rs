@@ -19,8 +19,8 @@ pub enum StreamItem {
     Reading(usize, usize),
     /// The prompt of the following choices has been prefilled.
     Prompt(Usage),
-    /// Index of a prompt, and its embedding.
-    Embedding(usize, Vec<f32>),
+    /// Index of a prompt, and its embedding or score.
+    Pooled(usize, Vec<f32>),
     /// Index of a choice, and more of its output.
     Output(usize, OutputEvent),
     /// All items of one engine event have been sent.
@@ -122,8 +122,8 @@ impl Outputs {
             Event::Waiting(ahead) => self.ready.push_back(StreamItem::Waiting(ahead)),
             Event::Loading(step) => self.ready.push_back(StreamItem::Loading(step)),
             Event::Reading(done, total) => self.ready.push_back(StreamItem::Reading(done, total)),
-            Event::Embedding { prompt, values } => {
-                self.ready.push_back(StreamItem::Embedding(prompt, values))
+            Event::Pooled { prompt, values } => {
+                self.ready.push_back(StreamItem::Pooled(prompt, values))
             }
             Event::Prompt(usage) => self.ready.push_back(StreamItem::Prompt(usage)),
             Event::PromptLogprobs { choice, tokens } => {
@@ -200,7 +200,7 @@ impl Outputs {
                     | StreamItem::Loading(_)
                     | StreamItem::Reading(..)
                     | StreamItem::Prompt(_)
-                    | StreamItem::Embedding(..)
+                    | StreamItem::Pooled(..)
                     | StreamItem::Together,
                 ) => {}
                 Some(StreamItem::End(usage)) => return Ok((answers, usage)),
@@ -211,18 +211,18 @@ impl Outputs {
     }
 }
 
-/// Collects the embeddings of `prompts` prompts and the usage.
+/// Collects the embeddings or scores of `prompts` prompts and the usage.
 ///
 /// # Errors
 /// When the request fails.
-pub async fn embeddings(
+pub async fn pooled(
     mut outputs: Outputs,
     prompts: usize,
 ) -> Result<(Vec<Vec<f32>>, Usage), RequestError> {
     let mut vectors = vec![Vec::new(); prompts];
     loop {
         match outputs.next().await {
-            Some(StreamItem::Embedding(prompt, values)) => vectors[prompt] = values,
+            Some(StreamItem::Pooled(prompt, values)) => vectors[prompt] = values,
             Some(StreamItem::End(usage)) => return Ok((vectors, usage)),
             Some(StreamItem::Failed(error)) => return Err(error),
             Some(_) => {}

@@ -11,9 +11,7 @@ use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
 use crate::core::error::RequestError;
 use crate::core::event::{Event, Usage};
 use crate::core::field_names::FieldNames;
-use crate::core::limits::{
-    Limits, MAX_EMBEDDINGS, MAX_PROMPTS, MAX_STOP_TOKENS, MAX_STOPS, MAX_TOP_LOGPROBS,
-};
+use crate::core::limits::{Limits, MAX_PROMPTS, MAX_STOP_TOKENS, MAX_STOPS, MAX_TOP_LOGPROBS};
 use crate::core::model::Served;
 use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Models;
@@ -30,7 +28,7 @@ use std::sync::Arc;
 
 /// Preprocesses the requests of one model.
 pub struct Preprocessor {
-    models: Arc<Models>,
+    pub(super) models: Arc<Models>,
     /// The model that the request names.
     pub model: Arc<ModelEntry>,
     /// Text side of the model.
@@ -39,18 +37,9 @@ pub struct Preprocessor {
     asked: Option<String>,
 }
 
-/// Treatment of texts to embed that exceed the context.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fit {
-    /// Refuses prompts that exceed the context.
-    Refuse,
-    /// Cuts their ends off.
-    Truncate,
-}
-
 /// Parsing of a request's choices.
 #[derive(Default)]
-struct Replies {
+pub(super) struct Replies {
     /// Choices of all prompts.
     count: usize,
     /// State in which the replies of a conversation begin; `None` for text that is streamed as it
@@ -98,7 +87,10 @@ impl Preprocessor {
         })
     }
     /// Factors of adapters that a request chooses, by its field `lora` or its name of the model.
-    fn adapters(&self, lora: Option<&[AdapterChoice]>) -> Result<AdapterScales, RequestError> {
+    pub(super) fn adapters(
+        &self,
+        lora: Option<&[AdapterChoice]>,
+    ) -> Result<AdapterScales, RequestError> {
         adapters::chosen(&self.model.adapters, self.asked.as_deref(), lora)
     }
     fn limits(&self) -> &Limits {
@@ -199,7 +191,7 @@ impl Preprocessor {
         })
     }
     /// Creates a tokenised request and the outputs that its events become.
-    fn engine_request(
+    pub(super) fn engine_request(
         &self,
         origin: Origin,
         task: Task,
@@ -245,30 +237,6 @@ impl Preprocessor {
             Outputs::new(receiver, (0..replies.count).map(reply).collect(), several),
         )
     }
-    /// Tokenises texts to embed.
-    ///
-    /// # Errors
-    /// When there are none or too many, or one does not fit.
-    pub fn prepare_embeddings(
-        &self,
-        origin: Origin,
-        mut texts: Vec<PromptText>,
-        name: &str,
-        fit: Fit,
-    ) -> Result<(EngineRequest, Outputs), RequestError> {
-        if fit == Fit::Truncate {
-            texts.iter_mut().for_each(|text| self.truncate(text));
-        }
-        texts.iter_mut().for_each(|text| self.read_plainly(text));
-        let (prompts, options) = (
-            self.texts(texts, name, MAX_EMBEDDINGS)?,
-            SequenceOptions {
-                adapters: self.adapters(None)?,
-                ..SequenceOptions::default()
-            },
-        );
-        Ok(self.engine_request(origin, Task::Embed, prompts, options, Replies::default()))
-    }
     /// Renders and tokenises the prompts.
     ///
     /// # Errors
@@ -288,38 +256,6 @@ impl Preprocessor {
                 names,
             )?]),
             Input::Prompts(texts) => self.texts(texts, names.input, MAX_PROMPTS),
-        }
-    }
-    /// Cuts a text to the context.
-    fn truncate(&self, text: &mut PromptText) {
-        let (served, most) = (&self.served, self.served.context.saturating_sub(1));
-        if let PromptText::Text(long) = text {
-            let least = served.min_tokens(long.len());
-            if least > most {
-                // The rest has more tokens than the context anyway.
-                let end = long.len() / least * (most + 1);
-                let whole = (0..=end).rev().find(|&at| long.is_char_boundary(at));
-                long.truncate(whole.unwrap_or(0));
-            }
-            let tokens = served.tokenizer.encode(long, false, true);
-            if tokens.len() <= most {
-                return;
-            }
-            *text = PromptText::Tokens(tokens);
-        }
-        if let PromptText::Tokens(tokens) = text {
-            tokens.truncate(most);
-        }
-    }
-    /// Tokenises a document to embed. What it spells like a special token is text.
-    fn read_plainly(&self, text: &mut PromptText) {
-        let served = &self.served;
-        match text {
-            // A text that is certainly too long is refused later, without its tokens.
-            PromptText::Text(plain) if served.min_tokens(plain.len()) < served.context => {
-                *text = PromptText::Tokens(served.tokenizer.encode(plain, false, true));
-            }
-            _ => {}
         }
     }
     /// Tokenises 1 to `most` texts.

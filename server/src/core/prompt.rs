@@ -200,7 +200,7 @@ pub fn joined(served: &Served, pieces: &[PromptText]) -> Vec<u32> {
 }
 
 /// Refuses an input by its length before it is tokenised, as tokenising megabytes takes a while.
-fn check_size(served: &Served, name: &str, bytes: usize) -> Result<(), RequestError> {
+pub fn check_size(served: &Served, name: &str, bytes: usize) -> Result<(), RequestError> {
     match served.min_tokens(bytes) {
         least if least >= served.context => Err(RequestError::context(name, least, served.context)),
         _ => Ok(()),

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 const BELOW_V1: &[&str] = &[
     "chat/completions",
     "embeddings",
+    "rerank",
     "models",
     "responses",
     "messages",
@@ -82,6 +83,8 @@ mod tests {
             ("//v1///chat/completions", "/v1/chat/completions"),
             ("/chat/completions", "/v1/chat/completions"),
             ("/v1/v1/messages?beta=true", "/v1/messages?beta=true"),
+            ("/rerank", "/v1/rerank"),
+            ("/v2/rerank/", "/v2/rerank"),
             ("/models/one/tiny", "/v1/models/one/tiny"),
             ("/api/chat/", "/api/chat"),
             ("/v1/health", "/health"),

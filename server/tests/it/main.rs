@@ -10,6 +10,7 @@ mod failing_support;
 mod interfaces;
 mod large;
 mod operations;
+mod pooling;
 mod readers;
 mod replicas;
 mod running;

@@ -8,6 +8,8 @@ use gristmill_llm::chat::Isolation;
 use gristmill_llm::engine::{Engine, MemoryEstimate, Progress, Settings};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
+use gristmill_llm::pooling::{Pooling, PoolingKind};
+use gristmill_llm::rerank::RerankPrompt;
 use gristmill_runtime::store::Store;
 use gristmill_server::{
     Config, EngineHealth, LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText,
@@ -46,6 +48,8 @@ pub struct File {
     /// The devices, with a replica on each.
     opened: Vec<Opened>,
     sequences: usize,
+    /// Kind of pooling in place of that of the file's metadata.
+    pooling: Option<PoolingKind>,
 }
 
 /// CPU device. Kernels are compiled once, for these tests and those of the program, in a store that
@@ -80,9 +84,25 @@ impl File {
             path,
             opened,
             sequences,
+            pooling: None,
         };
-        ModelSpec {
+        file.offered()
+    }
+    /// Model of the file at this path of the repository, with another kind of pooling.
+    pub fn pooled_spec(name: &str, path: &str, opened: Opened, kind: PoolingKind) -> ModelSpec {
+        let file = File {
             name: name.into(),
+            path: Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path),
+            opened: vec![opened],
+            sequences: PARALLEL,
+            pooling: Some(kind),
+        };
+        file.offered()
+    }
+    fn offered(self) -> ModelSpec {
+        let (name, file) = (self.name.clone(), self);
+        ModelSpec {
+            name,
             aliases: Vec::new(),
             adapters: Vec::new(),
             plan: file.plan(),
@@ -131,6 +151,8 @@ impl ModelSource for File {
             tokenizer,
             template,
             sampling,
+            pooling: Pooling::read(&file, self.pooling).expect("a pooling"),
+            rerank: RerankPrompt::read(file.metadata()),
         })
     }
     fn load(

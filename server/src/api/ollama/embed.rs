@@ -8,8 +8,9 @@ use crate::core::client::Origin;
 use crate::core::engine_request::EngineRequest;
 use crate::core::error::RequestError;
 use crate::core::event::Usage;
-use crate::core::output::{Outputs, embeddings};
-use crate::core::preprocess::{Fit, Preprocessor};
+use crate::core::output::{Outputs, pooled};
+use crate::core::pooled_inputs::{Fit, check_dimensions, cut};
+use crate::core::preprocess::Preprocessor;
 use crate::core::request::PromptText;
 use crate::net::body::{self, UnreadRequest};
 use crate::net::ignored;
@@ -88,14 +89,6 @@ impl EmbedRequest {
         preprocessor: &Preprocessor,
         origin: Origin,
     ) -> Result<Option<(EngineRequest, Outputs)>, RequestError> {
-        let width = preprocessor.served.about.width;
-        if self
-            .dimensions
-            .is_some_and(|dimensions| dimensions.0 != width as u64)
-        {
-            let message = format!("dimensions can only be {width}, the width of the model");
-            return Err(RequestError::parameter("dimensions", message));
-        }
         let stay = keep_alive::parse(self.keep_alive.as_ref())?;
         let texts = self.input.or(self.prompt).map_or(Vec::new(), Texts::list);
         if texts.is_empty() {
@@ -118,19 +111,24 @@ async fn vectors(app: &Arc<App>, asked: UnreadRequest) -> Result<Embedded, Reque
         let request: EmbedRequest = body::parse(&read)?;
         let preprocessor = Preprocessor::for_model(models, Some(&request.model))?;
         let ignored = FIELDS.ignored(&request.others)?;
+        let wanted = request.dimensions.map(|dimensions| dimensions.0);
+        let dimensions = check_dimensions(wanted, preprocessor.served.about.width)?;
         let ready = request.prepare(&preprocessor, Origin { client, received })?;
-        Ok((ready, ignored, preprocessor))
+        Ok((ready, dimensions, ignored, preprocessor))
     });
-    let (ready, ignored, preprocessor) = ready.await?;
+    let (ready, dimensions, ignored, preprocessor) = ready.await?;
     let model = preprocessor.model.name().to_owned();
-    let (vectors, usage) = match ready {
+    let (mut vectors, usage) = match ready {
         None => Default::default(),
         Some((request, outputs)) => {
             let prompts = request.prompts.len();
             preprocessor.submit(request)?;
-            embeddings(outputs, prompts).await?
+            pooled(outputs, prompts).await?
         }
     };
+    vectors
+        .iter_mut()
+        .for_each(|vector| cut(vector, dimensions));
     Ok(Embedded {
         vectors,
         usage,

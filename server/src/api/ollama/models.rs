@@ -10,6 +10,7 @@ use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
 use axum::Json;
 use axum::extract::State;
+use gristmill_llm::pooling::PoolingKind;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -119,6 +120,9 @@ fn described(preprocessor: &Preprocessor) -> Value {
             .then_some("thinking"),
     );
     can.extend(served.fim.as_ref().map(|_| "insert"));
+    let embeds = |kind: &PoolingKind| !matches!(kind, PoolingKind::None | PoolingKind::Rank);
+    let kind = served.pooling.kind().filter(embeds);
+    can.extend(kind.map(|_| "embedding"));
     let family = served.about.architecture.as_str();
     let mut info = json!({
         "general.architecture": family,

@@ -1,14 +1,13 @@
-//! `/v1/embeddings`: mean-pooled hidden states of a generative model. No dedicated embedding model
-//! is supported.
+//! `/v1/embeddings`: vectors of texts, by the pooling of the model.
 
 use super::completions::RequestPrompt;
 use crate::api::fields::KnownFields;
 use crate::app::App;
 use crate::core::client::Origin;
 use crate::core::error::RequestError;
-use crate::core::output::embeddings;
-use crate::core::preprocess::{Fit, Preprocessor};
-use crate::core::request::PromptText;
+use crate::core::output::pooled;
+use crate::core::pooled_inputs::{Fit, check_dimensions, cut};
+use crate::core::preprocess::Preprocessor;
 use crate::net::body::{self, UnreadRequest};
 use crate::net::ignored;
 use crate::net::lenient::Count;
@@ -45,21 +44,6 @@ struct EmbeddingRequest {
 enum Encoding {
     Float,
     Base64,
-}
-
-impl EmbeddingRequest {
-    /// Returns the texts to embed, and the names of the ignored fields.
-    fn texts(self, width: usize) -> Result<(Vec<PromptText>, Vec<String>), RequestError> {
-        let ignored = FIELDS.ignored(&self.others)?;
-        if self
-            .dimensions
-            .is_some_and(|dimensions| dimensions.0 != width as u64)
-        {
-            let message = format!("dimensions can only be {width}, the width of the model");
-            return Err(RequestError::parameter("dimensions", message));
-        }
-        Ok((self.input.list(), ignored))
-    }
 }
 
 /// An embedding of the response, serialised without a JSON tree.
@@ -114,15 +98,22 @@ pub async fn embed(
         let preprocessor = Preprocessor::for_model(models, request.model.as_deref())?;
         let encoding = request.encoding_format.unwrap_or(Encoding::Float);
         let origin = Origin { client, received };
-        let (texts, ignored) = request.texts(preprocessor.served.about.width)?;
+        let ignored = FIELDS.ignored(&request.others)?;
+        let wanted = request.dimensions.map(|dimensions| dimensions.0);
+        let dimensions = check_dimensions(wanted, preprocessor.served.about.width)?;
+        let texts = request.input.list();
         let (request, outputs) =
             preprocessor.prepare_embeddings(origin, texts, "input", Fit::Refuse)?;
-        Ok(((encoding, ignored), request, outputs, preprocessor))
+        let form = (encoding, dimensions, ignored);
+        Ok((form, request, outputs, preprocessor))
     });
-    let ((encoding, ignored), request, outputs, preprocessor) = ready.await?;
+    let ((encoding, dimensions, ignored), request, outputs, preprocessor) = ready.await?;
     let prompts = request.prompts.len();
     preprocessor.submit(request)?;
-    let (vectors, usage) = embeddings(outputs, prompts).await?;
+    let (mut vectors, usage) = pooled(outputs, prompts).await?;
+    vectors
+        .iter_mut()
+        .for_each(|vector| cut(vector, dimensions));
     let data = vectors.iter().enumerate().map(|(index, values)| Embedding {
         object: "embedding",
         index,
