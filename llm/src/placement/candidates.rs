@@ -230,7 +230,7 @@ impl Candidates {
             _ => divided(&|gpu| budgets[gpu], 1.0),
         }
     }
-    /// Returns the place of a layer whose experts alone are in the host's memory.
+    /// Returns the place of a layer with its experts alone in the host's memory.
     pub fn experts_away(&self, layer: usize) -> LayerPlace {
         LayerPlace {
             layer: 0,

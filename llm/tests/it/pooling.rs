@@ -55,6 +55,7 @@ fn floats(of: &Value) -> Vec<f32> {
 }
 
 const HIDDEN: SequenceOptions = SequenceOptions {
+    speculates: false,
     reuse: Reuse::Exact,
     batch_invariant: false,
     adapters: AdapterScales::BASE,

@@ -111,6 +111,7 @@ impl Preprocessor {
     ) -> Result<(EngineRequest, Outputs), RequestError> {
         // A text that runs alone has the same values whatever the prefix cache holds.
         let options = SequenceOptions {
+            speculates: false,
             reuse: Reuse::Exact,
             batch_invariant: self.models.shared.batch_invariant,
             adapters: self.adapters(None)?,
