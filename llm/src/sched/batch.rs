@@ -74,7 +74,7 @@ pub struct Batch {
     pub states: Vec<StateCopy>,
     /// One token each of several sequences, sorted by sequence.
     pub decodes: Vec<Decode>,
-    /// Drafted tokens of these sequences, whose rows follow those of `decodes`.
+    /// Drafted tokens of these sequences; their rows follow those of `decodes`.
     pub drafts: Vec<DraftRow>,
     /// The prefill chunk of one sequence.
     pub chunk: Option<PrefillChunk>,
