@@ -23,6 +23,9 @@ const SURVIVAL_WEIGHT: f64 = 0.08;
 const SURVIVAL_BOUNDS: [f64; 2] = [0.1, 0.98];
 /// Weight of the newest step in the time of steps of as many rows.
 const TIME_WEIGHT: f64 = 0.2;
+/// Factor of the known times of steps with other numbers of rows, for each step: a time that was
+/// measured beside other work is tried again after some hundred steps.
+const FORGETTING: f64 = 0.998;
 /// Growth of the time of a step with twice the rows, until it is measured.
 const ASSUMED_GROWTH: f64 = 1.15;
 /// Least gain that drafts must promise.
@@ -94,7 +97,12 @@ impl Speculation {
     }
     /// Records the time of a step of decode rows.
     pub fn record(&mut self, rows: usize, seconds: f64) {
-        let known = self.seconds.entry(self.bucket(rows));
+        let bucket = self.bucket(rows);
+        let others = self.seconds.iter_mut().filter(|of| *of.0 != bucket);
+        others
+            .filter_map(|of| of.1.as_mut())
+            .for_each(|known| *known *= FORGETTING);
+        let known = self.seconds.entry(bucket);
         known
             .and_modify(|known| {
                 let before = known.unwrap_or(seconds);
@@ -321,6 +329,17 @@ mod tests {
         let steep = |rows: usize| if rows > 8 { 4.0 } else { 1.0 };
         assert_eq!(planned(1, 16, &steep), 7);
         assert_eq!(planned(2, 16, &steep), 6, "of both sequences");
+    }
+
+    #[test]
+    fn a_step_that_was_slow_once_is_tried_again() {
+        let (mut scheduler, batch) = scheduler(1);
+        let mut speculation = with_times(8, |rows| if rows > 1 { 20.0 } else { 1.0 });
+        assert!(speculation.plan(&mut scheduler, &batch, 1000).is_empty());
+        for _ in 0..1500 {
+            speculation.record(1, 1.0);
+        }
+        assert!(!speculation.plan(&mut scheduler, &batch, 1000).is_empty());
     }
 
     #[test]
