@@ -146,8 +146,8 @@ impl Lora {
 #[derive(Args, Clone, Debug)]
 pub struct Common {
     /// Device to run on; `gristmill devices` lists them [default: cuda if usable, then wgpu if
-    /// built in, else cpu]. `serve` takes several, such as cuda:0,cuda:1, with a replica of the
-    /// model on each
+    /// built in, else cpu]. Several GPUs, such as cuda:0,cuda:1, divide the layers of a model that is
+    /// too large for one; `serve` has a replica on each device of a model that is not
     #[arg(long, value_parser = devices, value_name = "DEVICE", help_heading = "Device")]
     pub device: Option<String>,
     /// -ngl N: layers on the GPU, as in llama.cpp; the others are on the CPU. 0 selects the CPU

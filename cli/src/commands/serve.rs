@@ -21,7 +21,7 @@ Examples:
   gristmill serve MODEL.gguf --port 9000 --ctx 16384
   gristmill serve -hf Qwen/Qwen3-8B-GGUF:Q4_K_M -np 4 -a qwen
   gristmill serve MODELS/   every model in a folder, loaded on first request
-  gristmill serve MODEL.gguf --device cuda:0,cuda:1   a replica on each of two GPUs
+  gristmill serve MODEL.gguf --device cuda:0,cuda:1   a replica on each of two GPUs, or layers
   GRISTMILL_API_KEY=secret gristmill serve MODEL.gguf --host 0.0.0.0
 
 OpenAI clients use the base URL http://127.0.0.1:8080/v1, Anthropic and Ollama clients

@@ -278,9 +278,8 @@ impl Engine {
             };
         }
     }
-    /// Returns the most tokens of a part of a prompt where several devices work on different parts:
-    /// two devices with half of the layers each take as long as one for half of the prompt, and a
-    /// part (docs/experiments/148).
+    /// Returns the most tokens of a part of a prompt where several devices work on different parts.
+    /// More parts keep each device waiting for less, and cost more each (docs/experiments/148).
     fn piece(&self, chunk: &Chunk) -> usize {
         let is_cut = !chunk.exact && chunk.logits != Logits::All;
         match is_cut && self.is_pipelined() {
