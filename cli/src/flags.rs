@@ -146,8 +146,8 @@ impl Lora {
 #[derive(Args, Clone, Debug)]
 pub struct Common {
     /// Device to run on; `gristmill devices` lists them [default: cuda if usable, then wgpu if
-    /// built in, else cpu]. Several GPUs, such as cuda:0,cuda:1, divide the layers of a model that is
-    /// too large for one; `serve` has a replica on each device of a model that is not
+    /// built in, else cpu]. Several GPUs, such as cuda:0,cuda:1, divide the layers of a model that
+    /// is too large for one; `serve` has a replica on each device of a model that is not
     #[arg(long, value_parser = devices, value_name = "DEVICE", help_heading = "Device")]
     pub device: Option<String>,
     /// -ngl N: layers on the GPU, as in llama.cpp; the others are on the CPU. 0 selects the CPU
@@ -228,9 +228,10 @@ pub struct Common {
     ignored: IgnoredFlags,
 }
 
-/// Returns whether a device of the registry is a GPU.
-fn is_gpu(row: &str) -> bool {
-    matches!(row, "cuda" | "wgpu")
+/// Returns whether a name without its number is that of GPUs: there may be several of them.
+fn is_gpu(name: &str) -> bool {
+    let row = DEVICES.iter().find(|row| row.name == name);
+    row.map_or(is_lacking(name), |row| row.several)
 }
 
 /// Cores available to this process.

@@ -32,7 +32,7 @@ pub fn run(options: DevicesArgs) -> Result {
             Err(error) => print(&mut out, &[format!("not available: {}", Failure::from(error).text())])?,
         }
         // Further GPUs, until the driver has no more.
-        while row.name == "cuda" && !gpus.is_empty() {
+        while row.several && !gpus.is_empty() {
             let options = DeviceOptions { number: gpus.len(), ..DeviceOptions::default() };
             let Ok(device) = (row.open)(&options) else { break };
             gpus.push(Opened::new(device, row.dialect));
