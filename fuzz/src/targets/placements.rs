@@ -27,6 +27,12 @@ pub const TARGET: Target = Target {
 
 /// Models with experts, layers of several kinds, recurrent states, windows.
 const MODELS: [&str; 4] = ["qwen3moe", "deepseek2", "gemma4-moe", "qwen35moe"];
+/// Weights outside of layers.
+const OUTER: [&str; 3] = [
+    "token_embd.weight",
+    "per_layer_token_embd.weight",
+    "output.weight",
+];
 /// Devices of a placement.
 const DEVICES: usize = 3;
 /// Tokens of the prompt, and decode steps after it.
@@ -86,8 +92,12 @@ fn run(input: &[u8]) {
         layer: bytes.below(DEVICES),
         experts: bytes.below(DEVICES),
     };
+    let mut placement = Placement::new((0..*layers).map(place).collect());
+    for name in OUTER {
+        placement = placement.with_outer([name.to_owned()], bytes.below(DEVICES));
+    }
     let request = PlacementRequest {
-        fixed: Some(Placement::new((0..*layers).map(place).collect())),
+        fixed: Some(placement),
         stream_from,
         expert_cache,
         ..PlacementRequest::default()

@@ -155,7 +155,36 @@ pub(super) fn segments(calls: &[BoundCall], streamed: &[Vec<String>]) -> Vec<Seg
         segments[segment].copies.push(transfer);
     }
     add_lookups(calls, &mut segments);
+    segments.extend(sampler_segment(calls, &segments));
     segments
+}
+
+/// Returns a segment without calls that copies logits from another device to the main one, where
+/// they are sampled; `None` if they are there.
+fn sampler_segment(calls: &[BoundCall], segments: &[Segment]) -> Option<Segment> {
+    let logits = calls.iter().enumerate().find_map(|(number, call)| {
+        let slot = call.binds.iter().position(|bind| *bind == Bind::Logits)?;
+        Some((number, call.device, &call.function.slots[slot]))
+    });
+    let (writer, from, slot) = logits.filter(|of| of.1 != 0)?;
+    let writer = segments.iter().position(|s| s.calls.contains(&writer))?;
+    Some(Segment {
+        device: 0,
+        calls: calls.len()..calls.len(),
+        copies: vec![Transfer {
+            bind: Bind::Logits,
+            from,
+            bytes: slot.storage.bytes(&slot.dims).unwrap_or(0),
+            is_per_token: false,
+            is_of_misses: false,
+            chosen: None,
+            waits: vec![writer],
+        }],
+        streamed: Vec::new(),
+        fills_after: None,
+        lookup: None,
+        misses: None,
+    })
 }
 
 /// Returns whether a call reads what a lookup writes for cached experts.

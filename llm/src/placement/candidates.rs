@@ -2,16 +2,21 @@
 
 use super::expert_uses::ExpertUses;
 use super::layer_place::{LayerPlace, Placement};
-use super::parts::{CHUNK, LayerParts};
+use super::parts::{CHUNK, LayerParts, OuterParts};
 use gristmill_backend::Opened;
 use gristmill_uop::link::DeviceLink;
 use gristmill_uop::machine::{Machine, MachineKind};
+use std::mem;
 
 /// A placement with its modelled times.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Priced {
     /// Devices of all layers.
     pub placement: Placement,
+    /// Device of the embedding.
+    pub embedding: usize,
+    /// Device of the head.
+    pub head: usize,
     /// Experts of each layer whose experts alone are on another device that the main device holds.
     pub slots: usize,
     /// Bytes of layers' weights on the main device.
@@ -36,6 +41,7 @@ pub(super) struct PlacedDevice {
 /// What a placement is chosen from.
 pub(super) struct Candidates {
     pub parts: Vec<LayerParts>,
+    pub outer: OuterParts,
     /// GPUs, of which the first is the main device, then the device with the host's memory.
     pub devices: Vec<PlacedDevice>,
     /// Bytes of a layer's row that crosses to another device, and of the one that comes back, per
@@ -72,8 +78,9 @@ impl Candidates {
         let machine = |device: usize| &self.devices[device].machine;
         let host = self.host_link();
         let mut bytes = vec![0; self.devices.len()];
-        let (mut decode, mut chunk) = (0.0, 0.0);
-        let mut before = 0;
+        let mut outer = self.outer_prices(&placement, &mut bytes);
+        let (mut decode, mut chunk) = (outer.decode, outer.chunk);
+        let mut before = outer.embedding;
         for (number, of) in self.parts.iter().enumerate() {
             let at = placement.layer(number);
             for (part, device) in [(&of.layer, at.layer), (&of.experts, at.experts)] {
@@ -111,8 +118,10 @@ impl Candidates {
             }
             before = at.layer;
         }
-        // The head is on the main device.
-        decode += 0.5 * f64::from(before != 0) * self.devices[before].link.handover_seconds();
+        // The sampler is on the main device.
+        for (a, b) in [(before, outer.head), (outer.head, 0)] {
+            decode += 0.5 * f64::from(a != b) * self.devices[a.max(b)].link.handover_seconds();
+        }
         if self.streams {
             bytes[0] += self.slot_bytes(&placement);
         }
@@ -121,15 +130,40 @@ impl Candidates {
             bytes[0] += of.experts.bytes / of.count.max(1) as u64 * slots as u64;
         }
         let of_gpus = bytes.iter().zip(&self.devices);
-        let lacking = of_gpus.map(|(&bytes, of)| bytes.saturating_sub(of.budget.unwrap_or(bytes)));
+        let lacking = of_gpus.map(|(&bytes, of)| {
+            let room = of.budget.map(|budget| budget + mem::take(&mut outer.freed));
+            bytes.saturating_sub(room.unwrap_or(bytes))
+        });
         Priced {
             placement,
+            embedding: outer.embedding,
+            head: outer.head,
             slots,
             bytes: bytes[0],
             lacking: lacking.sum(),
             decode,
             chunk,
         }
+    }
+    /// Prices the weights outside of layers that are not on the main device, whose bytes are added
+    /// to those of their devices. The times of the others are the same in all placements.
+    fn outer_prices(&self, placement: &Placement, bytes: &mut [u64]) -> OuterPrices {
+        let mut prices = OuterPrices::default();
+        for (name, device) in placement.outer() {
+            let Some(part) = self.outer.parts.get(name) else {
+                continue;
+            };
+            let machine = &self.devices[device].machine;
+            bytes[device] += part.bytes;
+            prices.freed += part.bytes;
+            prices.decode += part.decode_seconds(machine) - part.decode_seconds(self.main());
+            prices.chunk += part.chunk_seconds(machine) - part.chunk_seconds(self.main());
+            match self.outer.is_of_head(name) {
+                true => prices.head = device,
+                false => prices.embedding = device,
+            }
+        }
+        prices
     }
     /// Bytes of the main device for experts that steps copy there: those of two layers.
     fn slot_bytes(&self, placement: &Placement) -> u64 {
@@ -175,15 +209,20 @@ impl Candidates {
         }
     }
     /// Moves the first layers' parts until the others fit on the first `gpus` GPUs, or all are
-    /// moved.
-    pub fn fill(&self, gpus: usize, cache: u64, moved: &dyn Fn(usize) -> LayerPlace) -> Priced {
+    /// moved; `outer` are weights outside of layers that are in the host's memory.
+    pub fn fill(
+        &self,
+        (gpus, cache, outer): (usize, u64, &[String]),
+        moved: &dyn Fn(usize) -> LayerPlace,
+    ) -> Priced {
         let layers = self.parts.len();
         let place = |count: usize| {
             let at = |layer| match layer < count {
                 true => moved(layer),
                 false => LayerPlace::default(),
             };
-            self.price(self.spread(gpus, (0..layers).map(at).collect()), cache)
+            let places = self.spread(gpus, (0..layers).map(at).collect());
+            self.price(places.with_outer(outer.iter().cloned(), self.host()), cache)
         };
         // The least number of moved layers that fits.
         let fits = |count: &usize| place(*count).lacking == 0;
@@ -249,6 +288,19 @@ impl Candidates {
     }
 }
 
+/// Modelled times of weights outside of layers on other devices than the main one, beyond those that
+/// they would have there.
+#[derive(Clone, Copy, Default)]
+struct OuterPrices {
+    decode: f64,
+    chunk: f64,
+    /// Bytes that the main device has for layers instead.
+    freed: u64,
+    /// Device of the embedding.
+    embedding: usize,
+    head: usize,
+}
+
 /// Returns the machine of a device. A CPU has its measured memory bandwidth, if there is one:
 /// that of its description is an assumption for all CPUs, which kernels are compiled for.
 pub(super) fn measured_machine(of: &Opened) -> Machine {
@@ -278,6 +330,8 @@ impl Priced {
     pub(super) fn kind(&self, layers: usize, devices: usize) -> &'static str {
         let others = (1..devices).map(|device| self.on(device, layers));
         match others.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1)) {
+            (0, 0) if self.head != 0 => "head",
+            (0, 0) if self.embedding != 0 => "embedding",
             (0, 0) => "none",
             (0, _) => "experts",
             (_, 0) => "layers",
@@ -287,13 +341,19 @@ impl Priced {
     /// Describes the placement of `layers` layers, such as `experts of 26 of 47 layers on cpu`;
     /// `others` are the names of the devices besides the main one.
     pub(super) fn parts(&self, layers: usize, others: &[&str]) -> String {
-        let on = |(number, other): (usize, &&str)| match self.on(number + 1, layers) {
-            (0, 0) => None,
-            (0, n) => Some(format!("experts of {n} of {layers} layers on {other}")),
-            (n, 0) => Some(format!("{n} of {layers} layers on {other}")),
-            (n, m) => Some(format!(
-                "{n} of {layers} layers and the experts of {m} on {other}"
-            )),
+        let on = |(number, other): (usize, &&str)| {
+            let of_layers = match self.on(number + 1, layers) {
+                (0, 0) => None,
+                (0, n) => Some(format!("experts of {n} of {layers} layers")),
+                (n, 0) => Some(format!("{n} of {layers} layers")),
+                (n, m) => Some(format!("{n} of {layers} layers and the experts of {m}")),
+            };
+            let is_here = |device: usize| device == number + 1;
+            let embedding = is_here(self.embedding).then(|| "embedding".to_owned());
+            let head = is_here(self.head).then(|| "head".to_owned());
+            let parts = [embedding, of_layers, head].into_iter().flatten();
+            let parts: Vec<String> = parts.collect();
+            (!parts.is_empty()).then(|| format!("{} on {other}", parts.join(" and ")))
         };
         let parts: Vec<String> = others.iter().enumerate().filter_map(on).collect();
         let parts = match parts.is_empty() {

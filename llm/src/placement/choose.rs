@@ -4,7 +4,7 @@ use super::candidates::{Candidates, PlacedDevice, Priced, measured_machine};
 use super::expert_uses::ExpertUses;
 use super::layer_place::{LayerPlace, Placement};
 use super::link::link;
-use super::parts::{CHUNK, layer_parts};
+use super::parts::{CHUNK, OuterParts, layer_parts};
 use crate::arch::{Model, Plan};
 use crate::gguf::Gguf;
 use fancy_regex::{Regex, RegexBuilder};
@@ -212,6 +212,14 @@ impl PlacementRequest {
         }
         place
     }
+    /// Returns the weights outside of layers that patterns put into the host's memory.
+    fn forced_outer(&self, of: &Candidates) -> Vec<String> {
+        let is_away = |name: &&String| {
+            let rule = self.overrides.iter().find(|rule| rule.0.is_match(name));
+            rule.is_some_and(|rule| rule.1)
+        };
+        of.outer.parts.keys().filter(is_away).cloned().collect()
+    }
     /// Returns whether parts may be on other devices: if they are given, and the main device does
     /// not use the host's memory, as the others do.
     fn may_place(&self, main: &Opened) -> bool {
@@ -285,6 +293,7 @@ impl PlacementRequest {
                 false => ExpertUses::stored(file, &*main.device),
             },
             parts,
+            outer: OuterParts::new(file, plan),
         };
         let budgets: Vec<u64> = of.devices.iter().filter_map(|of| of.budget).collect();
         // Experts are then in host memory twice: packed for its cores, and for the main device.
@@ -331,9 +340,20 @@ impl PlacementRequest {
         }
         if self.is_forced() {
             let places = (0..layers).map(|layer| self.forced(layer, of)).collect();
-            return (priced(of.spread(gpus, places), cache), None);
+            let outer = self.forced_outer(of);
+            let placement = of.spread(gpus, places).with_outer(outer, of.host());
+            return (priced(placement, cache), None);
         }
-        let by_layers = of.fill(gpus, 0, &|_| of.away()).placement;
+        let tables = &of.outer.tables[..];
+        let outer = if tables.is_empty() {
+            vec![&[][..]]
+        } else {
+            vec![&[], tables]
+        };
+        let by_layers = outer.iter().map(|outer| {
+            let of = of.fill((gpus, 0, outer), &|_| of.away());
+            priced(of.placement, 0)
+        });
         // Uses of earlier runs say whether slots for experts of all layers are worth more than
         // whole layers.
         let budget = of.devices[0].budget.unwrap_or(0);
@@ -346,23 +366,31 @@ impl PlacementRequest {
         };
         let mut gpus = vec![gpus, 1];
         gpus.dedup();
+        let outer = &outer;
         let by_experts = gpus.iter().flat_map(|&gpus| {
-            let away = move |cache: &u64| of.fill(gpus, *cache, &|layer| of.experts_away(layer));
-            caches.iter().map(away)
+            let away = move |&cache: &u64| {
+                let all = outer.iter();
+                all.map(move |o| of.fill((gpus, cache, o), &|layer| of.experts_away(layer)))
+            };
+            caches.iter().flat_map(away)
         });
         let rank = |p: &Priced| (p.lacking > 0, self.goal.seconds(p));
         let order = |a: &Priced, b: &Priced| {
             let (a, b) = (rank(a), rank(b));
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
         };
-        let mut all: Vec<Priced> = by_experts.collect();
-        all.push(priced(by_layers, 0));
+        let mut all: Vec<Priced> = by_experts.chain(by_layers).collect();
         all.sort_by(order);
         let mut all = all.into_iter();
         let best = all
             .next()
             .unwrap_or_else(|| of.price(Placement::default(), 0));
-        let second = all.find(|of| of.placement != best.placement);
+        // One that puts other parts elsewhere tells more than one with a layer more or less.
+        let kind = |priced: &Priced| priced.kind(layers, of.devices.len());
+        let (others, alike): (Vec<_>, Vec<_>) = all
+            .filter(|of| of.placement != best.placement)
+            .partition(|priced| kind(priced) != kind(&best));
+        let second = others.into_iter().chain(alike).next();
         (best, second)
     }
 }
@@ -464,6 +492,7 @@ mod tests {
         let cpu = device(Machine::cpu("avx2", 8, 16), None);
         Candidates {
             parts: vec![layer(); 20],
+            outer: OuterParts::default(),
             devices: (0..gpus).map(|_| gpu()).chain([cpu]).collect(),
             row: 8192.0,
             streams: true,
@@ -503,7 +532,7 @@ mod tests {
         };
         let stream_from = |rate: f64| {
             let of = candidates(1, at(rate));
-            let best = of.fill(1, 0, &|layer| of.experts_away(layer));
+            let best = of.fill((1, 0, &[]), &|layer| of.experts_away(layer));
             (of.stream_from(&best.placement), best.chunk)
         };
         let (fast, slow) = (stream_from(55e9), stream_from(1e9));
@@ -536,12 +565,66 @@ mod tests {
         assert!(slots(Some(zipf)) > 20);
     }
 
+    /// Weights outside of layers: an embedding of 400 MB, of which a token reads a row, and a head.
+    fn outer() -> OuterParts {
+        let part = |bytes: u64, decode: f64| Part {
+            bytes,
+            decode,
+            chunk: decode,
+            terms: decode,
+        };
+        let [embedding, head] = [part(400_000_000, 4e3), part(400_000_000, 400e6)];
+        let parts = [("token_embd.weight", embedding), ("output.weight", head)];
+        OuterParts {
+            parts: parts.map(|(name, part)| (name.to_owned(), part)).into(),
+            tables: vec!["token_embd.weight".into()],
+        }
+    }
+
+    #[test]
+    fn an_embedding_in_host_memory_leaves_room_for_experts() {
+        let experts = |outer| {
+            let mut of = candidates(1, handover(10e-6));
+            of.outer = outer;
+            let request = PlacementRequest::default();
+            let (best, _) = request.among(&of, &Plan { calls: Vec::new() });
+            let away = best.placement.streamable_layers().len();
+            (best.parts(20, &["cpu"]), away, best.lacking)
+        };
+        let (without, with) = (experts(OuterParts::default()), experts(outer()));
+        assert_eq!(without.0, "experts of 12 of 20 layers on cpu");
+        let text = "embedding and experts of 11 of 20 layers on cpu";
+        assert_eq!((with.0.as_str(), with.1, with.2), (text, without.1 - 1, 0));
+    }
+
+    #[test]
+    fn patterns_move_weights_outside_of_layers() {
+        let mut of = candidates(1, handover(10e-6));
+        of.outer = outer();
+        let priced = |pattern: &str| {
+            let pattern = TensorPattern::parse(pattern).expect("a pattern");
+            let request = PlacementRequest {
+                overrides: vec![(pattern, true)],
+                ..PlacementRequest::default()
+            };
+            request.among(&of, &Plan { calls: Vec::new() }).0
+        };
+        let (head, none) = (priced("^output"), priced("^blk\\.99"));
+        assert_eq!((head.head, head.embedding), (1, 0));
+        assert_eq!(head.parts(20, &["cpu"]), "head on cpu");
+        assert!(
+            head.decode > none.decode + 1e-3,
+            "400 MB on the host's cores"
+        );
+        assert_eq!(priced("token_embd").kind(20, 2), "embedding");
+    }
+
     #[test]
     fn a_choice_is_told_as_a_decision() {
         let of = candidates(1, DeviceLink::ASSUMED);
-        let best = of.fill(1, 0, &|layer| of.experts_away(layer));
+        let best = of.fill((1, 0, &[]), &|layer| of.experts_away(layer));
         let choice = PlacementChoice {
-            runner_up: Some(of.fill(1, 0, &|_| of.away())),
+            runner_up: Some(of.fill((1, 0, &[]), &|_| of.away())),
             whole: Some(of.price(Placement::default(), 0)),
             chosen: best,
             budgets: vec![BUDGET],

@@ -1,6 +1,7 @@
 //! Devices of a model's parts, as values.
 
 use crate::arch::{Bind, CachedExperts, Plan};
+use std::collections::BTreeMap;
 
 /// Devices of a layer's parts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -11,17 +12,37 @@ pub struct LayerPlace {
     pub experts: usize,
 }
 
-/// Devices of a model's layers, as indices into an engine's devices.
+/// Devices of a model's weights, as indices into an engine's devices.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Placement {
     /// Layers that are listed; the others are on the main device.
     layers: Vec<LayerPlace>,
+    /// Weights outside of layers, such as the embedding, that are not on the main device.
+    outer: BTreeMap<String, usize>,
 }
 
 impl Placement {
     /// Creates a placement from the places of all layers.
     pub fn new(layers: Vec<LayerPlace>) -> Placement {
-        Placement { layers }
+        Placement {
+            layers,
+            outer: BTreeMap::new(),
+        }
+    }
+    /// Puts weights outside of layers on a device.
+    #[must_use]
+    pub fn with_outer(
+        mut self,
+        names: impl IntoIterator<Item = String>,
+        device: usize,
+    ) -> Placement {
+        let away = names.into_iter().filter(|_| device != 0);
+        self.outer.extend(away.map(|name| (name, device)));
+        self
+    }
+    /// Returns the weights outside of layers that are not on the main device, with their devices.
+    pub fn outer(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.outer.iter().map(|(name, &at)| (name.as_str(), at))
     }
     /// Returns the places of a layer's parts.
     pub fn layer(&self, layer: usize) -> LayerPlace {
@@ -29,16 +50,18 @@ impl Placement {
     }
     /// Returns whether everything is on the main device.
     pub fn is_whole(&self) -> bool {
-        self.layers.iter().all(|at| *at == LayerPlace::default())
+        let is_main = |at: &LayerPlace| *at == LayerPlace::default();
+        self.outer.is_empty() && self.layers.iter().all(is_main)
     }
-    /// Returns whether no layer has its experts elsewhere.
+    /// Returns whether no layer has its experts elsewhere, and the main device everything else.
     pub(crate) fn has_whole_layers(&self) -> bool {
-        self.layers.iter().all(|at| at.layer == at.experts)
+        self.outer.is_empty() && self.layers.iter().all(|at| at.layer == at.experts)
     }
     /// Returns the number of devices up to the last one with a part.
     pub(super) fn devices(&self) -> usize {
-        let last = self.layers.iter().map(|at| at.layer.max(at.experts)).max();
-        last.unwrap_or(0) + 1
+        let layers = self.layers.iter().map(|at| at.layer.max(at.experts));
+        let outer = self.outer.values().copied();
+        layers.chain(outer).max().unwrap_or(0) + 1
     }
     /// Returns whether a weight is of experts whose layer is on the main device and that are not.
     pub fn is_streamable(&self, name: &str) -> bool {
@@ -60,7 +83,10 @@ impl Placement {
             0 => LayerPlace::default(),
             _ => *at,
         };
-        Placement::new(self.layers.iter().map(at).collect())
+        Placement {
+            layers: self.layers.iter().map(at).collect(),
+            outer: self.outer.clone(),
+        }
     }
     /// Puts layers that read another layer's cache where that layer is; `plan` is the plan of a
     /// step.
@@ -98,11 +124,11 @@ impl Placement {
                 self.layer(layer).experts
             }
             Some((layer, _)) => self.layer(layer).layer,
-            None => 0,
+            None => self.outer.get(name).copied().unwrap_or(0),
         }
     }
     /// Returns the device of a call with these bindings: that of the cache that it reads, else that
-    /// of its layer.
+    /// of its layer, else the one that has all its weights, or the main device.
     pub(super) fn home(&self, binds: &[Bind]) -> usize {
         let cache = binds.iter().find_map(|bind| match bind {
             Bind::State(layer, _) => Some(*layer),
@@ -114,8 +140,23 @@ impl Placement {
                 _ => None,
             })
         };
-        let layer = cache.or_else(layer);
-        layer.map_or(0, |layer| self.layer(layer).layer)
+        match cache.or_else(layer) {
+            Some(layer) => self.layer(layer).layer,
+            None => self.common_device(binds),
+        }
+    }
+    /// Returns the device that has all weights of these bindings, or the main device.
+    fn common_device(&self, binds: &[Bind]) -> usize {
+        let mut devices = binds.iter().filter_map(|bind| match bind {
+            Bind::Weight(name) => Some(self.weight(name)),
+            _ => None,
+        });
+        let first = devices.next().unwrap_or(0);
+        if devices.all(|device| device == first) {
+            first
+        } else {
+            0
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::layer_place::{is_of_experts, layer_of};
 use crate::arch::{Bind, Plan};
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, TensorInfo};
 use crate::traffic;
 use gristmill_uop::machine::{Machine, MachineKind};
+use std::collections::BTreeMap;
 
 /// Tokens of the prefill chunk that a placement is judged by.
 pub(super) const CHUNK: usize = 512;
@@ -29,6 +30,14 @@ pub(super) struct Part {
 }
 
 impl Part {
+    /// Adds the work of a call that reads a tensor; `share` returns the share that a number of
+    /// tokens reads.
+    fn add(&mut self, tensor: &TensorInfo, share: &dyn Fn(usize) -> f64) {
+        let elements: f64 = tensor.dims.iter().map(|&d| d as f64).product();
+        self.decode += tensor.bytes as f64 * share(1);
+        self.chunk += tensor.bytes as f64 * share(CHUNK);
+        self.terms += elements * share(1);
+    }
     /// Modelled seconds of a decode step.
     pub fn decode_seconds(&self, machine: &Machine) -> f64 {
         self.decode / machine.bandwidth + machine.launch
@@ -66,32 +75,74 @@ pub(super) struct LayerParts {
     pub count: usize,
 }
 
+/// The weights outside of layers, by name.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct OuterParts {
+    pub parts: BTreeMap<String, Part>,
+    /// Those of which steps read the rows of their tokens alone, such as the embedding.
+    pub tables: Vec<String>,
+}
+
+impl OuterParts {
+    /// Returns the weights outside of layers, from the plan of a decode step.
+    pub fn new(file: &Gguf, plan: &Plan) -> OuterParts {
+        let mut parts: BTreeMap<String, Part> = BTreeMap::new();
+        let mut is_whole: BTreeMap<String, bool> = BTreeMap::new();
+        for (name, share) in weights(plan) {
+            let Some(tensor) = file.tensor(name).filter(|_| layer_of(name).is_none()) else {
+                continue;
+            };
+            let part = parts.entry(name.to_owned()).or_default();
+            part.bytes = tensor.bytes;
+            part.add(tensor, &share);
+            *is_whole.entry(name.to_owned()).or_default() |= share(1) >= 1.0;
+        }
+        let tables = is_whole.into_iter().filter(|of| !of.1);
+        OuterParts {
+            parts,
+            tables: tables.map(|of| of.0).collect(),
+        }
+    }
+    /// Returns whether steps read all rows of a weight.
+    pub fn is_of_head(&self, name: &str) -> bool {
+        !self.tables.iter().any(|table| table == name)
+    }
+}
+
+/// Returns the weights that the calls of a plan read, with the share of each that a number of
+/// tokens reads.
+fn weights(plan: &Plan) -> impl Iterator<Item = (&str, impl Fn(usize) -> f64)> {
+    plan.calls.iter().flat_map(|call| {
+        let binds = call.binds.iter().enumerate();
+        binds.filter_map(move |(slot, bind)| match bind {
+            Bind::Weight(name) => {
+                let share = move |tokens| traffic::share(&call.function, slot as u32, tokens);
+                Some((name.as_str(), share))
+            }
+            _ => None,
+        })
+    })
+}
+
 /// Returns the parts of all layers, from the plan of a decode step.
 pub(super) fn layer_parts(file: &Gguf, plan: &Plan, layers: usize) -> Vec<LayerParts> {
     let mut parts = vec![LayerParts::default(); layers];
-    for call in &plan.calls {
-        for (slot, bind) in call.binds.iter().enumerate() {
-            let Bind::Weight(name) = bind else { continue };
-            let (Some((layer, rest)), Some(tensor)) = (layer_of(name), file.tensor(name)) else {
-                continue;
-            };
-            let Some(of_layer) = parts.get_mut(layer) else {
-                continue;
-            };
-            let part = match is_of_experts(rest) {
-                true => {
-                    of_layer.count = tensor.dims.last().map_or(0, |&n| n as usize);
-                    &mut of_layer.experts
-                }
-                false => &mut of_layer.layer,
-            };
-            let share = |tokens| traffic::share(&call.function, slot as u32, tokens);
-            let elements: f64 = tensor.dims.iter().map(|&d| d as f64).product();
-            part.bytes += tensor.bytes;
-            part.decode += tensor.bytes as f64 * share(1);
-            part.chunk += tensor.bytes as f64 * share(CHUNK);
-            part.terms += elements * share(1);
-        }
+    for (name, share) in weights(plan) {
+        let (Some((layer, rest)), Some(tensor)) = (layer_of(name), file.tensor(name)) else {
+            continue;
+        };
+        let Some(of_layer) = parts.get_mut(layer) else {
+            continue;
+        };
+        let part = match is_of_experts(rest) {
+            true => {
+                of_layer.count = tensor.dims.last().map_or(0, |&n| n as usize);
+                &mut of_layer.experts
+            }
+            false => &mut of_layer.layer,
+        };
+        part.bytes += tensor.bytes;
+        part.add(tensor, &share);
     }
     parts
 }

@@ -19,4 +19,8 @@ fn weights_are_where_their_layer_and_its_experts_are() {
     assert_eq!(placement.weight("blk.2.ffn_up_exps.weight"), 0);
     assert_eq!(placement.weight("token_embd.weight"), 0);
     assert!(!placement.is_whole() && Placement::default().is_whole());
+    let outer = Placement::default().with_outer(["token_embd.weight".into()], 2);
+    assert_eq!(outer.weight("token_embd.weight"), 2);
+    assert_eq!((outer.weight("output.weight"), outer.devices()), (0, 3));
+    assert!(!outer.is_whole() && !outer.has_whole_layers());
 }

@@ -35,6 +35,13 @@ pub fn devices(names: &str, options: &Options) -> (Opened, PlacementRequest) {
 /// Layers of the largest model that tests place.
 const MOST_LAYERS: usize = 64;
 
+/// Weights outside of layers that a placement may move; the last one is of the head.
+pub const OUTER: [&str; 3] = [
+    "token_embd.weight",
+    "per_layer_token_embd.weight",
+    "output.weight",
+];
+
 /// Returns a placement of every part on one of `devices` devices, with at least one away.
 pub fn drawn(seed: u64, layers: usize, devices: u64) -> Placement {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -49,7 +56,10 @@ pub fn drawn(seed: u64, layers: usize, devices: u64) -> Placement {
             layer: next() as usize,
             experts: next() as usize,
         };
-        let placement = Placement::new((0..layers).map(place).collect());
+        let mut placement = Placement::new((0..layers).map(place).collect());
+        for name in OUTER {
+            placement = placement.with_outer([name.to_owned()], next() as usize);
+        }
         if !placement.is_whole() {
             return placement;
         }
