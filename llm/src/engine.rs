@@ -10,6 +10,7 @@ mod activations;
 mod compiled;
 mod device_buffers;
 mod device_sampler;
+mod drafting;
 mod executor;
 mod expert_cache;
 mod expert_stream;

@@ -144,6 +144,7 @@ mod tests {
             logits,
             tile,
             cached: None,
+            draft: None,
         };
         model.plan(&options, &mut Functions::new())
     }

@@ -92,5 +92,21 @@ pub fn partition(function: &Function, by: Cut) -> Option<Partition> {
     })
 }
 
+/// Returns a function as one part, without the slots that its results do not need.
+///
+/// # Panics
+/// If a result is a packed weight.
+pub fn without_unused_slots(function: &Function) -> Part {
+    let outputs = function.outputs.iter();
+    let outputs: Vec<_> = outputs
+        .map(|&(slot, id)| (PartSlot::Whole(slot), id))
+        .collect();
+    let (sides, mut values) = (Sides::anywhere(&function.graph), Vec::new());
+    let builder = PartBuilder::new(function, &sides, Side::Anywhere, &mut values);
+    builder
+        .build(&outputs)
+        .unwrap_or_else(|| unreachable!("nothing is read from another part"))
+}
+
 #[cfg(test)]
 mod tests;

@@ -173,6 +173,7 @@ fn plan(metadata: &Metadata, model: &dyn Model) {
             logits: Logits::Last,
             tile: Options::TILE,
             cached: None,
+            draft: None,
         };
         let plan = model.plan(&options, &mut Functions::new());
         assert!(!plan.calls.is_empty() && model.cache_tensors(cache).len() == model.layers());

@@ -1,10 +1,15 @@
 //! First and last function of a step: token embedding and output head.
 
 use super::plan::{Bind, Logits};
-use super::step::StepBuilder;
+use super::step::{StepBuilder, StepFunction};
 use super::tensors::LayerWeights;
+use gristmill_tensor::tensor::Tensor;
 use gristmill_tensor::{dims, nn};
 use gristmill_uop::dtype::Scalar;
+
+/// Names of the embedding and of the norm before the head.
+pub(super) const EMBEDDING: &str = "token_embd.weight";
+pub(super) const OUTPUT_NORM: &str = "output_norm.weight";
 
 /// Shape and options of the embedding and the output head.
 #[derive(Clone, Copy)]
@@ -36,24 +41,49 @@ impl EmbedAndHead {
     /// Builds the embedding: token ids `[n]` to hidden rows `[n, d]`.
     pub fn embed(&self, step: &mut StepBuilder, globals: &LayerWeights) {
         step.call("embed", |s| {
-            let tokens = s.input("tokens", Bind::Tokens, dims![s.tokens()], Scalar::I32);
-            let rows = s.weight(globals, "token_embd.weight");
-            // Ids are validated at request admission; the clamp keeps an invalid id from reading
-            // out of bounds.
-            let rows = rows.gather(tokens.clamp_index(self.vocabulary - 1));
             s.output(
                 "x",
                 Bind::Hidden(0),
-                if self.embedding_scale == 1.0 {
-                    rows
-                } else {
-                    rows * self.embedding_scale
-                },
+                self.embedding(s, (globals, EMBEDDING)),
             );
         });
     }
+    /// Returns the rows of an embedding for the step's tokens, `[n, d]`.
+    pub(super) fn embedding<'g>(
+        &self,
+        s: &'g StepFunction,
+        (weights, name): (&LayerWeights, &str),
+    ) -> Tensor<'g> {
+        let tokens = s.input("tokens", Bind::Tokens, dims![s.tokens()], Scalar::I32);
+        let rows = s.weight(weights, name);
+        // Ids are validated at request admission; the clamp keeps an invalid id from reading
+        // out of bounds.
+        let rows = rows.gather(tokens.clamp_index(self.vocabulary - 1));
+        match self.embedding_scale == 1.0 {
+            true => rows,
+            false => rows * self.embedding_scale,
+        }
+    }
+    /// Returns the name of the head's matrix: without one the embedding is tied.
+    pub(super) fn head_name(globals: &LayerWeights) -> &'static str {
+        match globals.has("output.weight") {
+            true => "output.weight",
+            false => EMBEDDING,
+        }
+    }
     /// Builds the output head: hidden rows `[n, d]` to logits of the rows that [`Logits`] selects.
     pub fn head(&self, step: &mut StepBuilder, globals: &LayerWeights) {
+        let matrix = EmbedAndHead::head_name(globals);
+        let weights = [(globals, OUTPUT_NORM), (globals, matrix)];
+        self.logits(step, &Bind::Hidden(self.layers), weights);
+    }
+    /// Builds an output head with this norm and matrix, on the hidden rows of a binding.
+    pub(super) fn logits(
+        &self,
+        step: &mut StepBuilder,
+        hidden: &Bind,
+        [norm, matrix]: [(&LayerWeights, &str); 2],
+    ) {
         let logits = step.options.logits;
         if logits == Logits::None {
             return;
@@ -64,14 +94,12 @@ impl EmbedAndHead {
             _ => "head",
         };
         step.head(part, |s| {
-            let x = s.with_logits(s.hidden(self.layers, self.d));
-            let x = nn::rms_norm(x, s.weight(globals, "output_norm.weight"), self.eps);
-            let head = if globals.has("output.weight") {
-                "output.weight"
-            } else {
-                "token_embd.weight"
+            let x = match hidden {
+                Bind::Hidden(layer) => s.hidden(*layer, self.d),
+                bind => s.input("x", bind.clone(), dims![s.tokens(), self.d], Scalar::F32),
             };
-            let logits = s.linear(globals, x, head);
+            let x = nn::rms_norm(s.with_logits(x), s.weight(norm.0, norm.1), self.eps);
+            let logits = s.linear(matrix.0, x, matrix.1);
             let logits = if self.logit_scale == 1.0 {
                 logits
             } else {

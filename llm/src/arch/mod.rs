@@ -9,6 +9,7 @@ mod attention;
 mod cache;
 mod decoder;
 pub mod deepseek2;
+mod draft;
 mod embed_head;
 mod error;
 mod feed_forward;
@@ -42,10 +43,11 @@ mod trained;
 mod training;
 
 pub use cache::{CacheExtent, CacheSpec, CacheTensor, CacheType, Component};
+pub use draft::{DraftOptions, DraftSource};
 pub use error::{Error, Result};
 pub use lookup::Tensors;
 pub use low_rank::{AdapterScales, AppliedAdapter, LowRank, LowRankShape, MAX_CHOICES};
-use model::AdaptedModel;
+use model::{AdaptedModel, DraftingModel};
 pub use model::{Architecture, Model, ModelInfo};
 pub use plan::{
     Bind, BoundCall, CachedExperts, CutBind, ExpertBind, ExpertTile, Functions, Logits, Options,
@@ -94,6 +96,15 @@ pub fn load(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>
         true => model,
         false => Box::new(AdaptedModel { model, adapters }),
     })
+}
+
+/// Returns a model whose caches have those of its draft block too, if it has one.
+#[must_use]
+pub fn with_draft_block(model: Box<dyn Model>) -> Box<dyn Model> {
+    match model.draft_caches().is_empty() {
+        true => model,
+        false => Box::new(DraftingModel::new(model)),
+    }
 }
 
 /// Returns the tensors of the model that the metadata describes: see [`Architecture::tensors`].

@@ -56,6 +56,13 @@ pub trait Model: Send + Sync {
     }
     /// Adds the calls of one step, in order.
     fn build(&self, step: &mut StepBuilder);
+    /// Returns the cache layouts of the block that drafts tokens, which follow those of the layers;
+    /// empty without one.
+    fn draft_caches(&self) -> &[CacheSpec] {
+        &[]
+    }
+    /// Adds the calls of a step of the draft block; none without one.
+    fn build_draft(&self, _: &mut StepBuilder) {}
 
     /// Returns the value of `general.architecture`.
     fn architecture(&self) -> &'static str {
@@ -111,7 +118,10 @@ pub trait Model: Send + Sync {
     fn plan(&self, options: &Options, functions: &mut Functions) -> Plan {
         let mut step = StepBuilder::new(self.architecture(), options, functions);
         step.apply(self.adapters());
-        self.build(&mut step);
+        match options.draft {
+            None => self.build(&mut step),
+            Some(_) => self.build_draft(&mut step),
+        }
         step.finish()
     }
 }
@@ -143,6 +153,55 @@ impl Model for AdaptedModel {
     }
     fn build(&self, step: &mut StepBuilder) {
         self.model.build(step);
+    }
+    fn draft_caches(&self) -> &[CacheSpec] {
+        self.model.draft_caches()
+    }
+    fn build_draft(&self, step: &mut StepBuilder) {
+        self.model.build_draft(step);
+    }
+}
+
+/// A model whose draft block is used.
+pub(super) struct DraftingModel {
+    model: Box<dyn Model>,
+    caches: Vec<CacheSpec>,
+}
+
+impl DraftingModel {
+    pub fn new(model: Box<dyn Model>) -> DraftingModel {
+        let caches = [model.caches(), model.draft_caches()].concat();
+        DraftingModel { model, caches }
+    }
+}
+
+impl Model for DraftingModel {
+    fn info(&self) -> &ModelInfo {
+        self.model.info()
+    }
+    fn tensors(&self) -> &[TensorSpec] {
+        self.model.tensors()
+    }
+    fn caches(&self) -> &[CacheSpec] {
+        &self.caches
+    }
+    fn rope_tables(&self, context: usize) -> Vec<RopeTable> {
+        self.model.rope_tables(context)
+    }
+    fn layer_input(&self) -> usize {
+        self.model.layer_input()
+    }
+    fn adapters(&self) -> &[AppliedAdapter] {
+        self.model.adapters()
+    }
+    fn build(&self, step: &mut StepBuilder) {
+        self.model.build(step);
+    }
+    fn draft_caches(&self) -> &[CacheSpec] {
+        self.model.draft_caches()
+    }
+    fn build_draft(&self, step: &mut StepBuilder) {
+        self.model.build_draft(step);
     }
 }
 

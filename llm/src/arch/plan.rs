@@ -1,6 +1,7 @@
 //! A step as a list of function calls: the interface between a model and a runtime.
 
 use super::cache::CacheType;
+use super::draft::DraftOptions;
 use super::pools::Pools;
 use gristmill_tensor::function::{ContentKey, Key};
 use gristmill_uop::function::Function;
@@ -98,6 +99,8 @@ pub struct Options {
     pub tile: ExpertTile,
     /// Decode steps take some of a layer's experts from slots; see [`CachedExperts`].
     pub cached: Option<CachedExperts>,
+    /// The step is one of the model's draft block.
+    pub draft: Option<DraftOptions>,
 }
 
 /// Experts of a layer in two places: slots that hold some of them, and all of them elsewhere.
@@ -214,6 +217,11 @@ pub enum Bind {
     State(usize, usize),
     /// Packed weight tensor of this name.
     Weight(String),
+    /// Hidden row that comes before each token of a draft block's step, `[n]` i32; negative if
+    /// there is none.
+    DraftRows,
+    /// Hidden rows `[n, width]` f32 that a draft block's step leaves for the next one.
+    Drafted,
     /// Logits of the step, f32.
     Logits,
     /// Gradient of [`Bind::Hidden`]`(i)`, of the same dims. Two alternating buffers suffice.

@@ -18,6 +18,7 @@ use super::plan::{Bind, BoundCall, CachedExperts, Functions, Logits, Options, Pl
 use super::tensors::{LayerWeights, scale_of};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
+use gristmill_tensor::partition::{PartSlot, without_unused_slots};
 use gristmill_tensor::tensor::{Dim, Tensor};
 use gristmill_uop::Id;
 use gristmill_uop::dtype::Scalar;
@@ -34,6 +35,8 @@ pub struct StepBuilder<'a> {
     calls: Vec<BoundCall>,
     adapters: &'a [AppliedAdapter],
     training: Option<Training<'a>>,
+    /// Calls fill caches alone: their hidden rows are not computed.
+    pub(super) fills: bool,
 }
 
 impl<'a> StepBuilder<'a> {
@@ -50,6 +53,7 @@ impl<'a> StepBuilder<'a> {
             calls: Vec::new(),
             adapters: &[],
             training: None,
+            fills: false,
         }
     }
     /// Applies adapters in all calls that follow.
@@ -61,8 +65,11 @@ impl<'a> StepBuilder<'a> {
         if self.training.is_some() {
             return self.trained_call(part, &write);
         }
+        let suffix = if self.fills { ".fill" } else { "" };
+        let part = &format!("{part}{suffix}");
         let mut step = StepFunction::new(self.architecture, part, self.options);
         step.adapters = self.adapters;
+        step.fills = self.fills;
         write(&step);
         let (function, binds) = step.finish();
         let call = self.bound_call(function, binds);
@@ -74,6 +81,12 @@ impl<'a> StepBuilder<'a> {
             function: self.functions.share(function),
             binds,
             misses: None,
+        }
+    }
+    /// Replaces the bindings of the last call.
+    pub(super) fn rebind_last(&mut self, bind: &dyn Fn(&Bind) -> Bind) {
+        if let Some(last) = self.calls.last_mut() {
+            last.binds = last.binds.iter().map(bind).collect();
         }
     }
     /// Returns the finished step.
@@ -105,6 +118,8 @@ pub(super) struct StepFunction<'o> {
     adapters: &'o [AppliedAdapter],
     /// What a step of training adds.
     trained: Option<TrainedCall<'o>>,
+    /// Fills caches alone, without hidden rows.
+    fills: bool,
 }
 
 impl<'o> StepFunction<'o> {
@@ -151,6 +166,7 @@ impl<'o> StepFunction<'o> {
             options,
             adapters: &[],
             trained: None,
+            fills: false,
         }
     }
     /// Returns the number of tokens as a scalar.
@@ -327,13 +343,23 @@ impl<'o> StepFunction<'o> {
     ///
     /// In training, results that have a gradient are kept instead: see `training.rs`.
     pub fn output(&self, name: &str, bind: Bind, value: Tensor<'_>) {
-        if self.keep_result(&bind, value) {
+        let is_dropped = self.fills && matches!(bind, Bind::Hidden(_));
+        if is_dropped || self.keep_result(&bind, value) {
             return;
         }
         self.bound(bind, self.capture.output(name, value));
     }
     /// Returns the function and the binding of each slot.
     fn finish(self) -> (Function, Vec<Bind>) {
-        (self.capture.finish(), self.binds.into_inner())
+        let (function, binds) = (self.capture.finish(), self.binds.into_inner());
+        if !self.fills {
+            return (function, binds);
+        }
+        let used = without_unused_slots(&function);
+        let kept = used.slots.iter().filter_map(|slot| match slot {
+            PartSlot::Whole(slot) => Some(binds[*slot as usize].clone()),
+            PartSlot::Value(_) => None,
+        });
+        (used.function, kept.collect())
     }
 }

@@ -160,9 +160,11 @@ impl Checked {
     /// # Errors
     /// Returns an error if a tensor is missing, has other dims, or has an unsupported scale.
     pub fn new(table: Vec<TensorSpec>, layers: usize, tensors: &dyn Tensors) -> Result<Checked> {
+        let last = table.iter().filter_map(|spec| spec.layer).max();
+        let count = last.map_or(0, |last| last + 1).max(layers);
         let (mut globals, mut blocks) = (
             LayerWeights::default(),
-            vec![LayerWeights::default(); layers],
+            vec![LayerWeights::default(); count],
         );
         for spec in &table {
             let found = tensors.find(&spec.name);

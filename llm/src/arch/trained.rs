@@ -69,6 +69,7 @@ impl TrainingShape {
             logits: Logits::All,
             tile,
             cached: None,
+            draft: None,
         }
     }
 }

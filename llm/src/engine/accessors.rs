@@ -355,6 +355,7 @@ impl WholePool {
             pages: self.pages(),
             exact: false,
             logits: Logits::Last,
+            fills_drafts: false,
         };
         Step {
             chunk: Some(chunk),

@@ -23,6 +23,8 @@ pub(super) struct Activations {
     rope_filled: usize,
     rows: usize,
     pub logits: Buffer,
+    /// Hidden rows that a step of the draft block leaves for the next one.
+    drafted: Option<Buffer>,
 }
 
 impl Activations {
@@ -68,7 +70,14 @@ impl Activations {
             rope_filled: 0,
             rows,
             logits: state(logits * model.vocabulary() * size_of::<f32>())?,
+            drafted: None,
         })
+    }
+    /// Allocates `bytes` bytes for the hidden rows of a draft block, if there are any.
+    pub fn with_drafted(self, device: &dyn Device, bytes: usize) -> Result<Activations, Error> {
+        let alloc = || device.alloc(bytes, Memory::State);
+        let drafted = (bytes > 0).then(alloc).transpose()?;
+        Ok(Activations { drafted, ..self })
     }
     /// Returns the input hidden rows of layer `layer`; two buffers alternate.
     pub fn hidden(&self, layer: usize) -> &Buffer {
@@ -87,6 +96,7 @@ impl Activations {
                 Some(part.expect("a model whose layers have inputs says so"))
             }
             Bind::Logits => Some(self.logits.clone()),
+            Bind::Drafted => self.drafted.clone(),
             _ => None,
         }
     }
@@ -114,9 +124,11 @@ impl Activations {
             rope_means,
             hadamard,
             logits,
+            drafted,
             ..
         } = self;
         std::iter::once(logits)
+            .chain(drafted)
             .chain(hidden)
             .chain(rope)
             .chain(rope_means)

@@ -96,8 +96,8 @@ impl<'a> CompiledModel<'a> {
         (loaded, choice, may): (&Weights, PlacementChoice, bool),
         progress: &dyn Fn(Progress),
     ) -> Result<Option<CompiledModel<'a>>, Error> {
-        let model = arch::load(file.metadata(), file)?;
         let placement = &choice.chosen.placement;
+        let (model, settings) = load_model(file, settings, placement)?;
         let mut jits = vec![Jit::new(opened.clone())];
         if !placement.is_whole() {
             jits.extend(choice.others.iter().cloned().map(Jit::new));
@@ -248,6 +248,7 @@ impl<'a> CompiledModel<'a> {
         // are compiled in the background are captured at their first step.
         for graph in graphs {
             let keys: Vec<_> = match graph.tokens {
+                1 if graph.draft.is_some() => vec![engine.plain(graph, Some(CandidateSet::Top1))],
                 1 => self
                     .choices
                     .iter()
@@ -282,6 +283,26 @@ impl<'a> CompiledModel<'a> {
     }
 }
 
+/// Loads a model, with its draft block if that is wanted, there is one, and the hidden rows that it
+/// reads are on the main device; the settings say whether it has it.
+fn load_model(
+    file: &Gguf,
+    settings: Settings,
+    placement: &Placement,
+) -> Result<(Box<dyn Model>, Settings), Error> {
+    let model = arch::load(file.metadata(), file)?;
+    let is_near = placement.layer(model.layers().saturating_sub(1)).layer == 0;
+    let draft_block = settings.draft_block && is_near && !model.draft_caches().is_empty();
+    let settings = Settings {
+        draft_block,
+        ..settings
+    };
+    match draft_block {
+        true => Ok((arch::with_draft_block(model), settings)),
+        false => Ok((model, settings)),
+    }
+}
+
 /// Allocates what an engine has on one device; only the main one has logits.
 fn device_buffers(
     device: &dyn Device,
@@ -307,13 +328,25 @@ fn device_buffers(
     let blocks = cache.rows / Options::PAGE;
     let inputs = || {
         let sizes = [settings.rows(), tokens];
-        StepInputs::new(device, cache.pools, blocks, sizes, model.choices())
+        let draft_rows = is_main && settings.draft_block;
+        StepInputs::new(
+            device,
+            cache.pools,
+            blocks,
+            sizes,
+            (model.choices(), draft_rows),
+        )
     };
     let rows = [tokens, logits, cache.rows];
+    let drafted = match is_main && settings.draft_block {
+        true => settings.rows() * model.width() * size_of::<f32>(),
+        false => 0,
+    };
     Ok(DeviceBuffers {
         weights,
         inputs: [inputs()?, inputs()?],
-        activations: Activations::new(device, model, rows, *context, settings.cache)?,
+        activations: Activations::new(device, model, rows, *context, settings.cache)?
+            .with_drafted(device, drafted)?,
         cuts: CutBuffers::default(),
         experts: None,
         state_copy: None,

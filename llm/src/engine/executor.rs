@@ -10,7 +10,7 @@ use super::kv_cache::KvCache;
 use super::pages::Pages;
 use super::step::{Chunk, DecodeRow, Step, StepOutput, TokenSource};
 use super::step_limit::StepLimit;
-use crate::arch::{Logits, Model, Options};
+use crate::arch::{DraftOptions, Logits, Model, Options};
 use crate::error::Error;
 use crate::placement::PlacementChoice;
 use crate::sampling::{CandidateSet, Candidates, DeviceSampler, RowParams};
@@ -69,7 +69,9 @@ impl Engine {
         self.finish()?;
         let step = self.split(step)?;
         self.start_alone(&step)?;
-        self.wait_for_last()
+        let output = self.wait_for_last()?;
+        self.fill_draft_cache(&step)?;
+        Ok(output)
     }
     /// Runs a step and computes the sampling candidates of its rows. `ask` is called while the step
     /// runs and returns the parameters of each row.
@@ -85,7 +87,9 @@ impl Engine {
         let step = self.split(step)?;
         if step.rows.is_empty() {
             self.start_alone(&step)?;
-            return Ok((self.wait_for_last()?, Vec::new()));
+            let output = self.wait_for_last()?;
+            self.fill_draft_cache(&step)?;
+            return Ok((output, Vec::new()));
         }
         // With a chunk, its last token and every decode row have logits.
         let most = match (&step.chunk, step.rows.len()) {
@@ -99,7 +103,9 @@ impl Engine {
         // Wait for the step even if the candidates failed.
         let ended = self.wait_for_last();
         let ranked = asked.and_then(|()| self.wait_for_candidates(most, &row_params));
-        Ok((ended?, ranked?))
+        let output = (ended?, ranked?);
+        self.fill_draft_cache(&step)?;
+        Ok(output)
     }
     /// Starts a step. Returns false, without starting it, if it must wait for the steps in flight:
     /// it has a prefill chunk, both slots are taken, or something is not yet captured or filled.
@@ -136,7 +142,12 @@ impl Engine {
         let (key, variables) = self.prepare_single(step)?;
         self.replay(step, key, &variables)
     }
-    fn replay(&mut self, step: &Step, key: StepKey, variables: &Variables) -> Result<(), Error> {
+    pub(super) fn replay(
+        &mut self,
+        step: &Step,
+        key: StepKey,
+        variables: &Variables,
+    ) -> Result<(), Error> {
         self.graphs
             .prepared(&CaptureKey::Step(key))
             .replay
@@ -170,12 +181,21 @@ impl Engine {
     /// Checks a step, captures its graph and writes its inputs, while nothing else runs, except
     /// parts of the same prompt.
     pub(super) fn prepare_single(&mut self, step: &Step) -> Result<(StepKey, Variables), Error> {
+        self.prepare_step(step, None)
+    }
+    /// Prepares a step as [`Engine::prepare_single`] does, or one of the draft block.
+    pub(super) fn prepare_step(
+        &mut self,
+        step: &Step,
+        draft: Option<DraftOptions>,
+    ) -> Result<(StepKey, Variables), Error> {
         self.check(step)?;
         let CheckedStep {
-            key,
+            mut key,
             variables,
             tables,
         } = self.prepared(step);
+        key.graph.draft = draft;
         self.fill_rope(last_position(step) + 1)?;
         self.prepare(&key, &|_| ())?;
         self.write_inputs(step, &key, &tables)?;
@@ -259,7 +279,7 @@ impl Engine {
                 });
             }
             let (now, rest) = chunk.tokens.split_at(most);
-            self.start_alone(&Step {
+            let part = Step {
                 chunk: Some(Chunk {
                     tokens: now,
                     logits: Logits::None,
@@ -267,7 +287,9 @@ impl Engine {
                 }),
                 rows: &[],
                 ..*step
-            })?;
+            };
+            self.start_alone(&part)?;
+            self.fill_draft_cache(&part)?;
             while self.in_flight.len() >= most_in_flight {
                 self.wait()?;
             }
@@ -410,6 +432,7 @@ impl Engine {
                 logits,
                 depth: self.rows(),
                 contiguous: true,
+                draft: None,
             },
         };
         let variables = vec![("pos", chunk.position as i64), ("n", n as i64)];
@@ -467,6 +490,7 @@ impl Engine {
             logits,
             depth: self.rows(),
             contiguous: false,
+            draft: None,
         };
         // The logits of the chunk's last row are not read, so `length` need not cover its context.
         let length = rows.iter().map(|row| row.position + 1).max().unwrap_or(1);
@@ -498,6 +522,7 @@ impl Engine {
             logits: Logits::Last,
             depth,
             contiguous: true,
+            draft: None,
         }
     }
     /// Writes the inputs of a step on every device. Chosen tokens and sampling are on the main

@@ -30,6 +30,7 @@ impl<'a> TokenRun<'a> {
                 pages: self.pages,
                 exact: false,
                 logits,
+                fills_drafts: false,
             }),
             contiguous: self.contiguous,
             ..Step::default()

@@ -4,8 +4,10 @@
 //! remainders), up to [`Settings::chunk`], and up to [`StepLimits::long`] for long prompts. Batched
 //! decode steps have buckets of 2, 4, 8, … sequences.
 
-use crate::arch::CacheType;
-use crate::arch::{CacheTensor, ExpertTile, Logits, Model, Options, Pools, StepKind};
+use crate::arch::{
+    CacheTensor, CacheType, DraftOptions, DraftSource, ExpertTile, Logits, Model, Options, Pools,
+    StepKind,
+};
 use crate::placement::PlacementRequest;
 use gristmill_compiler::decompose::f16_mma;
 use gristmill_uop::dtype::Scalar;
@@ -28,6 +30,8 @@ pub struct Settings {
     pub parallel: usize,
     /// Rows of a step for drafts, besides those of `parallel` sequences.
     pub drafts: usize,
+    /// Uses the block that drafts tokens, if the model has one.
+    pub draft_block: bool,
     /// Whole contexts that the page pool holds if memory allows; at least `parallel`.
     pub contexts: usize,
     /// Runs prefill chunks and decode rows in one step (mixed batch). Off if the functions of such
@@ -53,6 +57,7 @@ impl Default for Settings {
             long: None,
             parallel: 1,
             drafts: 0,
+            draft_block: false,
             contexts: 1,
             mixed: true,
             depths: None,
@@ -145,6 +150,8 @@ pub struct GraphKey {
     pub depth: usize,
     /// Reads the sequence's pages without a block table.
     pub contiguous: bool,
+    /// Hidden rows that a step of the draft block reads; `None` for steps of the model.
+    pub draft: Option<DraftOptions>,
 }
 
 /// Context depths with their own decode graphs on a GPU. The split of attention over workgroups
@@ -180,7 +187,7 @@ impl GraphKey {
             }
             _ => true,
         };
-        is_of_prompt && self.others == 0 && !self.batch
+        is_of_prompt && self.others == 0 && !self.batch && self.draft.is_none()
     }
 }
 
@@ -220,6 +227,7 @@ pub fn sequence_graphs(StepLimits { chunk, long }: StepLimits, depths: &[usize])
         logits,
         depth,
         contiguous: true,
+        draft: None,
     };
     let one = depths.iter().map(|&depth| key(1, Logits::Last, depth));
     let chunks = chunk_buckets(chunk, long);
@@ -239,9 +247,50 @@ pub fn mixed_graphs(chunk: usize, rows: usize, others: usize) -> Vec<GraphKey> {
         logits,
         depth: rows,
         contiguous: false,
+        draft: None,
     };
     let mut all: Vec<GraphKey> = chunk_buckets(chunk, chunk).into_iter().map(key).collect();
     all.dedup();
+    all
+}
+
+/// Returns the hidden rows that steps of a draft block read, of the model and of the block; `None`
+/// without one.
+pub(super) fn draft_options(settings: &Settings, limits: StepLimits) -> Option<[DraftOptions; 2]> {
+    let others = settings.decode_rows().unwrap_or(0);
+    let of = |source, rows| DraftOptions { source, rows };
+    settings.draft_block.then_some([
+        of(
+            DraftSource::Model,
+            limits.long.max(settings.rows()) + others,
+        ),
+        of(DraftSource::Block, settings.rows()),
+    ])
+}
+
+/// Returns the graphs of a draft block: steps that fill its cache with a prompt, and of one token
+/// with logits. `sources` are the hidden rows that a step reads first, and those of further drafts.
+pub(super) fn draft_graphs(
+    limits: StepLimits,
+    depths: &[usize],
+    sources: [DraftOptions; 2],
+) -> Vec<GraphKey> {
+    let of_model = sequence_graphs(limits, depths).into_iter();
+    let of_prompt = |graph: &GraphKey| GraphKey {
+        logits: Logits::None,
+        draft: Some(sources[0]),
+        ..*graph
+    };
+    let (one, prompts): (Vec<_>, Vec<_>) = of_model.partition(|graph| graph.tokens == 1);
+    let mut all: Vec<GraphKey> = prompts.iter().map(of_prompt).collect();
+    all.dedup();
+    let drafts = one.iter().flat_map(|graph| {
+        sources.map(|source| GraphKey {
+            draft: Some(source),
+            ..*graph
+        })
+    });
+    all.extend(drafts);
     all
 }
 
@@ -302,6 +351,7 @@ pub fn batch_graph(sequences: usize, most: usize, rows: usize) -> GraphKey {
         logits: Logits::All,
         depth: rows,
         contiguous: false,
+        draft: None,
     }
 }
 
@@ -314,6 +364,7 @@ pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Option
         logits,
         depth,
         contiguous,
+        draft,
     } = key;
     let CacheShape {
         rows,
@@ -335,6 +386,7 @@ pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Option
         logits,
         tile: expert_tile(target),
         cached: None,
+        draft,
     }
 }
 

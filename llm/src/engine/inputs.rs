@@ -30,6 +30,8 @@ pub(super) struct StepInputs {
     states: Option<Buffer>,
     /// Factors of adapters of each token, and their number, if rows choose adapters.
     scales: Option<(Buffer, usize)>,
+    /// Hidden row before each token, in steps of a draft block.
+    draft_rows: Option<Buffer>,
     /// Source of each row's token: a row of the previous step, or the id.
     pub(super) from: Buffer,
     pub(super) given: Buffer,
@@ -47,7 +49,7 @@ impl StepInputs {
         pools: Pools,
         blocks: usize,
         [sequences, tokens]: [usize; 2],
-        choices: Option<usize>,
+        (choices, has_draft_rows): (Option<usize>, bool),
     ) -> Result<StepInputs, Error> {
         let numbers = |n: usize| device.alloc(n * size_of::<i32>(), Memory::Scratch);
         let count = 1 + usize::from(pools.windows.is_some());
@@ -64,6 +66,7 @@ impl StepInputs {
             scales: choices
                 .map(|count| Ok::<_, Error>((numbers(tokens * count)?, count)))
                 .transpose()?,
+            draft_rows: has_draft_rows.then(|| numbers(tokens)).transpose()?,
             from: numbers(sequences)?,
             given: numbers(sequences)?,
             numbers: numbers(sequences * REQUEST_PARAMS)?,
@@ -137,6 +140,18 @@ impl StepInputs {
             .collect();
         Ok(device.write(scales, 0, bytemuck::cast_slice(&numbers))?)
     }
+    /// Writes the hidden row before each token of a draft block's step, if there is one.
+    pub(super) fn write_draft_rows(
+        &self,
+        device: &dyn Device,
+        rows: impl Iterator<Item = Option<usize>>,
+    ) -> Result<(), Error> {
+        let Some(buffer) = &self.draft_rows else {
+            return Ok(());
+        };
+        let rows = rows.map(|row| row.map_or(u32::MAX, |row| row as u32));
+        Ok(device.write(buffer, 0, &bytes(rows))?)
+    }
     /// Writes the token sources of these rows.
     pub(super) fn write_sources(
         &self,
@@ -186,6 +201,10 @@ impl StepInputs {
                 Some((scales, _)) => scales.clone(),
                 None => unreachable!("the model has no adapters to choose from"),
             },
+            Bind::DraftRows => match &self.draft_rows {
+                Some(rows) => rows.clone(),
+                None => unreachable!("the model's draft block is used"),
+            },
             Bind::StateRows | Bind::StateRow => self
                 .states
                 .clone()
@@ -201,6 +220,7 @@ impl StepInputs {
             slots,
             states,
             scales,
+            draft_rows,
             from,
             given,
             numbers,
@@ -211,6 +231,7 @@ impl StepInputs {
         tables
             .iter()
             .chain(states)
+            .chain(draft_rows)
             .chain(scales.iter().map(|s| &s.0))
             .chain([
                 tokens, positions, slots, from, given, numbers, random, chosen,

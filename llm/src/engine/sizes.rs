@@ -2,11 +2,11 @@
 
 use super::footprint::{Footprint, choose_context};
 use super::graph_key::{
-    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, mixed_graphs,
-    sequence_graphs,
+    CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, draft_graphs,
+    draft_options, mixed_graphs, sequence_graphs,
 };
 use super::step_limit::StepLimit;
-use crate::arch::{Functions, Logits, Model, Options, Plan, Pools, StepKind};
+use crate::arch::{DraftOptions, Functions, Logits, Model, Options, Plan, Pools, StepKind};
 use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::load::Weights;
@@ -48,6 +48,7 @@ pub(super) fn probe(settings: &Settings) -> Options {
         logits,
         tile,
         cached: None,
+        draft: None,
     }
 }
 
@@ -214,16 +215,31 @@ impl Sizes {
     pub(super) fn graphs(&self) -> Vec<GraphKey> {
         let others = self.settings.decode_rows();
         let mixed = others.map(|others| mixed_graphs(self.limits.chunk, self.cache.rows, others));
+        let drafts = self.draft_options();
+        let drafts = drafts.map(|sources| draft_graphs(self.limits, &self.depths, sources));
         sequence_graphs(self.limits, &self.depths)
             .into_iter()
             .chain(mixed.into_iter().flatten())
+            .chain(drafts.into_iter().flatten())
             .collect()
+    }
+    /// Returns the hidden rows that steps of the draft block read, of the model and of the block;
+    /// `None` without one.
+    pub(super) fn draft_options(&self) -> Option<[DraftOptions; 2]> {
+        draft_options(&self.settings, self.limits)
     }
     /// Returns the graphs to plan: those to compile, and the smallest batched decode step, so that
     /// the weight layouts suit it too.
     pub(super) fn planned_graphs(&self) -> impl Iterator<Item = GraphKey> {
         let (most, rows) = (self.settings.rows(), self.cache.rows);
-        let batches = (most > 1).then(|| batch_graph(2, most, rows));
+        let batch = || batch_graph(2, most, rows);
+        let drafts = self.draft_options().into_iter().flatten();
+        let drafts = drafts.map(move |draft| GraphKey {
+            draft: Some(draft),
+            ..batch_graph(2, most, rows)
+        });
+        let batches = std::iter::once(batch()).chain(drafts);
+        let batches: Vec<GraphKey> = batches.filter(|_| most > 1).collect();
         self.graphs().into_iter().chain(batches)
     }
     /// Returns the length of the first prompt if the kernels that it does not need may be compiled

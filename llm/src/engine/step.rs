@@ -33,6 +33,8 @@ pub struct Chunk<'a> {
     pub exact: bool,
     /// Logits to compute: none, of the last token, or of all.
     pub logits: Logits,
+    /// Fills the cache of the draft block as well, if there is one.
+    pub fills_drafts: bool,
 }
 
 /// One decode token of a sequence.

@@ -179,6 +179,7 @@ fn load_from(
         logits: Logits::Last,
         tile: Options::TILE,
         cached: None,
+        draft: None,
     };
     let plan = model.plan(&options, &mut Functions::new());
     let all: Vec<_> = plan.functions().into_iter().cloned().collect();

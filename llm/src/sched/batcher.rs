@@ -460,6 +460,7 @@ impl Batcher {
                 true => Logits::Last,
                 false => Logits::None,
             },
+            fills_drafts: false,
         });
         let step = Step {
             chunk,

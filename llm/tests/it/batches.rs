@@ -332,6 +332,7 @@ fn invalid_steps_are_refused() {
         pages: [2][..].into(),
         exact: false,
         logits: Logits::Last,
+        fills_drafts: false,
     };
     for step in [
         Step {

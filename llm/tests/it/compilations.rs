@@ -27,6 +27,7 @@ fn plan(file: &Gguf, tokens: StepKind) -> Plan {
         logits: Logits::Last,
         tile: Options::TILE,
         cached: None,
+        draft: None,
     };
     model.plan(&options, &mut Functions::new())
 }

@@ -124,6 +124,7 @@ impl Sequence {
                 pages,
                 exact: false,
                 logits: Logits::All,
+                fills_drafts: false,
             };
             engine
                 .run(&Step {

@@ -21,6 +21,7 @@ fn layer(depth: usize) -> Compiled {
         logits: Logits::Last,
         tile: Options::TILE,
         cached: None,
+        draft: None,
     };
     let plan = model.plan(&options, &mut Functions::new());
     let moe = plan

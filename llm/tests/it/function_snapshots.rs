@@ -56,6 +56,7 @@ fn functions() -> Vec<Arc<Function>> {
             logits: Logits::Last,
             tile: Options::TILE,
             cached: None,
+            draft: None,
         };
         for function in model.plan(&options, &mut shared).functions() {
             if !out.iter().any(|o| Arc::ptr_eq(o, function)) {
@@ -176,6 +177,7 @@ fn forms(
             logits,
             tile: Options::TILE,
             cached: None,
+            draft: None,
         };
         let plan = model.plan(&options, &mut shared);
         let layer = plan

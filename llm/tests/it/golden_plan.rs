@@ -109,6 +109,7 @@ fn options(tokens: StepKind) -> Options {
         logits: Logits::Last,
         tile: Options::TILE,
         cached: None,
+        draft: None,
     }
 }
 const ONE: StepKind = StepKind::Decode;
@@ -167,7 +168,7 @@ fn slots_are_bound_to_what_they_are() {
                 | Bind::Loss
                 | Bind::Cut(_)
                 | Bind::Experts(_) => false,
-                Bind::AdapterScales => false,
+                Bind::AdapterScales | Bind::DraftRows | Bind::Drafted => false,
                 // For quantised caches.
                 Bind::RopeMean(_) | Bind::Hadamard => false,
                 Bind::Positions | Bind::Slots | Bind::Pages | Bind::Table => false,

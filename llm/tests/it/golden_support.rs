@@ -350,6 +350,7 @@ pub fn of_one_sequence(
         logits,
         tile,
         cached: None,
+        draft: None,
     }
 }
 

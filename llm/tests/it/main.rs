@@ -12,6 +12,7 @@ mod contiguous;
 mod conversation_support;
 mod decoding;
 mod deep;
+mod draft_block;
 mod draft_rows;
 mod failing_support;
 mod failures;

@@ -94,6 +94,7 @@ fn run(
                 pages,
                 exact: false,
                 logits: logits_of,
+                fills_drafts: false,
             },
             &rows,
         );
@@ -171,6 +172,7 @@ fn behind(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
             pages,
             exact: true,
             logits: Logits::None,
+            fills_drafts: false,
         },
         &rows,
     );
@@ -183,6 +185,7 @@ fn behind(engine: &mut Engine, tokens: &[u32], others: usize) -> Vec<u32> {
             pages,
             exact: false,
             logits: Logits::Last,
+            fills_drafts: false,
         },
         &[],
     );

@@ -43,6 +43,7 @@ pub fn step(preset: &str, quant: &str, tokens: StepKind) -> Plan {
         },
         tile: Options::TILE,
         cached: None,
+        draft: None,
     };
     model.plan(&options, &mut Functions::new())
 }

@@ -38,6 +38,7 @@ fn functions(model: &dyn Model) -> Vec<Arc<Function>> {
                 logits,
                 tile: Options::TILE,
                 cached: None,
+                draft: None,
             };
             for f in model.plan(&options, &mut shared).functions() {
                 if !out.iter().any(|o| Arc::ptr_eq(o, f)) {

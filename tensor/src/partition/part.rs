@@ -77,14 +77,15 @@ impl<'a> PartBuilder<'a> {
             new.push((slot, result));
         }
         let suffix = match self.side {
-            Side::Away => "away",
-            Side::Before => "before",
-            Side::Beside => "beside",
-            Side::After | Side::Anywhere => "after",
+            Side::Away => ".away",
+            Side::Before => ".before",
+            Side::Beside => ".beside",
+            Side::After => ".after",
+            Side::Anywhere => "",
         };
         Some(Part {
             function: Function {
-                name: format!("{}.{suffix}", self.whole.name),
+                name: format!("{}{suffix}", self.whole.name),
                 graph: self.graph,
                 slots: self.slots,
                 outputs: new,

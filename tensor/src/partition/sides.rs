@@ -27,6 +27,10 @@ impl Sides {
     pub(super) fn at(&self, id: Id) -> Side {
         self.0[id.index()]
     }
+    /// Returns the sides of a function that is not cut.
+    pub(super) fn anywhere(g: &Graph) -> Sides {
+        Sides(vec![Side::Anywhere; g.len()])
+    }
     pub(super) fn new(function: &Function, order: &[Id], by: Cut) -> Option<Sides> {
         let g = &function.graph;
         let away = away_nodes(function, order, by.is_away)?;

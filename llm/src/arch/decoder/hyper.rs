@@ -163,9 +163,13 @@ impl DecoderHparams {
             temperature,
         })
     }
+    /// Returns the window of a layer; a draft block has none.
+    fn window_of(&self, layer: usize) -> Option<usize> {
+        self.windows.get(layer).copied().flatten()
+    }
     /// Returns the attention of one layer.
     pub fn attention_of(&self, layer: usize) -> Grouped {
-        let (mut a, window) = (self.attention.clone(), self.windows[layer]);
+        let (mut a, window) = (self.attention.clone(), self.window_of(layer));
         if window.is_some() && self.window_turns.is_some() {
             // The tables of windowed layers come after those of the other layers.
             a.tables = [1 + usize::from(self.temperature.is_some()); 2];
@@ -476,6 +480,7 @@ mod tests {
             logits,
             tile,
             cached: None,
+            draft: None,
         };
         let plan = model.plan(&options, &mut Functions::new());
         let table = |bind: &Bind| {

@@ -30,8 +30,7 @@ impl Family {
         ] {
             t.optional(name, Role::Norm, &[h.attention.rotated / 2]);
         }
-        for layer in 0..h.layers {
-            t.block(layer);
+        let block = |t: &mut TensorTable, layer: usize| {
             let &Family {
                 pre_norms: before,
                 norms,
@@ -46,7 +45,7 @@ impl Family {
                 sinks,
                 keys_as_values: false,
             };
-            h.attention.tensors(&mut t, h.d, parts);
+            h.attention.tensors(t, h.d, parts);
             if self.post_norms {
                 t.need("post_attention_norm.weight", Role::Norm, &[h.d]);
                 t.need("post_ffw_norm.weight", Role::Norm, &[h.d]);
@@ -55,10 +54,14 @@ impl Family {
                 t.need(self.ffn_norm, Role::Norm, &[h.d]);
             }
             match h.experts.as_ref().filter(|_| layer >= h.dense) {
-                Some(experts) => experts.tensors(&mut t, h.d),
-                None => feed_forward::tensors(&mut t, h.ff[layer], h.d, self.fused_gate),
+                Some(experts) => experts.tensors(t, h.d),
+                None => {
+                    let width = h.ff[layer.min(h.layers - 1)];
+                    feed_forward::tensors(t, width, h.d, self.fused_gate);
+                }
             }
-        }
+        };
+        t.blocks(h.layers, [h.vocabulary, h.d], &block);
         t.finish()
     }
     /// Returns the tensor table for this metadata: see [`super::Architecture::tensors`].
@@ -80,10 +83,11 @@ impl Family {
         };
         let checked = Checked::new(self.tensors(h, tensors), h.layers, tensors)?;
         let rope = Rope::read(self, metadata, h, tensors)?;
-        let caches = (0..h.layers)
-            .map(|layer| h.attention_of(layer).cache())
-            .collect();
+        let cache = |layer| h.attention_of(layer).cache();
+        let caches = (0..h.layers).map(cache).collect();
+        let blocks = h.layers..h.layers + checked.draft_blocks();
         Ok(Box::new(Decoder {
+            draft_caches: blocks.map(cache).collect(),
             hyper,
             info,
             tensors: checked,
@@ -100,8 +104,22 @@ struct Decoder {
     info: ModelInfo,
     tensors: Checked,
     caches: Vec<CacheSpec>,
+    draft_caches: Vec<CacheSpec>,
     rope: Rope,
     family: Family,
+}
+
+impl Decoder {
+    fn ends(&self) -> EmbedAndHead {
+        let h = &self.hyper;
+        let plain = EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps);
+        EmbedAndHead {
+            embedding_scale: h.factors.embedding,
+            logit_scale: h.factors.logits,
+            cap: h.cap,
+            ..plain
+        }
+    }
 }
 
 impl Model for Decoder {
@@ -118,19 +136,21 @@ impl Model for Decoder {
         self.rope.tables(context)
     }
     fn build(&self, step: &mut StepBuilder) {
-        let h = &self.hyper;
-        let plain = EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps);
-        let ends = EmbedAndHead {
-            embedding_scale: h.factors.embedding,
-            logit_scale: h.factors.logits,
-            cap: h.cap,
-            ..plain
-        };
+        let (h, ends) = (&self.hyper, self.ends());
         ends.embed(step, &self.tensors.globals);
-        for (layer, weights) in self.tensors.blocks.iter().enumerate() {
+        for (layer, weights) in self.tensors.layers() {
             block(step, &self.family, h, weights, layer);
         }
         ends.head(step, &self.tensors.globals);
+    }
+    fn draft_caches(&self) -> &[CacheSpec] {
+        &self.draft_caches
+    }
+    fn build_draft(&self, step: &mut StepBuilder) {
+        self.ends()
+            .draft(step, &self.tensors, &|step, layer, weights| {
+                block(step, &self.family, &self.hyper, weights, layer);
+            });
     }
 }
 

@@ -40,11 +40,12 @@ pub struct Deepseek2 {
     info: ModelInfo,
     tensors: Checked,
     caches: Vec<CacheSpec>,
+    draft_caches: Vec<CacheSpec>,
 }
 
 impl Deepseek2 {
-    /// Creates a model and checks its tensors against the hyper-parameters. Ignores blocks for
-    /// draft tokens and unknown tensors.
+    /// Creates a model and checks its tensors against the hyper-parameters.Ignores unknown
+    /// tensors.
     ///
     /// # Errors
     /// Returns an error if a tensor is missing or has other dims.
@@ -59,20 +60,23 @@ impl Deepseek2 {
             summary: summary::summary(h),
             warnings: h.warnings.clone(),
         };
-        let caches = vec![
-            CacheSpec {
-                components: vec![h.cache()],
-                ..CacheSpec::default()
-            };
-            h.layers
-        ];
+        let cache = CacheSpec {
+            components: vec![h.cache()],
+            ..CacheSpec::default()
+        };
+        let caches = vec![cache.clone(); h.layers];
         let tensors = Checked::new(tensors::table(h, tensors), h.layers, tensors)?;
         Ok(Deepseek2 {
             hyper,
             info,
+            draft_caches: vec![cache; tensors.draft_blocks()],
             tensors,
             caches,
         })
+    }
+    fn ends(&self) -> EmbedAndHead {
+        let h = &self.hyper;
+        EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps)
     }
     /// Returns the validated hyper-parameters.
     pub fn hyper(&self) -> &DeepseekHparams {
@@ -99,12 +103,20 @@ impl Model for Deepseek2 {
         }]
     }
     fn build(&self, step: &mut StepBuilder) {
-        let h = &self.hyper;
-        let ends = EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps);
+        let (h, ends) = (&self.hyper, self.ends());
         ends.embed(step, &self.tensors.globals);
-        for (layer, weights) in self.tensors.blocks.iter().enumerate() {
+        for (layer, weights) in self.tensors.layers() {
             layer::block(step, h, weights, layer);
         }
         ends.head(step, &self.tensors.globals);
+    }
+    fn draft_caches(&self) -> &[CacheSpec] {
+        &self.draft_caches
+    }
+    fn build_draft(&self, step: &mut StepBuilder) {
+        self.ends()
+            .draft(step, &self.tensors, &|step, layer, weights| {
+                layer::block(step, &self.hyper, weights, layer);
+            });
     }
 }

@@ -9,15 +9,15 @@ use crate::gguf::Role;
 pub(super) fn table(h: &DeepseekHparams, there: &dyn Tensors) -> Vec<TensorSpec> {
     let mut t = TensorTable::new(there);
     t.embed_and_head(h.vocabulary, h.d);
-    for layer in 0..h.layers {
-        t.block(layer);
-        attention(h, &mut t);
+    let block = |t: &mut TensorTable, layer: usize| {
+        attention(h, t);
         t.need("ffn_norm.weight", Role::Norm, &[h.d]);
         match h.experts.as_ref().filter(|_| layer >= h.dense) {
-            Some(experts) => experts.tensors(&mut t, h.d),
-            None => feed_forward::tensors(&mut t, h.ff[layer], h.d, false),
+            Some(experts) => experts.tensors(t, h.d),
+            None => feed_forward::tensors(t, h.ff[layer.min(h.layers - 1)], h.d, false),
         }
-    }
+    };
+    t.blocks(h.layers, [h.vocabulary, h.d], &block);
     t.finish()
 }
 

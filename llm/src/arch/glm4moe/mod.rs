@@ -1,6 +1,5 @@
 //! `glm4moe`: GLM-4.5 and later, including Air. Sigmoid routing and a shared expert after a few
-//! dense layers; RoPE on half of every head; the largest models have norms of heads. The block for
-//! draft tokens is ignored.
+//! dense layers; RoPE on half of every head; the largest models have norms of heads.
 
 use super::Architecture;
 use super::attention::Norms;

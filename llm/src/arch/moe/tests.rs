@@ -120,6 +120,7 @@ fn computed(made: &Made, tokens: StepKind, router: &[f64], x: &[f64]) -> Vec<f64
         logits: Logits::None,
         tile: Options::TILE,
         cached: None,
+        draft: None,
     };
     let mut functions = Functions::new();
     let mut step = StepBuilder::new("test", &options, &mut functions);

@@ -175,9 +175,9 @@ impl Qwen35Hparams {
         };
         Ok(hyper)
     }
-    /// Returns true if the layer uses attention.
+    /// Returns true if the layer uses attention, as a draft block does.
     pub fn attends(&self, layer: usize) -> bool {
-        (layer + 1).is_multiple_of(self.interval)
+        layer >= self.layers || (layer + 1).is_multiple_of(self.interval)
     }
     /// Returns name and value of every hyper-parameter read from the file.
     pub fn summary(&self) -> Vec<(&'static str, String)> {

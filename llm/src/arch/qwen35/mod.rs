@@ -1,6 +1,5 @@
 //! `qwen35` and `qwen35moe`: Qwen3.5. Every few layers one uses attention with output gates; the
-//! others are gated delta nets with a recurrent state in place of a KV cache. Blocks for draft
-//! tokens are ignored.
+//! others are gated delta nets with a recurrent state in place of a KV cache.
 
 mod hyper;
 mod layer;
@@ -56,7 +55,9 @@ fn load(
         }
     };
     let caches = (0..h.layers).map(cache).collect();
+    let blocks = h.layers..h.layers + checked.draft_blocks();
     Ok(Box::new(Qwen35 {
+        draft_caches: blocks.map(cache).collect(),
         hyper,
         info,
         tensors: checked,
@@ -68,8 +69,7 @@ fn load(
 fn table(h: &Qwen35Hparams, there: &dyn Tensors) -> Vec<TensorSpec> {
     let mut t = TensorTable::new(there);
     t.embed_and_head(h.vocabulary, h.d);
-    for layer in 0..h.layers {
-        t.block(layer);
+    let block = |t: &mut TensorTable, layer: usize| {
         match h.attends(layer) {
             true => {
                 let parts = QkvTensors {
@@ -79,16 +79,17 @@ fn table(h: &Qwen35Hparams, there: &dyn Tensors) -> Vec<TensorSpec> {
                     sinks: false,
                     keys_as_values: false,
                 };
-                h.attention.tensors(&mut t, h.d, parts);
+                h.attention.tensors(t, h.d, parts);
             }
-            false => delta_net(&mut t, &h.delta, h.d),
+            false => delta_net(t, &h.delta, h.d),
         }
         t.need("post_attention_norm.weight", Role::Norm, &[h.d]);
         match &h.experts {
-            Some(experts) => experts.tensors(&mut t, h.d),
-            None => feed_forward::tensors(&mut t, h.ff, h.d, false),
+            Some(experts) => experts.tensors(t, h.d),
+            None => feed_forward::tensors(t, h.ff, h.d, false),
         }
-    }
+    };
+    t.blocks(h.layers, [h.vocabulary, h.d], &block);
     t.finish()
 }
 
@@ -112,6 +113,14 @@ struct Qwen35 {
     info: ModelInfo,
     tensors: Checked,
     caches: Vec<CacheSpec>,
+    draft_caches: Vec<CacheSpec>,
+}
+
+impl Qwen35 {
+    fn ends(&self) -> EmbedAndHead {
+        let h = &self.hyper;
+        EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps)
+    }
 }
 
 impl Model for Qwen35 {
@@ -128,12 +137,20 @@ impl Model for Qwen35 {
         vec![RopeTable::new(self.hyper.frequencies.clone())]
     }
     fn build(&self, step: &mut StepBuilder) {
-        let h = &self.hyper;
-        let ends = EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps);
+        let (h, ends) = (&self.hyper, self.ends());
         ends.embed(step, &self.tensors.globals);
-        for (layer, weights) in self.tensors.blocks.iter().enumerate() {
+        for (layer, weights) in self.tensors.layers() {
             layer::block(step, h, weights, layer);
         }
         ends.head(step, &self.tensors.globals);
+    }
+    fn draft_caches(&self) -> &[CacheSpec] {
+        &self.draft_caches
+    }
+    fn build_draft(&self, step: &mut StepBuilder) {
+        self.ends()
+            .draft(step, &self.tensors, &|step, layer, weights| {
+                layer::block(step, &self.hyper, weights, layer);
+            });
     }
 }
