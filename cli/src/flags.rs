@@ -258,6 +258,14 @@ impl Common {
         }
         self.check_flags()
     }
+    /// Returns the flags of a model that drafts, on `device` if it is given.
+    pub fn of_drafts(&self, device: Option<&str>) -> Common {
+        Common {
+            device: device.map(str::to_owned).or(self.device.clone()),
+            lora: Vec::new(),
+            ..self.clone()
+        }
+    }
     /// Checks the same for commands that use one device.
     pub fn check_one_device(&self) -> Result {
         if self.devices().len() > 1 {

@@ -6,7 +6,9 @@ use crate::reasoning_view::Reader;
 use crate::style::Screen;
 use gristmill_llm::generation::{self, Finish};
 use gristmill_llm::sampling::Sampler;
-use gristmill_llm::sched::{Batcher, Generated, PrefillStats, SequenceOptions, generate};
+use gristmill_llm::sched::{
+    Batcher, DraftOrigin, Generated, PrefillStats, SequenceOptions, SpeculationStats, generate,
+};
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
@@ -18,7 +20,7 @@ pub struct Generation {
     pub thought: Option<String>,
     pub generated: Generated,
     /// Drafted and kept tokens.
-    pub drafts: [u64; 2],
+    pub drafts: SpeculationStats,
 }
 
 /// Generates an answer to `prompt` and writes it to `out` as `reader` decodes it; `stop` ends it
@@ -70,11 +72,7 @@ pub fn answer(
         &mut each,
     );
     bar.finish_and_clear();
-    let after = batcher.speculation();
-    let drafts = [
-        after.drafted - before.drafted,
-        after.accepted - before.accepted,
-    ];
+    let drafts = batcher.speculation().since(&before);
     let generated = generated?;
     written?;
     if generated.prefill.complete {
@@ -87,6 +85,26 @@ pub fn answer(
         generated,
         drafts,
     })
+}
+
+/// Describes how many drafts were kept, by their origin if there are several.
+fn described(drafts: &SpeculationStats) -> String {
+    let counted = DraftOrigin::ALL.map(|origin| {
+        let of = drafts.of(origin);
+        let sums = [&of.drafted, &of.accepted].map(|of| of.iter().sum::<u64>());
+        (origin.name(), sums)
+    });
+    let used: Vec<_> = counted.iter().filter(|of| of.1[0] > 0).collect();
+    match &used[..] {
+        [] => String::new(),
+        [(_, [drafted, kept])] => format!(", {kept} of {drafted} drafts kept"),
+        several => {
+            let each = several
+                .iter()
+                .map(|(name, [drafted, kept])| format!("{kept} of {drafted} {name}"));
+            format!(", {} drafts kept", each.collect::<Vec<_>>().join(" and "))
+        }
+    }
 }
 
 impl Generation {
@@ -109,10 +127,7 @@ impl Generation {
             String::new()
         };
         let prompt = format!("{run} prompt tokens{cached}, {}", rate(run, prefill.time));
-        let drafts = match self.drafts {
-            [0, _] => String::new(),
-            [drafted, kept] => format!(", {kept} of {drafted} drafts kept"),
-        };
+        let drafts = described(&self.drafts);
         match (prefill.complete, steps) {
             (false, _) => format!("[{prompt}; {}]", finish.describe()),
             (true, 0) => format!("[{prompt}; {tokens} tokens; {}]", finish.describe()),

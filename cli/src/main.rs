@@ -12,6 +12,7 @@ mod ab_bench;
 mod bandwidth;
 mod beam;
 mod bench_batch;
+mod bench_drafts;
 mod commands;
 mod disambiguate;
 mod environment;

@@ -6,11 +6,14 @@ use crate::failure::{Failure, Result, printable};
 use crate::flags::{Common, Lora, warn_of};
 use crate::isolation;
 use crate::progress::{Bars, Fetching};
+use crate::speculation::Speculation;
+use gristmill_backend::Opened;
 use gristmill_hub::{Client, FileFormat, Name, SHORT_NAMES, Store};
 use gristmill_llm::arch::{self, MAX_CHOICES};
 use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, TextSpan};
 use gristmill_llm::engine::{self, Engine, Progress, Settings};
 use gristmill_llm::file::{Error as FileError, ModelFile, OtherKind};
+use gristmill_llm::sched::Batcher;
 use gristmill_llm::tokenizer::Tokenizer;
 use gristmill_llm::train::{Adapter, AdapterError, open_adapter, stacked};
 use gristmill_llm::{language, synth};
@@ -265,22 +268,25 @@ impl Model {
     }
     /// Opens the device, loads and compiles the model; `context` applies without --ctx.
     pub fn load(&self, common: &Common, context: Option<usize>) -> Result<Engine> {
-        self.load_as(common, common.settings(context))
+        Ok(self.load_as(common, common.settings(context))?.0)
     }
     /// Loads the model with `drafts` rows for drafts; kernels that a first prompt of `prompt`
     /// tokens does not need may be compiled in the background.
-    pub fn load_for_prompt(&self, common: &Common, prompt: usize, drafts: usize) -> Result<Engine> {
+    pub fn load_for_prompt(
+        &self,
+        common: &Common,
+        prompt: usize,
+        speculation: &Speculation,
+    ) -> Result<Batcher> {
         let first_prompt = Some(prompt);
-        self.load_as(
-            common,
-            Settings {
-                first_prompt,
-                drafts,
-                ..common.settings(None)
-            },
-        )
+        let settings = Settings {
+            first_prompt,
+            ..speculation.over(common.settings(None))
+        };
+        let (engine, opened) = self.load_as(common, settings)?;
+        speculation.batcher(engine, &opened, common)
     }
-    fn load_as(&self, common: &Common, settings: Settings) -> Result<Engine> {
+    fn load_as(&self, common: &Common, settings: Settings) -> Result<(Engine, Opened)> {
         common.check_computes()?;
         let described = self.describe()?;
         let common = common.over(described.context());
@@ -289,30 +295,28 @@ impl Model {
             ..settings
         };
         let opened = common.open()?;
-        Ok(self.engine(opened, settings, (Bars::named(&self.name), &|_| ()))?)
+        let bars = Bars::named(&self.name);
+        let engine = self.engine(opened.clone(), settings, (bars, &|_| ()))?;
+        Ok((engine, opened))
     }
     /// Loads the model on an open device.
     pub fn load_on(
         &self,
-        opened: gristmill_backend::Opened,
+        opened: Opened,
         common: &Common,
         context: Option<usize>,
     ) -> Result<Engine> {
         self.load_with(opened, common.settings(context))
     }
     /// Loads the model on an open device with given settings.
-    pub fn load_with(
-        &self,
-        opened: gristmill_backend::Opened,
-        settings: Settings,
-    ) -> Result<Engine> {
+    pub fn load_with(&self, opened: Opened, settings: Settings) -> Result<Engine> {
         self.check_kind()?;
         Ok(self.engine(opened, settings, (Bars::new(), &|_| ()))?)
     }
     /// Loads the model on an open device; reports progress to `bars` and to `watch`.
     pub fn engine(
         &self,
-        opened: gristmill_backend::Opened,
+        opened: Opened,
         settings: Settings,
         (bars, watch): (Bars, &dyn Fn(Progress)),
     ) -> std::result::Result<Engine, engine::Error> {

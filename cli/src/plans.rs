@@ -300,6 +300,7 @@ mod tests {
             logits: Logits::Last,
             depth: 2048,
             contiguous: true,
+            draft: None,
         };
         let options = [1, prompt]
             .into_iter()

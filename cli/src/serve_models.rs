@@ -5,12 +5,14 @@ use crate::flags::{Common, Lora};
 use crate::model::{DEMO_NAME, Model, shortest, warn};
 use crate::progress::Bars;
 use crate::replica_devices::{ReplicaDevice, ReplicaDevices};
+use crate::speculation::Speculation;
 use gristmill_hub::{Store, file_stem, models_in};
 use gristmill_llm::engine::{self, Engine, MemoryEstimate, Progress};
 use gristmill_llm::language;
 use gristmill_llm::placement::PlacementRequest;
 use gristmill_llm::pooling::{Pooling, PoolingKind};
 use gristmill_llm::rerank::RerankPrompt;
+use gristmill_llm::sched::DraftSources;
 use gristmill_server::{
     LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText, NamedAdapter,
 };
@@ -37,6 +39,8 @@ pub struct ServedModels<'a> {
     pub parallel: Option<usize>,
     /// Kind of pooling in place of that of the files.
     pub pooling: Option<PoolingKind>,
+    /// Sources of drafts.
+    pub speculation: Speculation,
 }
 
 /// Default concurrent sequences per model, on a CPU and on a GPU.
@@ -63,6 +67,7 @@ pub fn specs(
         name,
         parallel,
         pooling,
+        speculation,
     } = served;
     common.check_computes()?;
     let mut candidates = candidates(arguments, scanning)?;
@@ -83,7 +88,8 @@ pub fn specs(
     } in candidates
     {
         let model = model.with_choices(&common.lora)?;
-        let file = File::new(&model, &name, common, (parallel, pooling), &devices)?;
+        let with = (parallel, pooling, speculation.clone());
+        let file = File::new(&model, &name, common, with, &devices)?;
         let plan = match file.planned(&model) {
             Ok(plan) => Ok(plan),
             // A model that does not fit now may fit later, unless it is the only one.
@@ -300,6 +306,7 @@ struct File {
     kept: Mutex<Option<Model>>,
     /// Kind of pooling in place of that of the file.
     pooling: Option<PoolingKind>,
+    speculation: Speculation,
 }
 
 /// A failure, and whether the model does not fit in memory.
@@ -359,7 +366,7 @@ impl File {
         model: &Model,
         name: &str,
         common: &Common,
-        (parallel, pooling): (Option<usize>, Option<PoolingKind>),
+        (parallel, pooling, speculation): (Option<usize>, Option<PoolingKind>, Speculation),
         devices: &Arc<ReplicaDevices>,
     ) -> Result<File> {
         let common = match model.describe() {
@@ -375,6 +382,7 @@ impl File {
             devices: devices.clone(),
             kept: Mutex::default(),
             pooling,
+            speculation,
         })
     }
     /// Adapters by which requests name them.
@@ -403,7 +411,7 @@ impl File {
     }
     /// Engine settings on a device; `context` overrides --ctx.
     fn settings(&self, on: &ReplicaDevice, context: Option<usize>) -> engine::Settings {
-        let settings = self.common.settings(None);
+        let settings = self.speculation.with_block(self.common.settings(None));
         let is_gpu = on.opened.target.machine.kind == MachineKind::Gpu;
         let parallel = self.parallel.unwrap_or(PARALLEL[usize::from(is_gpu)]);
         let placement = match self.devices.all() {
@@ -505,5 +513,14 @@ impl ModelSource for File {
                 ..load_error(refused(error))
             }
         })
+    }
+    fn drafts(
+        &self,
+        device: usize,
+        engine: &Engine,
+    ) -> std::result::Result<DraftSources, LoadError> {
+        let opened = &self.devices.all()[device].opened;
+        let sources = self.speculation.sources(engine, opened, &self.common);
+        sources.map_err(|failure| load_error(failure.into()))
     }
 }

@@ -1,48 +1,132 @@
-//! The flag --speculate: drafts of next tokens.
+//! The flags --speculate and --draft-device: drafts of next tokens.
 
-use clap::{Args, ValueEnum};
-use gristmill_llm::engine::Engine;
-use gristmill_llm::sched::Batcher;
+use crate::failure::{Failure, Result, printable};
+use crate::flags::Common;
+use crate::model::Model;
+use clap::Args;
+use gristmill_backend::Opened;
+use gristmill_llm::engine::{Engine, Settings};
+use gristmill_llm::sched::{Batcher, DraftSources, Drafter};
+use std::convert::Infallible;
 
 /// Rows of a step for drafts, besides that of a single sequence.
 const DRAFT_ROWS: usize = 15;
 
 /// Where drafts come from: values of --speculate.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-enum DraftSource {
-    /// No drafts
-    #[default]
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Source {
     Off,
-    /// What the model has; n-grams
     Auto,
-    /// Tokens that followed the last 6 to 24 ones before, in the prompt or the answer
     Ngram,
+    Mtp,
+    /// A model by its name or path.
+    Model(String),
+}
+
+impl Source {
+    fn parse(text: &str) -> std::result::Result<Source, Infallible> {
+        Ok(match text {
+            "off" => Source::Off,
+            "auto" => Source::Auto,
+            "ngram" => Source::Ngram,
+            "mtp" => Source::Mtp,
+            name => Source::Model(name.to_owned()),
+        })
+    }
 }
 
 /// Drafts that are run beside decode rows, and kept where they are the tokens chosen.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Speculation {
-    /// Run drafts of next tokens in steps that have room; answers that repeat parts of their prompt
-    /// are faster, and the distribution of texts is the same
-    #[arg(long, value_enum, value_name = "SOURCE", default_value = "off")]
-    speculate: DraftSource,
+    /// Run drafts of next tokens in steps that have room; the distribution of texts is the same.
+    /// SOURCE is `off`, `ngram` (tokens that followed the last 6 to 24 ones before, in the prompt or
+    /// the answer), `mtp` (the file's block for draft tokens), `auto` (both, as there are), or a
+    /// smaller MODEL with the same vocabulary
+    #[arg(long, value_parser = Source::parse, value_name = "SOURCE", default_value = "off")]
+    speculate: Source,
+    /// Device of the model that drafts [default: that of the model]
+    #[arg(long, value_name = "DEVICE", help_heading = "Device")]
+    draft_device: Option<String>,
 }
 
 impl Speculation {
     /// Returns whether drafts are run.
-    pub fn is_on(self) -> bool {
-        self.speculate != DraftSource::Off
+    pub fn is_on(&self) -> bool {
+        self.speculate != Source::Off
     }
-    /// Returns the rows of a step for drafts of a single sequence.
-    pub fn rows(self) -> usize {
-        if self.is_on() { DRAFT_ROWS } else { 0 }
-    }
-    /// Returns the batcher of an engine.
-    pub fn batcher(self, engine: Engine) -> Batcher {
-        let batcher = Batcher::new(engine);
-        match self.is_on() {
-            true => batcher.with_speculation(),
-            false => batcher,
+    /// Returns settings with the rows that drafts of a single sequence need.
+    pub fn over(&self, settings: Settings) -> Settings {
+        Settings {
+            drafts: if self.is_on() { DRAFT_ROWS } else { 0 },
+            ..self.with_block(settings)
         }
+    }
+    /// Returns settings with the model's block for draft tokens, if it may be used.
+    pub fn with_block(&self, settings: Settings) -> Settings {
+        let draft_block = matches!(self.speculate, Source::Auto | Source::Mtp);
+        Settings {
+            draft_block,
+            ..settings
+        }
+    }
+    /// Returns the sources of drafts for an engine, on whose device `opened` a model that drafts is
+    /// loaded too, unless it has one of its own.
+    pub fn sources(
+        &self,
+        engine: &Engine,
+        opened: &Opened,
+        common: &Common,
+    ) -> Result<DraftSources> {
+        let block = engine.has_draft_block().then_some(Drafter::Block);
+        let drafter = match &self.speculate {
+            Source::Off | Source::Ngram => None,
+            Source::Auto => block,
+            Source::Mtp if block.is_none() => {
+                let hint = "--speculate auto takes what there is; ngram needs no block";
+                return Err(Failure::new(
+                    "the model has no block for draft tokens that can be used",
+                    hint,
+                ));
+            }
+            Source::Mtp => block,
+            Source::Model(name) => Some(self.model(name, engine, opened, common)?),
+        };
+        Ok(DraftSources {
+            ngrams: matches!(self.speculate, Source::Auto | Source::Ngram),
+            drafter,
+        })
+    }
+    /// Loads a model that drafts for an engine.
+    fn model(
+        &self,
+        name: &str,
+        engine: &Engine,
+        opened: &Opened,
+        common: &Common,
+    ) -> Result<Drafter> {
+        let model = Model::open(Some(name))?;
+        let opened = match &self.draft_device {
+            Some(_) => common.of_drafts(self.draft_device.as_deref()).open()?,
+            None => opened.clone(),
+        };
+        let context = engine.context();
+        let positions = engine.cache().pages() * gristmill_llm::arch::Options::PAGE;
+        let settings = Settings {
+            parallel: engine.max_sequences(),
+            drafts: engine.step_rows() - engine.max_sequences(),
+            contexts: positions.div_ceil(context),
+            mixed: false,
+            ..common.of_drafts(None).settings(Some(context))
+        };
+        let draft = model.load_with(opened, settings)?;
+        Drafter::from_model(draft, engine).map_err(|why| {
+            let message = format!("{} cannot draft for this model: {why}", printable(name));
+            Failure::new(message, "a smaller model of the same family has the same vocabulary; -c N takes less memory")
+        })
+    }
+    /// Returns the batcher of an engine on this device.
+    pub fn batcher(&self, engine: Engine, opened: &Opened, common: &Common) -> Result<Batcher> {
+        let sources = self.sources(&engine, opened, common)?;
+        Ok(Batcher::new(engine).with_speculation(sources))
     }
 }

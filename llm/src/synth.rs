@@ -69,7 +69,8 @@ pub fn fitting_as(quant: &str, bytes: u64) -> Vec<String> {
 
 /// Returns presets of at most `bytes` bytes with their sizes, largest first.
 fn within(file_type: &types::FileType, bytes: u64) -> Vec<(u64, &'static str)> {
-    let size = |p: &preset::Preset| Some((p.without_vocabulary(file_type).ok()?.bytes(), p.name));
+    let size =
+        |p: &preset::Preset| Some((p.without_vocabulary(file_type, false).ok()?.bytes(), p.name));
     let mut sizes: Vec<_> = preset::PRESETS
         .iter()
         .filter_map(size)
@@ -86,16 +87,33 @@ fn gigabytes(bytes: u64) -> String {
 /// Option of a quantisation that skews routers: see [`plan`].
 pub const ROUTER_SKEW: &str = "router-skew";
 
-/// Splits a quantisation into its name and the skew of routers, 0 if none is given.
-fn skew_of(quant: &str) -> Result<(&str, f32), Error> {
-    let Some((name, option)) = quant.split_once(':') else {
-        return Ok((quant, 0.0));
-    };
-    let skew = option.split_once('=').filter(|of| of.0 == ROUTER_SKEW);
-    let skew = skew.and_then(|of| of.1.parse::<f32>().ok());
-    match skew.filter(|skew| (0.0..=MAX_SKEW).contains(skew)) {
-        Some(skew) => Ok((name, skew)),
-        None => Err(Error::Option(option.to_owned())),
+/// Option of a quantisation that adds a block for draft tokens: see [`plan`].
+pub const DRAFT_BLOCK: &str = "mtp";
+
+/// Options of a quantisation.
+#[derive(Clone, Copy, Default)]
+struct SynthOptions {
+    /// Skew of routers; 0 if none is given.
+    skew: f32,
+    draft_block: bool,
+}
+
+impl SynthOptions {
+    /// Splits a quantisation into its name and its options.
+    fn split(quant: &str) -> Result<(&str, SynthOptions), Error> {
+        let mut parts = quant.split(':');
+        let name = parts.next().unwrap_or_default();
+        let mut options = SynthOptions::default();
+        for option in parts {
+            let skew = option.split_once('=').filter(|of| of.0 == ROUTER_SKEW);
+            let skew = skew.and_then(|of| of.1.parse::<f32>().ok());
+            match skew.filter(|skew| (0.0..=MAX_SKEW).contains(skew)) {
+                Some(skew) => options.skew = skew,
+                None if option == DRAFT_BLOCK => options.draft_block = true,
+                None => return Err(Error::Option(option.to_owned())),
+            }
+        }
+        Ok((name, options))
     }
 }
 
@@ -105,7 +123,8 @@ const MAX_SKEW: f32 = 4.0;
 /// Returns metadata and tensors of `preset` quantised as `quant` (names in any case).
 ///
 /// `QUANT:router-skew=A` multiplies the router's row of the expert of rank `r` (from 1, in an order
-/// of each layer's own) by `r^-A`, so that few experts are chosen often.
+/// of each layer's own) by `r^-A`, so that few experts are chosen often. `QUANT:mtp` adds a block
+/// that drafts tokens, where the architecture has one.
 ///
 /// # Errors
 /// Returns an error if either name is unknown, or the option is.
@@ -116,11 +135,15 @@ pub fn plan(preset: &str, quant: &str) -> Result<SynthPlan, Error> {
         name: preset.into(),
         presets: presets().collect::<Vec<_>>().join(", "),
     })?;
-    let (quant, skew) = skew_of(quant)?;
-    let mut plan = preset.plan(file_type(quant)?)?;
+    let (quant, options) = SynthOptions::split(quant)?;
+    let mut plan = preset.plan(file_type(quant)?, options.draft_block)?;
+    let has_block = plan.tensors.iter().any(|t| t.name.contains(".nextn."));
+    if options.draft_block && !has_block {
+        return Err(Error::Option(DRAFT_BLOCK.to_owned()));
+    }
     for tensor in &mut plan.tensors {
         if tensor.name.ends_with(".ffn_gate_inp.weight") {
-            tensor.skew = skew;
+            tensor.skew = options.skew;
         }
     }
     Ok(plan)

@@ -59,8 +59,6 @@ pub struct Config {
     ///
     /// [`Worker::subscribe`]: crate::worker::Worker::subscribe
     pub kv_events: bool,
-    /// Whether n-grams that occurred before in a sequence are drafts of its next tokens.
-    pub speculates: bool,
     /// Whether an unknown model name means the model that is loaded, or the first one.
     pub any_model: bool,
 }
@@ -125,7 +123,6 @@ impl Default for Config {
             keep: None,
             batch_invariant: false,
             kv_events: false,
-            speculates: false,
             any_model: false,
         }
     }

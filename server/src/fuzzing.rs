@@ -138,7 +138,6 @@ impl Door {
             (Metrics::default(), EngineHealth::default(), config.limits());
         let shared = Shared {
             kv_events: false,
-            speculates: false,
             metrics,
             devices: Arc::new(DeviceHealth::new(Vec::new(), health)),
             limits,

@@ -290,7 +290,6 @@ fn models(offer: Offer, config: &Config, health: EngineHealth, loading: Loading)
         keep,
         batch_invariant,
         kv_events,
-        speculates,
         any_model,
         queue: waiting,
         ..
@@ -303,7 +302,6 @@ fn models(offer: Offer, config: &Config, health: EngineHealth, loading: Loading)
         keep,
         batch_invariant,
         kv_events,
-        speculates,
         any_model,
     };
     Models::new(models, most_loaded, available, shared, loading)

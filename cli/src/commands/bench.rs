@@ -3,11 +3,13 @@
 use crate::ab_bench::{Ids, Variants, Work, seconds, shown};
 use crate::bandwidth;
 use crate::bench_batch::{self, Batches};
+use crate::bench_drafts::{self, Drafts};
 use crate::failure::{Failure, Result, printable};
 use crate::flags::{Common, optimisations};
 use crate::model::Model;
 use crate::model_arg::ModelArg;
 use crate::progress;
+use crate::speculation::Speculation;
 use crate::table::{Column, Format, Table};
 use clap::Args;
 use gristmill_backend::Opened;
@@ -38,7 +40,8 @@ Examples:
   gristmill bench MODEL.gguf -p 256 -n 32 --batch 1,2,4,8         batched decode
   gristmill bench MODEL.gguf -t 1 -o jsonl | jq .tokens_per_second
   gristmill bench synth:youtu-llm-2b:q4_0 --ablate -p 128 -n 32   gain of each optimisation
-  gristmill bench MODEL.gguf --ablate=int8,merge -p 0             of two of them, decode only";
+  gristmill bench MODEL.gguf --ablate=int8,merge -p 0             of two of them, decode only
+  gristmill bench MODEL.gguf --speculate auto --batch 1,8         decode with drafts and without";
 
 #[derive(Args)]
 #[command(after_help = NOTES, override_usage = "gristmill bench [OPTIONS] <MODEL>")]
@@ -85,7 +88,18 @@ pub struct BenchArgs {
     #[arg(long, requires = "batch")]
     batch_invariant: bool,
     #[command(flatten)]
+    speculation: Speculation,
+    /// With --speculate: keep this share of drafts, whatever the model chooses
+    #[arg(long, value_name = "SHARE", value_parser = share, requires = "speculate")]
+    accept: Option<f64>,
+    #[command(flatten)]
     common: Common,
+}
+
+/// Parses a share from 0 to 1.
+fn share(text: &str) -> std::result::Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a share from 0 to 1, such as 0.85".into())
 }
 
 /// Parses the two positive sizes of `PP,TG`.
@@ -127,6 +141,18 @@ pub fn run(options: BenchArgs) -> Result {
     let context = context(&options, &tests, described.context())?;
     let opened = options.common.open()?;
     let (prompt, tokens) = (first(&options.prompts), first(&options.generations));
+    if options.speculation.is_on() {
+        let sequences: Vec<usize> = options.batch.iter().copied().map(usize::from).collect();
+        let drafts = Drafts {
+            sequences: if sequences.is_empty() { &[1] } else { &sequences },
+            prompt,
+            tokens: tokens.max(2),
+            times: options.repetitions.into(),
+            accept: options.accept,
+            format: options.format(),
+        };
+        return bench_drafts::run(&drafts, &options.speculation, &model, opened, &options.common);
+    }
     if !options.batch.is_empty() {
         let batches = Batches {
             sequences: &options.batch.iter().copied().map(usize::from).collect::<Vec<_>>(),

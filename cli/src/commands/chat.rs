@@ -96,12 +96,11 @@ pub fn run(options: ChatArgs) -> Result {
     warn(why.as_slice());
     let shortest = shortest(&template, &tokenizer, options.system.as_deref())?;
     model.check_context(&options.common, shortest)?;
-    let speculation = options.speculation;
     let sampler = options.sampling.sampler(&model)?;
-    let engine = model.load_for_prompt(&options.common, shortest + MESSAGE, speculation.rows())?;
+    let batcher = model.load_for_prompt(&options.common, shortest + MESSAGE, &options.speculation)?;
     let mut talk = Talk {
         sampler,
-        batcher: speculation.batcher(engine),
+        batcher,
         model: model.name,
         system: options.system,
         messages: Vec::new(),

@@ -90,9 +90,7 @@ pub fn run(options: RunArgs) -> Result {
     };
     model.check_context(&options.common, prompt.len())?;
     let sampler = options.sampling.sampler(&model)?;
-    let speculation = options.speculation;
-    let engine = model.load_for_prompt(&options.common, prompt.len(), speculation.rows())?;
-    let mut batcher = speculation.batcher(engine);
+    let mut batcher = model.load_for_prompt(&options.common, prompt.len(), &options.speculation)?;
     let limit = options.n.unwrap_or(usize::MAX);
     let mut out = Screen::new(io::stdout().lock());
     let answer = answer(&mut batcher, &mut reader, &sampler, &prompt, limit, &mut out, &|| false)?;

@@ -254,7 +254,6 @@ pub fn run(options: ServeArgs) -> Result {
         batch_invariant: options.batch_invariant,
         any_model: options.any_model,
         kv_events: options.grpc_port.is_some(),
-        speculates: options.speculation.is_on(),
         ..defaults
     })?;
     let grpc = options.grpc_port.map(|port| listen_grpc(&mut server, port)).transpose()?;
@@ -274,7 +273,8 @@ pub fn run(options: ServeArgs) -> Result {
         options.flags.name().map(str::to_owned).into_iter().chain(options.models).collect();
     let parallel = options.limits.parallel.map(usize::from);
     let pooling = options.pooling.or(options.reranking.then_some(PoolingKind::Rank));
-    let served = ServedModels { arguments: &arguments, name: options.name, parallel, pooling };
+    let speculation = options.speculation;
+    let served = ServedModels { arguments: &arguments, name: options.name, parallel, pooling, speculation };
     let models = serve_models::specs(served, &common, &open, &scanning)?;
     if let Some(address) = grpc {
         check_single(&models)?;

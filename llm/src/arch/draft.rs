@@ -41,8 +41,9 @@ pub struct DraftOptions {
     pub rows: usize,
 }
 
-/// Tensors of a draft block, in addition to those of a layer.
-const PROJECTION: &str = "nextn.eh_proj.weight";
+/// Name of a draft block's projection, without the prefix of the block: blocks that have it draft.
+pub const DRAFT_PROJECTION: &str = "nextn.eh_proj.weight";
+/// Further tensors of a draft block, in addition to those of a layer.
 const EMBEDDING_NORM: &str = "nextn.enorm.weight";
 const HIDDEN_NORM: &str = "nextn.hnorm.weight";
 /// Those that may be missing: the model's own are used then.
@@ -64,11 +65,11 @@ impl TensorTable<'_> {
             block(self, layer);
         }
         self.block(layers);
-        if !self.has(PROJECTION) {
+        if !self.has(DRAFT_PROJECTION) {
             return;
         }
         block(self, layers);
-        self.need(PROJECTION, Role::Matrix, &[d, 2 * d]);
+        self.need(DRAFT_PROJECTION, Role::Matrix, &[d, 2 * d]);
         self.need(EMBEDDING_NORM, Role::Norm, &[d]);
         self.need(HIDDEN_NORM, Role::Norm, &[d]);
         self.optional(NORM, Role::Norm, &[d]);
@@ -85,7 +86,7 @@ impl Checked {
     fn draft_block(&self) -> Option<(usize, &LayerWeights)> {
         let last = self.blocks.len().checked_sub(1)?;
         let block = &self.blocks[last];
-        block.has(PROJECTION).then_some((last, block))
+        block.has(DRAFT_PROJECTION).then_some((last, block))
     }
     /// Returns the weights of all layers, without those of a draft block.
     pub fn layers(&self) -> impl Iterator<Item = (usize, &LayerWeights)> {
@@ -130,7 +131,7 @@ impl EmbedAndHead {
             let hidden = nn::rms_norm(hidden, s.weight(block, HIDDEN_NORM), self.eps);
             let token = self.embedding(s, own_or((block, OWN_EMBEDDING), (globals, EMBEDDING)));
             let token = nn::rms_norm(token, s.weight(block, EMBEDDING_NORM), self.eps);
-            let y = s.linear(block, Tensor::cat(&[token, hidden], 1), PROJECTION);
+            let y = s.linear(block, Tensor::cat(&[token, hidden], 1), DRAFT_PROJECTION);
             s.output("y", Bind::Hidden(self.layers + 1), y);
         });
         step.fills = step.options.logits == Logits::None;

@@ -43,7 +43,7 @@ mod trained;
 mod training;
 
 pub use cache::{CacheExtent, CacheSpec, CacheTensor, CacheType, Component};
-pub use draft::{DraftOptions, DraftSource};
+pub use draft::{DRAFT_PROJECTION, DraftOptions, DraftSource};
 pub use error::{Error, Result};
 pub use lookup::Tensors;
 pub use low_rank::{AdapterScales, AppliedAdapter, LowRank, LowRankShape, MAX_CHOICES};

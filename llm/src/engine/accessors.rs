@@ -46,6 +46,10 @@ impl Engine {
     pub fn step_rows(&self) -> usize {
         self.settings.rows()
     }
+    /// Tokens of the prefill chunk of the last step that had one, or of its last part.
+    pub fn last_chunk_tokens(&self) -> usize {
+        self.chunk_tokens
+    }
     /// Maximum tokens in one step, except in steps of long prompts.
     pub fn chunk(&self) -> usize {
         self.limit.limits.chunk

@@ -72,6 +72,9 @@ impl Batcher {
             contiguous,
         };
         let started = engine.start(&step)?;
+        if started {
+            self.speculation.forget_hidden();
+        }
         self.steps.all += u64::from(started);
         self.steps.asynchronous += u64::from(started && before.is_some());
         Ok(started)
@@ -87,8 +90,9 @@ impl Batcher {
             sampling(sequence).is_some_and(|(_, left)| left > 1 && position < context)
         };
         let waits = self.in_flight.host_chooses || self.in_flight.waited.is_some();
+        let speculation = &mut self.speculation;
         let waits =
-            waits || self.speculation.is_on() && self.speculation.expects(&self.scheduler, batch);
+            waits || speculation.is_on() && speculation.expects(&self.scheduler, batch, context);
         let next = match waits {
             true => None,
             false => self.scheduler.next_in_flight(batch, &mut goes_on),
@@ -101,6 +105,10 @@ impl Batcher {
             Some(ids) => ids,
             None => self.engine.wait()?.chosen,
         };
+        if !started {
+            let (rows, scheduler) = ((&batch.decodes[..], &[][..]), &self.scheduler);
+            self.speculation.record_hidden((None, 0), rows, scheduler);
+        }
         self.scheduler.release_in_flight();
         self.in_flight.batch = next.filter(|_| started);
         if let Some(next) = &self.in_flight.batch {

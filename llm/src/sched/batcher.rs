@@ -9,9 +9,9 @@ use super::prefill_budget::PrefillBudget;
 use super::prefix_log::PrefixEvent;
 use super::scheduler::Scheduler;
 use super::sequence::{SequenceId, SequenceOptions};
-use super::speculation::{Speculation, SpeculationStats};
+use super::speculation::{DraftSources, Speculation, SpeculationStats};
 use crate::arch::{AdapterScales, Logits, Options};
-use crate::engine::{Chunk, DecodeRow, Engine, Pages, Step, TokenRun, TokenSource};
+use crate::engine::{Chunk, DecodeRow, Engine, PageCopy, Pages, Step, TokenRun, TokenSource};
 use crate::sampling::{Candidates, RowParams, RowSampling, SamplingMethod};
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -121,11 +121,20 @@ impl Batcher {
     }
     /// Runs drafts of next tokens in rows that steps have to spare: see [`Speculation`]. Not for
     /// models with recurrent states, which cannot be taken back.
-    pub fn with_speculation(mut self) -> Batcher {
-        if self.config.state_rows == 0 {
-            self.speculation = Speculation::new(self.engine.step_rows());
+    pub fn with_speculation(mut self, sources: DraftSources) -> Batcher {
+        if self.config.state_rows == 0 && !sources.is_empty() {
+            self.speculation = Speculation::new(self.engine.step_rows(), sources);
         }
         self
+    }
+    /// Returns the drafted token that would follow a sequence's tokens, if its row has run: pushing
+    /// it saves a step.
+    pub fn next_draft(&self, sequence: SequenceId) -> Option<u32> {
+        self.speculation.next_draft(sequence)
+    }
+    /// Numbers of drafted and kept tokens of a sequence that runs.
+    pub fn drafts_of(&self, sequence: SequenceId) -> [usize; 2] {
+        self.speculation.drafts_of(sequence)
     }
     /// Numbers of drafted and kept tokens since creation.
     pub fn speculation(&self) -> SpeculationStats {
@@ -289,9 +298,10 @@ impl Batcher {
                     return Err(self.fail_step(error, &Batch::default()));
                 }
                 let mut batch = self.scheduler.next_batch(self.prefill_budget.tokens());
-                if self.speculation.is_on() {
-                    let (scheduler, context) = (&mut self.scheduler, self.engine.context());
-                    batch.drafts = self.speculation.plan(scheduler, &batch, context);
+                if self.speculation.is_on()
+                    && let Err(error) = self.plan_drafts(&mut batch)
+                {
+                    return Err(self.fail_step(error, &batch));
                 }
                 match self.start_in_flight(&batch, sampling) {
                     Ok(true) => batch,
@@ -369,7 +379,7 @@ impl Batcher {
         batch
             .copies
             .iter()
-            .try_for_each(|copy| self.engine.copy_page(copy))?;
+            .try_for_each(|copy| self.copy_page(copy))?;
         batch
             .states
             .iter()
@@ -413,6 +423,11 @@ impl Batcher {
         }
         Ok(())
     }
+    fn copy_page(&mut self, copy: &PageCopy) -> Result<(), Error> {
+        let drafter = self.speculation.drafter.as_mut();
+        drafter.map_or(Ok(()), |drafter| drafter.copy_page(copy))?;
+        Ok(self.engine.copy_page(copy)?)
+    }
     /// Reads the hidden row of a chunk's last token, after its step, for a sequence that wants it.
     fn read_hidden(&mut self, chunk: &PrefillChunk) -> Result<(), Error> {
         self.hidden = None;
@@ -430,6 +445,8 @@ impl Batcher {
         row_params: &mut RowParamsFn,
     ) -> Result<(), Error> {
         let contiguous = self.is_contiguous();
+        let chunk_of = prefill.map(|chunk| chunk.sequence);
+        let fills = chunk_of.is_some_and(|id| self.speculation.fills_drafts(&self.scheduler, id));
         let Batcher {
             engine,
             scheduler,
@@ -460,7 +477,7 @@ impl Batcher {
                 true => Logits::Last,
                 false => Logits::None,
             },
-            fills_drafts: false,
+            fills_drafts: fills,
         });
         let step = Step {
             chunk,
@@ -470,6 +487,7 @@ impl Batcher {
         };
         if !*ranks {
             (self.chosen, self.candidates) = (engine.run(&step)?.chosen, Vec::new());
+            self.record_hidden(prefill, (decodes, drafts));
             return Ok(());
         }
         let mut ask_all = || {
@@ -488,12 +506,28 @@ impl Batcher {
                     None
                 }
             };
-            // The host reads the logits of drafts that are not chosen greedily.
-            all.map(ask).chain(drafts.iter().map(|_| None)).collect()
+            let mut asked: Vec<_> = all.map(ask).collect();
+            // The row behind a draft is used if the sequence's tokens are those before it then.
+            let mut tokens: Vec<u32> = Vec::new();
+            for (nth, draft) in drafts.iter().enumerate() {
+                if nth == 0 || drafts[nth - 1].sequence != draft.sequence {
+                    tokens = scheduler.tokens(draft.sequence).to_vec();
+                }
+                tokens.push(draft.token);
+                asked.push(row_params(draft.sequence, &tokens));
+            }
+            asked
         };
         let (output, ranked) = engine.run_with_candidates(&step, &mut ask_all)?;
         (self.chosen, self.candidates) = (output.chosen, ranked);
+        self.record_hidden(prefill, (decodes, drafts));
         Ok(())
+    }
+    /// Records where the hidden rows of the step that has just run are.
+    fn record_hidden(&mut self, prefill: Option<&PrefillChunk>, rows: (&[Decode], &[DraftRow])) {
+        let chunk_rows = self.engine.last_chunk_tokens();
+        self.speculation
+            .record_hidden((prefill, chunk_rows), rows, &self.scheduler);
     }
     fn run_swaps(&mut self, swaps: &[Swap]) -> Result<(), Error> {
         for &of in swaps {

@@ -36,4 +36,4 @@ pub use prefix_log::{PrefixEvent, StoredPage, prefix_hashes};
 pub use reuse::{BLOCK, Reuse};
 pub use scheduler::Scheduler;
 pub use sequence::{SequenceId, SequenceOptions};
-pub use speculation::SpeculationStats;
+pub use speculation::{DraftCounts, DraftOrigin, DraftSources, Drafter, SpeculationStats};

@@ -4,67 +4,89 @@
 //! A draft never changes the distribution of a text: each token is chosen from the logits of its
 //! row as without drafts, and the row behind it is used only if the drafted token was chosen.
 //! Drafts are run where they are worth their time: the expected tokens of a step by its measured
-//! time. A full batch has no rows for them.
+//! time and that of making the drafts. A full batch has no rows for them.
+
+mod drafter;
+mod drafting;
+mod sequence_drafts;
+mod stats;
+mod times;
 
 use super::batch::{Batch, Decode, DraftRow};
-use super::ngram::{Draft, NgramIndex};
+use super::ngram::Draft;
 use super::scheduler::Scheduler;
 use super::sequence::SequenceId;
+pub use drafter::Drafter;
 use rustc_hash::FxHashMap;
+use sequence_drafts::{SequenceDrafts, Survival};
+pub use stats::{DraftCounts, DraftOrigin, SpeculationStats};
 use std::collections::{BTreeMap, VecDeque};
+use times::StepTimes;
 
 /// Matches of so many tokens and more are counted apart from shorter ones.
 const LONG_MATCH: usize = 12;
-/// Shares of drafted tokens that are expected to be kept at first: after short and long matches.
-const FIRST_SURVIVAL: [f64; 2] = [0.6, 0.85];
-/// Weight of the newest token in these shares, and their bounds: drafts that are never tried would
-/// never be counted.
-const SURVIVAL_WEIGHT: f64 = 0.08;
-const SURVIVAL_BOUNDS: [f64; 2] = [0.1, 0.98];
-/// Weight of the newest step in the time of steps of as many rows.
-const TIME_WEIGHT: f64 = 0.2;
-/// Factor of the known times of steps with other numbers of rows, for each step: a time that was
-/// measured beside other work is tried again after some hundred steps.
-const FORGETTING: f64 = 0.998;
-/// Growth of the time of a step with twice the rows, until it is measured.
-const ASSUMED_GROWTH: f64 = 1.15;
+/// Time of a step of a model that drafts, as a share of that of the model, until it is measured.
+const ASSUMED_DRAFTING: f64 = 0.15;
 /// Least gain that drafts must promise.
 const LEAST_GAIN: f64 = 1.03;
+/// Most drafts of a sequence that a model makes, one after the other.
+const MOST_STEPS: usize = 8;
 
-/// Numbers of drafted and kept tokens.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SpeculationStats {
-    /// Tokens that were run as drafts.
-    pub drafted: u64,
-    /// Those of them that were chosen, each of which saved a step.
-    pub accepted: u64,
-    /// Steps with at least one draft.
-    pub steps: u64,
+/// Where drafts come from.
+#[derive(Debug, Default)]
+pub struct DraftSources {
+    /// Tokens that followed the last ones before.
+    pub ngrams: bool,
+    /// A model that drafts.
+    pub drafter: Option<Drafter>,
 }
 
-/// Drafts of a sequence.
-#[derive(Debug)]
-struct SequenceDrafts {
-    index: NgramIndex,
-    /// Expected share of kept tokens, after short and long matches.
-    survival: [f64; 2],
-}
-
-impl Default for SequenceDrafts {
-    fn default() -> SequenceDrafts {
-        SequenceDrafts {
-            index: NgramIndex::default(),
-            survival: FIRST_SURVIVAL,
+impl DraftSources {
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        !self.ngrams && self.drafter.is_none()
+    }
+    /// n-grams alone.
+    pub fn ngrams() -> DraftSources {
+        DraftSources {
+            ngrams: true,
+            drafter: None,
         }
     }
 }
 
+/// What a sequence's drafts may come from in a step.
+#[derive(Debug)]
+struct Proposal {
+    decode: Decode,
+    ngram: Option<Draft>,
+    /// Whether the model that drafts may run for it.
+    may_draft: bool,
+    /// Most drafts before the end of the context.
+    room: usize,
+}
+
+/// Drafts of a sequence in a step.
+#[derive(Debug)]
+pub(super) struct ChosenDraft {
+    pub decode: Decode,
+    pub origin: DraftOrigin,
+    /// The drafted tokens; empty until a model has made them.
+    pub tokens: Vec<u32>,
+    /// Number of drafts.
+    pub count: usize,
+    is_long: bool,
+}
+
 /// Rows of a step that are valid if the tokens before them are chosen.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Unverified {
     /// Row, and position and number of its token.
     rows: VecDeque<(usize, usize, u32)>,
+    origin: DraftOrigin,
     is_long: bool,
+    /// Number of drafts that were chosen.
+    kept: usize,
 }
 
 /// Drafts of all sequences of a batcher.
@@ -72,153 +94,238 @@ struct Unverified {
 pub(super) struct Speculation {
     /// Rows of a step; 0 without speculation.
     rows: usize,
+    ngrams: bool,
+    pub drafter: Option<Drafter>,
     drafts: FxHashMap<SequenceId, SequenceDrafts>,
+    /// Survival that new sequences begin with.
+    survival: Survival,
     unverified: BTreeMap<SequenceId, Unverified>,
-    /// Seconds of a step by its rows, rounded up to a power of two; `None` after the first one,
-    /// which may have compiled kernels.
-    seconds: BTreeMap<usize, Option<f64>>,
+    /// Times of steps with drafts to verify, and of those of the model that drafts.
+    times: StepTimes,
+    draft_times: StepTimes,
     pub stats: SpeculationStats,
 }
 
 impl Speculation {
     /// Creates speculation for steps of at most `rows` rows.
-    pub fn new(rows: usize) -> Speculation {
+    pub fn new(rows: usize, sources: DraftSources) -> Speculation {
         Speculation {
             rows,
+            ngrams: sources.ngrams,
+            drafter: sources.drafter,
+            times: StepTimes::new(rows),
+            draft_times: StepTimes::new(rows),
             ..Speculation::default()
         }
     }
     pub fn is_on(&self) -> bool {
         self.rows > 1
     }
-    /// Drops rows that are not verified yet, as their logits are gone.
+    /// Drops rows that are not verified yet, as their logits and hidden rows are gone.
     pub fn forget_rows(&mut self) {
         self.unverified.clear();
+        self.forget_hidden();
     }
     /// Records the time of a step of decode rows.
     pub fn record(&mut self, rows: usize, seconds: f64) {
-        let bucket = self.bucket(rows);
-        let others = self.seconds.iter_mut().filter(|of| *of.0 != bucket);
-        others
-            .filter_map(|of| of.1.as_mut())
-            .for_each(|known| *known *= FORGETTING);
-        let known = self.seconds.entry(bucket);
-        known
-            .and_modify(|known| {
-                let before = known.unwrap_or(seconds);
-                *known = Some(before + TIME_WEIGHT * (seconds - before));
-            })
-            .or_insert(None);
-    }
-    fn bucket(&self, rows: usize) -> usize {
-        rows.next_power_of_two().min(self.rows.max(1))
+        self.times.record(rows, seconds);
     }
     /// Returns the time of a step of so many rows, in any unit that is the same for all.
     fn time(&self, rows: usize) -> f64 {
-        let bucket = self.bucket(rows);
-        let known = self.seconds.range(..=bucket).rev();
-        let mut known = known.filter_map(|(&rows, seconds)| Some((rows, (*seconds)?)));
-        let (of, seconds) = known.next().unwrap_or((1, 1.0));
-        seconds * ASSUMED_GROWTH.powf((bucket as f64 / of as f64).log2())
+        let assumed = || StepTimes::assumed(rows);
+        self.times.time(rows).unwrap_or_else(assumed)
     }
-    /// Returns the draft of a sequence's next tokens.
-    fn draft(&mut self, scheduler: &Scheduler, id: SequenceId) -> Option<Draft> {
-        if !scheduler.may_speculate(id) {
+    /// Returns the time of a step of the model that drafts.
+    fn draft_time(&self, rows: usize) -> f64 {
+        let assumed = || ASSUMED_DRAFTING * self.time(rows);
+        self.draft_times.time(rows).unwrap_or_else(assumed)
+    }
+    /// Returns the drafts of a sequence, which begin with what was learned of others.
+    fn of(&mut self, id: SequenceId) -> &mut SequenceDrafts {
+        let first = &self.survival;
+        self.drafts
+            .entry(id)
+            .or_insert_with(|| SequenceDrafts::new(first.clone()))
+    }
+    /// Returns what the drafts behind a sequence's next token may come from.
+    fn proposal(
+        &mut self,
+        scheduler: &Scheduler,
+        decode: &Decode,
+        (context, may_draft): (usize, bool),
+    ) -> Option<Proposal> {
+        let id = decode.sequence;
+        if !decode.needs_logits || !scheduler.may_speculate(id) {
             return None;
         }
-        let tokens = scheduler.tokens(id);
-        let own = self.drafts.entry(id).or_default();
-        own.index.extend(tokens);
-        own.index.find(tokens)
+        let (ngrams, tokens) = (self.ngrams, scheduler.tokens(id));
+        let own = self.of(id);
+        let ngram = ngrams.then(|| own.ngram(tokens)).flatten();
+        (ngram.is_some() || may_draft).then_some(Proposal {
+            decode: *decode,
+            ngram,
+            may_draft,
+            room: context.saturating_sub(decode.position + 1),
+        })
     }
     /// Returns whether drafts are expected to be worth their time behind the next tokens of a batch
     /// in flight, so that the next step must wait for these.
-    pub fn expects(&mut self, scheduler: &Scheduler, batch: &Batch) -> bool {
-        let own = batch.decodes.len();
-        let room = self.rows.saturating_sub(own);
-        if room == 0 {
+    pub fn expects(&mut self, scheduler: &Scheduler, batch: &Batch, context: usize) -> bool {
+        if self.rows <= batch.decodes.len() {
             return false;
         }
-        let found = batch.decodes.iter().filter_map(|decode| {
-            let draft = self.draft(scheduler, decode.sequence)?;
-            Some((*decode, draft))
-        });
+        let may_draft = self.drafter.is_some();
+        let all = batch.decodes.iter();
+        let found = all.filter_map(|decode| self.proposal(scheduler, decode, (context, may_draft)));
         let found: Vec<_> = found.collect();
-        self.counts(own, room, &found)
-            .iter()
-            .any(|&count| count > 0)
+        !self.chosen(batch.decodes.len(), found).is_empty()
     }
-    /// Plans the drafts of a batch of decode rows, and takes pages for them; positions are below
-    /// `context`.
-    pub fn plan(
+    /// Chooses the drafts of a batch of decode rows; `may_draft`: a model may make some.
+    pub fn choose(
         &mut self,
-        scheduler: &mut Scheduler,
+        scheduler: &Scheduler,
         batch: &Batch,
-        context: usize,
-    ) -> Vec<DraftRow> {
+        (context, may_draft): (usize, bool),
+    ) -> Vec<ChosenDraft> {
         self.unverified.clear();
         self.drafts.retain(|&id, _| scheduler.is_running(id));
         let own = batch.decodes.len();
-        let room = self.rows.saturating_sub(own);
-        if room == 0 || own == 0 || batch.chunk.is_some() {
+        if self.rows <= own || own == 0 || batch.chunk.is_some() {
             return Vec::new();
         }
+        let reads_hidden = self.drafter.as_ref().map(Drafter::reads_hidden);
         let mut found = Vec::new();
-        for decode in batch.decodes.iter().filter(|decode| decode.needs_logits) {
-            let Some(mut draft) = self.draft(scheduler, decode.sequence) else {
-                continue;
+        for decode in &batch.decodes {
+            let has_hidden = || {
+                let own = self.drafts.get(&decode.sequence);
+                own.is_some_and(|own| own.hidden_row(decode.position).is_some())
             };
-            draft
-                .tokens
-                .truncate(context - (decode.position + 1).min(context));
-            found.push((*decode, draft));
+            let may_draft = may_draft && reads_hidden.is_some_and(|reads| !reads || has_hidden());
+            found.extend(self.proposal(scheduler, decode, (context, may_draft)));
         }
-        let counts = self.counts(own, room, &found);
-        let mut rows = Vec::new();
-        for ((decode, draft), count) in found.into_iter().zip(counts) {
-            let count = scheduler.extend_for_drafts(decode.sequence, count);
-            let mut unverified = Unverified {
-                is_long: draft.matched >= LONG_MATCH,
-                ..Unverified::default()
-            };
-            for (i, &token) in draft.tokens.iter().take(count).enumerate() {
-                let (position, row) = (decode.position + 1 + i, own + rows.len());
-                unverified.rows.push_back((row, position, token));
-                rows.push(DraftRow {
-                    sequence: decode.sequence,
-                    position,
-                    token,
-                });
-            }
-            self.unverified.insert(decode.sequence, unverified);
-        }
-        self.stats.drafted += rows.len() as u64;
-        self.stats.steps += u64::from(!rows.is_empty());
-        rows
+        self.chosen(own, found)
     }
-    /// Returns the number of drafts of each sequence with the most expected tokens by time.
-    fn counts(&self, own: usize, room: usize, found: &[(Decode, Draft)]) -> Vec<usize> {
-        let mut gains: Vec<(f64, usize)> = Vec::new();
-        for (nth, (decode, draft)) in found.iter().enumerate() {
-            let drafts = self.drafts.get(&decode.sequence);
-            let survival = drafts.map_or(FIRST_SURVIVAL, |of| of.survival);
-            let survival = survival[usize::from(draft.matched >= LONG_MATCH)];
-            let kept = (1..=draft.tokens.len()).map(|i| (survival.powi(i as i32), nth));
-            gains.extend(kept);
+    /// Returns the drafts with the most expected tokens by time, of a batch of `own` rows.
+    fn chosen(&self, own: usize, found: Vec<Proposal>) -> Vec<ChosenDraft> {
+        let room = self.rows - own;
+        let least = LEAST_GAIN * own as f64 / self.time(own);
+        let mut best: (f64, Vec<(bool, usize)>) = (least, Vec::new());
+        let may_draft = found.iter().any(|of| of.may_draft);
+        let deepest = if may_draft { room.min(MOST_STEPS) } else { 0 };
+        for depth in 0..=deepest {
+            let chains = found.iter().map(|of| self.chain(of, depth));
+            let chains: Vec<(bool, Vec<f64>)> = chains.collect();
+            let drafting = chains.iter().filter(|of| of.0).count();
+            if depth > 0 && drafting == 0 {
+                continue;
+            }
+            let making = depth as f64 * self.draft_time(drafting.max(1));
+            let (rate, counts) = self.counts(own, &chains, making);
+            if rate > best.0 {
+                let by_model = chains.iter().map(|of| of.0);
+                best = (rate, by_model.zip(counts).collect());
+            }
         }
+        let origin = self.drafter.as_ref().map(Drafter::origin);
+        let all = found.into_iter().zip(best.1);
+        let drafts = all.filter_map(|(of, (by_model, count))| {
+            let (tokens, matched) = match of.ngram {
+                Some(ngram) if !by_model => (ngram.tokens, ngram.matched),
+                _ => (Vec::new(), 0),
+            };
+            let origin = match by_model {
+                true => origin?,
+                false => DraftOrigin::Ngram,
+            };
+            (count > 0).then_some(ChosenDraft {
+                decode: of.decode,
+                origin,
+                tokens,
+                count,
+                is_long: matched >= LONG_MATCH,
+            })
+        });
+        drafts.collect()
+    }
+    /// Returns the probabilities that a sequence's drafts are kept, with at most `depth` of the
+    /// model that drafts, and whether they are of that model.
+    fn chain(&self, of: &Proposal, depth: usize) -> (bool, Vec<f64>) {
+        let drafts = self.drafts.get(&of.decode.sequence);
+        let survival = drafts.map_or(&self.survival, |drafts| &drafts.survival);
+        let by_model = match of.may_draft {
+            true => survival.of_model(depth.min(of.room)),
+            false => Vec::new(),
+        };
+        let by_ngram = match &of.ngram {
+            Some(draft) => {
+                let length = draft.tokens.len().min(of.room);
+                survival.of_ngram(draft.matched >= LONG_MATCH, length)
+            }
+            None => Vec::new(),
+        };
+        let sum = |chain: &[f64]| chain.iter().sum::<f64>();
+        match sum(&by_model) > sum(&by_ngram) {
+            true => (true, by_model),
+            false => (false, by_ngram),
+        }
+    }
+    /// Returns the most expected tokens by time, and the number of drafts of each sequence with
+    /// that; `making` is the time of making the drafts.
+    fn counts(&self, own: usize, chains: &[(bool, Vec<f64>)], making: f64) -> (f64, Vec<usize>) {
+        let all = chains.iter().enumerate();
+        let gains = all.flat_map(|(nth, of)| of.1.iter().map(move |&kept| (kept, nth)));
+        let mut gains: Vec<(f64, usize)> = gains.collect();
         gains.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let (mut best, mut most) = (0, 0.0);
         let mut expected = own as f64;
-        let (mut best, mut most) = (0, LEAST_GAIN * expected / self.time(own));
-        for (count, gain) in gains.iter().enumerate().take(room) {
+        for (count, gain) in gains.iter().enumerate().take(self.rows - own) {
             expected += gain.0;
-            let rate = expected / self.time(own + count + 1);
+            let rate = expected / (self.time(own + count + 1) + making);
             if rate > most {
                 (best, most) = (count + 1, rate);
             }
         }
-        let mut counts = vec![0; found.len()];
+        let mut counts = vec![0; chains.len()];
         gains[..best].iter().for_each(|gain| counts[gain.1] += 1);
-        counts
+        (most, counts)
+    }
+    /// Returns the rows of drafts, which follow `own` decode rows, and keeps them to be verified.
+    pub fn rows(&mut self, own: usize, drafts: Vec<ChosenDraft>) -> Vec<DraftRow> {
+        let mut rows = Vec::new();
+        for draft in drafts {
+            let mut unverified = VecDeque::new();
+            let counts = self.stats.of_mut(draft.origin);
+            for (i, &token) in draft.tokens.iter().take(draft.count).enumerate() {
+                let (position, row) = (draft.decode.position + 1 + i, own + rows.len());
+                unverified.push_back((row, position, token));
+                counts.drafted[i] += 1;
+                rows.push(DraftRow {
+                    sequence: draft.decode.sequence,
+                    position,
+                    token,
+                });
+            }
+            let unverified = Unverified {
+                rows: unverified,
+                origin: draft.origin,
+                is_long: draft.is_long,
+                kept: 0,
+            };
+            let id = draft.decode.sequence;
+            self.of(id).counted[0] += unverified.rows.len();
+            self.unverified.insert(id, unverified);
+        }
+        self.stats.steps += u64::from(!rows.is_empty());
+        rows
+    }
+    /// Returns the drafted and kept tokens of a sequence.
+    pub fn drafts_of(&self, id: SequenceId) -> [usize; 2] {
+        self.drafts.get(&id).map_or([0, 0], |own| own.counted)
+    }
+    /// Returns the drafted token that would follow a sequence's tokens, if its row has run.
+    pub fn next_draft(&self, id: SequenceId) -> Option<u32> {
+        let row = self.unverified.get(&id)?.rows.front()?;
+        Some(row.2)
     }
     /// Takes the next row of each sequence that chose the row's token. Rows of other sequences are
     /// dropped.
@@ -227,6 +334,7 @@ impl Speculation {
         let Speculation {
             unverified,
             drafts,
+            survival: of_all,
             stats,
             ..
         } = self;
@@ -240,13 +348,14 @@ impl Speculation {
             }
             let is_kept = tokens[position] == token;
             if let Some(own) = drafts.get_mut(&id) {
-                let survival = &mut own.survival[usize::from(of.is_long)];
-                let [least, most] = SURVIVAL_BOUNDS;
-                *survival += SURVIVAL_WEIGHT * (f64::from(u8::from(is_kept)) - *survival);
-                *survival = survival.clamp(least, most);
+                let place = (of.origin != DraftOrigin::Ngram).then_some(of.kept);
+                own.counted[1] += usize::from(is_kept);
+                own.survival.learn((place, of.is_long), is_kept);
+                of_all.learn_from_any((place, of.is_long), is_kept);
             }
             if is_kept {
-                stats.accepted += 1;
+                stats.of_mut(of.origin).accepted[of.kept] += 1;
+                of.kept += 1;
                 scheduler.accept_draft(id, position);
                 verified.push((id, row));
             }
@@ -257,138 +366,4 @@ impl Speculation {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sched::SequenceOptions;
-    use crate::sched::batch::SchedulerConfig;
-
-    const CONFIG: SchedulerConfig = SchedulerConfig {
-        pages: 64,
-        page_size: 16,
-        window_pool: None,
-        state_rows: 0,
-        host_slots: 0,
-        max_sequences: 8,
-        max_chunk: 512,
-        mixed: false,
-    };
-
-    /// A scheduler whose sequences have run their prompts and have a token to run, with drafts.
-    fn scheduler(sequences: usize) -> (Scheduler, Batch) {
-        let mut scheduler = Scheduler::new(CONFIG);
-        let prompt: Vec<u32> = (0..60).map(|i| i % 20).collect();
-        let ids: Vec<SequenceId> = (0..sequences)
-            .map(|_| scheduler.add(prompt.clone(), SequenceOptions::default()))
-            .collect();
-        for _ in 0..2 * sequences {
-            let batch = scheduler.next_batch(512);
-            scheduler.finish_batch(&batch);
-            if let Some(chunk) = batch.chunk.filter(|chunk| chunk.needs_logits) {
-                scheduler.push(chunk.sequence, 0);
-            }
-            for decode in batch.decodes {
-                let next = scheduler.tokens(decode.sequence).len() as u32 % 20;
-                scheduler.push(decode.sequence, next);
-            }
-        }
-        let batch = scheduler.next_batch(512);
-        assert_eq!(batch.decodes.len(), ids.len());
-        (scheduler, batch)
-    }
-    /// Speculation with a known time of steps by rows.
-    fn with_times(rows: usize, time: impl Fn(usize) -> f64) -> Speculation {
-        let mut speculation = Speculation::new(rows);
-        for rows in [1, 2, 4, 8, 16, 32].into_iter().filter(|&n| n <= rows) {
-            // The first step may have compiled kernels.
-            speculation.record(rows, 1000.0);
-            speculation.record(rows, time(rows));
-        }
-        speculation
-    }
-
-    #[test]
-    fn drafts_run_where_their_time_is_worth_it() {
-        let planned = |sequences: usize, rows: usize, time: &dyn Fn(usize) -> f64| {
-            let (mut scheduler, batch) = scheduler(sequences);
-            let mut speculation = with_times(rows, time);
-            speculation.plan(&mut scheduler, &batch, 1000).len()
-        };
-        assert_eq!(
-            planned(1, 16, &|_| 1.0),
-            15,
-            "rows that cost nothing are all used"
-        );
-        assert_eq!(
-            planned(1, 16, &|rows| rows as f64),
-            0,
-            "rows that cost as much as steps"
-        );
-        assert_eq!(planned(4, 4, &|_| 1.0), 0, "a full batch");
-        assert_eq!(planned(1, 1, &|_| 1.0), 0, "no rows for drafts");
-        // Eight rows take as long as one, sixteen four times as long.
-        let steep = |rows: usize| if rows > 8 { 4.0 } else { 1.0 };
-        assert_eq!(planned(1, 16, &steep), 7);
-        assert_eq!(planned(2, 16, &steep), 6, "of both sequences");
-    }
-
-    #[test]
-    fn a_step_that_was_slow_once_is_tried_again() {
-        let (mut scheduler, batch) = scheduler(1);
-        let mut speculation = with_times(8, |rows| if rows > 1 { 20.0 } else { 1.0 });
-        assert!(speculation.plan(&mut scheduler, &batch, 1000).is_empty());
-        for _ in 0..1500 {
-            speculation.record(1, 1.0);
-        }
-        assert!(!speculation.plan(&mut scheduler, &batch, 1000).is_empty());
-    }
-
-    #[test]
-    fn rejected_drafts_become_rare_and_cost_no_rows() {
-        let (mut scheduler, mut batch) = scheduler(1);
-        let mut speculation = with_times(8, |rows| 1.0 + 0.1 * rows as f64);
-        let id = batch.decodes[0].sequence;
-        let mut counts = Vec::new();
-        for _ in 0..40 {
-            let drafts = speculation.plan(&mut scheduler, &batch, 10_000);
-            counts.push(drafts.len());
-            scheduler.finish_batch(&batch);
-            // A repeated text that never continues as before, after a match of nine tokens.
-            let other = 1000 + counts.len() as u32;
-            scheduler.push(id, other);
-            assert_eq!(speculation.verified(&mut scheduler), []);
-            for token in 0..9 {
-                let between = scheduler.next_batch(512);
-                scheduler.finish_batch(&between);
-                scheduler.push(id, token);
-            }
-            scheduler.check();
-            batch = scheduler.next_batch(512);
-        }
-        assert!(counts[0] > 0, "{counts:?}");
-        assert_eq!(counts[39], 0, "{counts:?}");
-    }
-
-    #[test]
-    fn a_kept_draft_returns_its_row_and_a_rejected_one_ends_them() {
-        let (mut scheduler, batch) = scheduler(1);
-        let id = batch.decodes[0].sequence;
-        let mut speculation = with_times(8, |_| 1.0);
-        let drafts = speculation.plan(&mut scheduler, &batch, 1000);
-        assert_eq!(drafts.len(), 7);
-        scheduler.finish_batch(&batch);
-        for (i, draft) in drafts.iter().take(3).enumerate() {
-            scheduler.push(id, draft.token);
-            assert_eq!(speculation.verified(&mut scheduler), [(id, 1 + i)]);
-            assert_eq!(scheduler.computed(id), draft.position + 1);
-            scheduler.check();
-        }
-        scheduler.push(id, drafts[3].token + 1);
-        assert_eq!(speculation.verified(&mut scheduler), []);
-        scheduler.push(id, drafts[4].token);
-        assert_eq!(speculation.verified(&mut scheduler), [], "all were dropped");
-        let SpeculationStats {
-            drafted, accepted, ..
-        } = speculation.stats;
-        assert_eq!((drafted, accepted), (7, 3));
-    }
-}
+mod tests;

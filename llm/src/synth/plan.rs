@@ -71,7 +71,9 @@ impl Error {
         match self {
             Error::UnknownPreset { presets, .. } => Some(format!("presets: {presets}")),
             Error::UnknownQuant { quants, .. } => Some(format!("quantisations: {quants}")),
-            Error::Option(_) => Some("router-skew=A, with A from 0 to 4".into()),
+            Error::Option(_) => Some(
+                "router-skew=A, with A from 0 to 4; mtp, where the model has such a block".into(),
+            ),
             Error::Range { .. } | Error::Config(_) => None,
             Error::Model(error) => error.hint(),
             Error::Gguf(error) => error.hint(),

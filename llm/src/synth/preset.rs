@@ -572,7 +572,10 @@ impl Key {
 
 /// Tensor source for an architecture's table: the rows of the embedding, and the optional
 /// tensors of a preset.
-struct Wanted<'a>(&'a Preset);
+struct Wanted<'a> {
+    preset: &'a Preset,
+    draft_block: bool,
+}
 
 impl Tensors for Wanted<'_> {
     fn find(&self, name: &str) -> Option<(Vec<u64>, EncodingRef)> {
@@ -580,22 +583,33 @@ impl Tensors for Wanted<'_> {
             .strip_prefix("blk.")
             .and_then(|n| n.split_once('.'))
             .map_or(name, |n| n.1);
-        let known = short == "token_embd.weight" || self.0.has.contains(&short);
-        known.then(|| (vec![0, self.0.vocab.size.into()], &F32 as EncodingRef))
+        let of_draft = self.draft_block && short == arch::DRAFT_PROJECTION;
+        let of_preset = self.preset.has.contains(&short);
+        let known = short == "token_embd.weight" || of_preset || of_draft;
+        known.then(|| (vec![0, self.preset.vocab.size.into()], &F32 as EncodingRef))
     }
 }
 
 impl Preset {
-    pub fn plan(&self, file_type: &FileType) -> Result<SynthPlan, Error> {
-        let mut plan = self.without_vocabulary(file_type)?;
+    /// Returns the plan of a model, which may have a block that drafts tokens.
+    pub fn plan(&self, file_type: &FileType, draft_block: bool) -> Result<SynthPlan, Error> {
+        let mut plan = self.without_vocabulary(file_type, draft_block)?;
         self.vocab.describe(&mut plan.metadata);
         Ok(plan)
     }
     /// Returns the plan without the vocabulary, which takes longer than all the
     /// rest. Sufficient for sizes.
-    pub fn without_vocabulary(&self, file_type: &FileType) -> Result<SynthPlan, Error> {
-        let metadata = self.metadata(file_type);
-        let specs = arch::tensors(&metadata, &Wanted(self))?;
+    pub fn without_vocabulary(
+        &self,
+        file_type: &FileType,
+        draft_block: bool,
+    ) -> Result<SynthPlan, Error> {
+        let metadata = self.metadata(file_type, draft_block);
+        let wanted = Wanted {
+            preset: self,
+            draft_block,
+        };
+        let specs = arch::tensors(&metadata, &wanted)?;
         let blocks = specs
             .iter()
             .filter_map(|s| s.layer)
@@ -614,7 +628,7 @@ impl Preset {
             .is_ok_and(|name| name == Some(self.title))
     }
 
-    fn metadata(&self, file_type: &FileType) -> Metadata {
+    fn metadata(&self, file_type: &FileType, draft_block: bool) -> Metadata {
         let mut md = Metadata::new();
         md.insert("general.architecture", self.architecture);
         md.insert("general.type", "model");
@@ -631,6 +645,11 @@ impl Preset {
                 format!("{}.{key}", self.architecture),
                 value.value(blocks.unwrap_or(0)),
             );
+        }
+        if let Some(blocks) = blocks.filter(|_| draft_block) {
+            let key = |name: &str| format!("{}.{name}", self.architecture);
+            md.insert(key("block_count"), blocks as u32 + 1);
+            md.insert(key("nextn_predict_layers"), 1u32);
         }
         md
     }

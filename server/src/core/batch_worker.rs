@@ -17,7 +17,9 @@ use crate::core::queue::{Queue, Waiting};
 use crate::core::sequence::{Sequence, failed, failed_step};
 use gristmill_llm::arch::Logits;
 use gristmill_llm::engine::{Engine, TokenRun};
-use gristmill_llm::sched::{self, Batcher, FailedStep, PrefixEvent, ReadySequence, SequenceId};
+use gristmill_llm::sched::{
+    self, Batcher, DraftSources, FailedStep, PrefixEvent, ReadySequence, SequenceId,
+};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -133,10 +135,10 @@ impl Drop for BatchWorker {
 
 impl BatchWorker {
     /// Creates the worker of a replica's loaded engine; at most `keep` bytes of host memory hold
-    /// pages that are swapped out, and drafts run if it `speculates`.
+    /// pages that are swapped out, and drafts come from these sources.
     pub fn new(
         engine: Engine,
-        (keep, speculates): (usize, bool),
+        (keep, drafts): (usize, DraftSources),
         (model, replica): (Arc<ModelEntry>, usize),
         devices: Arc<DeviceHealth>,
     ) -> BatchWorker {
@@ -146,10 +148,7 @@ impl BatchWorker {
         } else {
             batcher.with_host_cache(keep)
         };
-        let batcher = match speculates {
-            true => batcher.with_speculation(),
-            false => batcher,
-        };
+        let batcher = batcher.with_speculation(drafts);
         let batcher = match model.replicas.len() {
             1 if model.kv_events.is_none() => batcher,
             _ => batcher.with_prefix_events(),
@@ -673,6 +672,7 @@ impl BatchWorker {
     }
     /// Removes a finished sequence, and its request with its last one.
     fn sequence_finished(&mut self, id: SequenceId, number: RequestNumber) {
+        let [drafted, kept] = self.batcher.drafts_of(id);
         self.batcher.remove(id);
         self.pooled.remove(&id);
         let sequence = self.sequences.remove(&id);
@@ -685,6 +685,8 @@ impl BatchWorker {
         };
         running.sequences.retain(|&other| other != id);
         running.usage.answer += tokens;
+        running.usage.drafted += drafted;
+        running.usage.kept_drafts += kept;
         // Choices run concurrently: their time is that of the last.
         running.usage.answer_time = running.usage.answer_time.max(running.begun.elapsed());
         if running.sequences.is_empty()

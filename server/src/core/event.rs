@@ -93,6 +93,10 @@ pub struct Usage {
     pub answer: usize,
     /// Tokens of them whose text is reasoning.
     pub reasoning: usize,
+    /// Tokens that were run as drafts.
+    pub drafted: usize,
+    /// Those of them that were chosen.
+    pub kept_drafts: usize,
     /// Time of the prefill.
     pub prompt_time: Duration,
     /// Time of the decode steps.
@@ -106,6 +110,8 @@ impl Usage {
         self.cached += more.cached;
         self.answer += more.answer;
         self.reasoning += more.reasoning;
+        self.drafted += more.drafted;
+        self.kept_drafts += more.kept_drafts;
         self.prompt_time += more.prompt_time;
         self.answer_time += more.answer_time;
     }

@@ -1,6 +1,7 @@
 //! Prometheus metrics: under names of this server, and, for the load that routers balance by, under
 //! vLLM's names, which all routers read.
 
+use crate::core::draft_metrics::{DRAFTS, DraftCounters, DraftFamilies};
 use crate::core::load::Load;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
@@ -9,6 +10,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 
 /// Content type of `/metrics`.
@@ -156,7 +159,7 @@ pub struct ModelMetrics {
     /// the GPU.
     pub experts: [Counter; 3],
     /// Tokens that were run as drafts, and those of them that were chosen.
-    pub drafts: [Counter; 2],
+    pub drafts: DraftCounters,
     /// Times that the model was loaded.
     pub loads: Counter,
     /// Times that loading failed.
@@ -347,7 +350,7 @@ struct Families {
     logit_rows: Family<Label, Counter>,
     steps: [Family<Label, Counter>; 3],
     experts: [Family<Label, Counter>; 3],
-    drafts: [Family<Label, Counter>; 2],
+    drafts: DraftFamilies,
     loads: Family<Label, Counter>,
     load_failures: Family<Label, Counter>,
     waiting: Family<Label, Gauge>,
@@ -387,7 +390,10 @@ fn short() -> Histogram {
 struct Register<'r>(&'r mut Registry);
 
 impl Register<'_> {
-    fn counter(&mut self, name: &str, help: &str) -> Family<Label, Counter> {
+    fn counter<L>(&mut self, name: &str, help: &str) -> Family<L, Counter>
+    where
+        L: EncodeLabelSet + Clone + Hash + Eq + Send + Sync + Debug + 'static,
+    {
         let counter = Family::default();
         self.0.register(name, help, Family::clone(&counter));
         counter
@@ -487,14 +493,6 @@ const STEPS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Names and help of the counters of drafted tokens.
-const DRAFTS: [(&str, &str); 2] = [
-    ("draft_tokens", "Tokens that were run as drafts"),
-    (
-        "draft_tokens_accepted",
-        "Drafted tokens that were chosen, each of which saved a step",
-    ),
-];
 /// Counters of cached experts.
 const EXPERTS: [(&str, &str); 3] = [
     ("expert_cache_hits", "Chosen experts that the GPU held"),
@@ -563,10 +561,7 @@ impl Metrics {
                 .steps
                 .each_ref()
                 .map(|steps| steps.get_or_create_owned(&label)),
-            drafts: all
-                .drafts
-                .each_ref()
-                .map(|drafts| drafts.get_or_create_owned(&label)),
+            drafts: DraftCounters::new(name, &all.drafts),
             experts: all
                 .experts
                 .each_ref()

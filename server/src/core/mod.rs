@@ -10,6 +10,7 @@ pub mod budget;
 pub mod channel;
 pub mod client;
 pub mod constraint;
+mod draft_metrics;
 pub mod engine_health;
 pub mod engine_request;
 pub mod error;

@@ -65,13 +65,7 @@ impl PublishedLoad {
             .for_each(|(counter, n)| _ = counter.inc_by(n));
         let drafts = batcher.speculation();
         let before = std::mem::replace(&mut self.drafts, drafts);
-        let counted = [
-            drafts.drafted - before.drafted,
-            drafts.accepted - before.accepted,
-        ];
-        for (counter, n) in metrics.drafts.iter().zip(counted) {
-            counter.inc_by(n);
-        }
+        metrics.drafts.add(&drafts.since(&before));
         if let Some(experts) = batcher.engine().expert_cache() {
             let before = std::mem::replace(&mut self.experts, experts);
             let counted = [

@@ -10,6 +10,7 @@ use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
 use gristmill_llm::pooling::{Pooling, PoolingKind};
 use gristmill_llm::rerank::RerankPrompt;
+use gristmill_llm::sched::DraftSources;
 use gristmill_runtime::store::Store;
 use gristmill_server::{
     Config, EngineHealth, LoadError, ModelFacts, ModelPlan, ModelSource, ModelSpec, ModelText,
@@ -50,6 +51,8 @@ pub struct File {
     sequences: usize,
     /// Kind of pooling in place of that of the file's metadata.
     pooling: Option<PoolingKind>,
+    /// Whether n-grams are drafts.
+    drafts: bool,
 }
 
 /// CPU device. Kernels are compiled once, for these tests and those of the program, in a store that
@@ -85,6 +88,7 @@ impl File {
             opened,
             sequences,
             pooling: None,
+            drafts: false,
         };
         file.offered()
     }
@@ -96,6 +100,19 @@ impl File {
             opened: vec![opened],
             sequences: PARALLEL,
             pooling: Some(kind),
+            drafts: false,
+        };
+        file.offered()
+    }
+    /// The demo model, with drafts by n-grams.
+    pub fn drafting_demo(opened: Opened) -> ModelSpec {
+        let file = File {
+            name: "demo".into(),
+            path: Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf"),
+            opened: vec![opened],
+            sequences: PARALLEL,
+            pooling: None,
+            drafts: true,
         };
         file.offered()
     }
@@ -173,6 +190,12 @@ impl ModelSource for File {
             progress,
         )
         .expect("an engine"))
+    }
+    fn drafts(&self, _: usize, _: &Engine) -> Result<DraftSources, LoadError> {
+        Ok(match self.drafts {
+            true => DraftSources::ngrams(),
+            false => DraftSources::default(),
+        })
     }
 }
 

@@ -1,9 +1,9 @@
 //! Sessions: prefix caching, cancellation, and texts that do not depend on other requests.
 
 use super::client::{Client, asking};
-use super::running::start_single;
+use super::running::{File, processor, start_single, start_with};
 use super::{shared, start};
-use gristmill_server::Config;
+use gristmill_server::{Config, Offer};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -378,13 +378,25 @@ fn a_server_ends_while_it_is_busy() {
 /// Drafts of a server change no text, and are counted.
 #[test]
 fn drafts_change_no_text() {
-    let server = start(Config {
+    let config = Config {
         batch_invariant: true,
-        speculates: true,
         ..Config::default()
+    };
+    let server = start_with(config, || Offer {
+        models: vec![File::drafting_demo(processor())],
+        devices: vec!["cpu".into()],
+        most_loaded: None,
+        available: Box::new(|| None),
     });
     let client = &server.client;
     const QUESTION: &str = "Tell me about a frog";
+    // Of all sources and places.
+    let sum = |name: &str| -> f64 {
+        let (text, start) = (client.get("/metrics").body, format!("{name}{{"));
+        let lines = text.lines().filter(|line| line.starts_with(&start));
+        let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        values.sum()
+    };
     let mut drafted = 0.0;
     for settings in [
         json!({ "temperature": 0 }),
@@ -395,11 +407,19 @@ fn drafts_change_no_text() {
         with["ignore_eos"] = true.into();
         let mut without = with.clone();
         without["speculate"] = false.into();
-        let plain = client.answer(QUESTION, without);
-        assert_eq!(client.metric("gristmill_draft_tokens_total"), drafted);
-        assert_eq!(client.answer(QUESTION, with), plain, "{settings}");
-        drafted = client.metric("gristmill_draft_tokens_total");
+        let plain = client.chat(asking(QUESTION, without)).json();
+        assert_eq!(sum("gristmill_draft_tokens_total"), drafted);
+        let answer = client.chat(asking(QUESTION, with)).json();
+        let text = |of: &Value| of["choices"][0]["message"]["content"].clone();
+        assert_eq!(text(&answer), text(&plain), "{settings}");
+        let usage = |of: &Value, name: &str| of["usage"]["completion_tokens_details"][name].clone();
+        assert_eq!(usage(&plain, "accepted_prediction_tokens"), Value::Null);
+        let kept = usage(&answer, "accepted_prediction_tokens").as_f64();
+        let lost = usage(&answer, "rejected_prediction_tokens").as_f64();
+        let before = std::mem::replace(&mut drafted, sum("gristmill_draft_tokens_total"));
+        assert_eq!(kept.zip(lost).map(|(a, b)| a + b), Some(drafted - before));
+        assert_eq!(answer["timings"]["draft_n_accepted"].as_f64(), kept);
     }
-    let kept = client.metric("gristmill_draft_tokens_accepted_total");
+    let kept = sum("gristmill_draft_tokens_accepted_total");
     assert!(drafted >= kept && kept > 0.0, "{kept} of {drafted}");
 }

@@ -6,19 +6,24 @@ use std::time::Duration;
 
 /// Returns OpenAI's usage object with token counts.
 pub fn usage_json(usage: &Usage) -> Value {
+    let mut details = json!({ "reasoning_tokens": usage.reasoning });
+    if usage.drafted > 0 {
+        details["accepted_prediction_tokens"] = usage.kept_drafts.into();
+        details["rejected_prediction_tokens"] = (usage.drafted - usage.kept_drafts).into();
+    }
     json!({
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.answer,
         "total_tokens": usage.prompt + usage.answer,
         "prompt_tokens_details": { "cached_tokens": usage.cached },
-        "completion_tokens_details": { "reasoning_tokens": usage.reasoning },
+        "completion_tokens_details": details,
     })
 }
 
 /// Returns llama.cpp's timings object, an extension of OpenAI's interface.
 pub fn timings_json(usage: &Usage) -> Value {
     let run = usage.prompt - usage.cached;
-    json!({
+    let mut timings = json!({
         "cache_n": usage.cached,
         "prompt_n": run,
         "prompt_ms": milliseconds(usage.prompt_time),
@@ -26,7 +31,12 @@ pub fn timings_json(usage: &Usage) -> Value {
         "predicted_n": usage.answer,
         "predicted_ms": milliseconds(usage.answer_time),
         "predicted_per_second": rate(usage.answer, usage.answer_time),
-    })
+    });
+    if usage.drafted > 0 {
+        timings["draft_n"] = usage.drafted.into();
+        timings["draft_n_accepted"] = usage.kept_drafts.into();
+    }
+    timings
 }
 
 fn milliseconds(time: Duration) -> f64 {

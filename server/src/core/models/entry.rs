@@ -12,6 +12,7 @@ use crate::core::models::names::Names;
 use crate::core::queue::Queue;
 use crate::core::replica::Replica;
 use gristmill_llm::engine::{Engine, Progress};
+use gristmill_llm::sched::DraftSources;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -39,6 +40,13 @@ pub trait ModelSource: Send + Sync + 'static {
         context: usize,
         progress: &dyn Fn(Progress),
     ) -> Result<Engine, LoadError>;
+    /// Returns where the drafts of a loaded engine come from; nowhere by default.
+    ///
+    /// # Errors
+    /// When a model that drafts cannot be loaded.
+    fn drafts(&self, _device: usize, _engine: &Engine) -> Result<DraftSources, LoadError> {
+        Ok(DraftSources::default())
+    }
 }
 
 /// Metadata and memory estimate of a model that need not be loaded.

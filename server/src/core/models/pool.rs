@@ -19,6 +19,7 @@ use crate::core::models::names::{NameMatch, Names, find, nearest};
 use crate::core::models::policy::{Activity, EvictionDecision, Resident, decide};
 use crate::core::replica::ReplicaStatus;
 use gristmill_llm::engine::{Engine, Progress};
+use gristmill_llm::sched::DraftSources;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,8 +55,6 @@ pub struct Shared {
     pub keep: Option<usize>,
     /// Default of requests that do not set `batch_invariant`.
     pub batch_invariant: bool,
-    /// Whether drafts of next tokens run in rows that steps have to spare.
-    pub speculates: bool,
     /// Whether the events of the models' KV caches are recorded.
     pub kv_events: bool,
     /// Whether an unknown name means the model that is loaded, or the first one.
@@ -407,14 +406,15 @@ impl Models {
                 ..LoadError::default()
             });
         }
-        Ok(self.ready(model, device, (engine, served), begun))
+        let drafts = model.source.drafts(device, &engine)?;
+        Ok(self.ready((model, device), (engine, drafts), served, begun))
     }
     /// Creates the worker of a replica's engine.
     fn ready(
         &self,
-        model: &Arc<ModelEntry>,
-        replica: usize,
-        (engine, served): (Engine, Arc<Served>),
+        (model, replica): (&Arc<ModelEntry>, usize),
+        (engine, drafts): (Engine, DraftSources),
+        served: Arc<Served>,
         begun: Instant,
     ) -> Ready {
         let bytes = engine.memory_bytes();
@@ -429,7 +429,7 @@ impl Models {
             load_ms = begun.elapsed().as_millis() as u64,
             "loaded"
         );
-        let with = (keep / model.replicas.len(), self.shared.speculates);
+        let with = (keep / model.replicas.len(), drafts);
         let devices = self.shared.devices.clone();
         Ready {
             worker: BatchWorker::new(engine, with, (model.clone(), replica), devices),
@@ -474,7 +474,8 @@ impl Models {
         if engine.context() != served.context {
             served = model.served_with(engine.context())?;
         }
-        Ok(self.ready(model, device, (engine, served), begun))
+        let drafts = model.source.drafts(device, &engine)?;
+        Ok(self.ready((model, device), (engine, drafts), served, begun))
     }
     fn prefix_cache_bytes(&self, engine: &Engine) -> usize {
         let whole = engine.cache().sequence_bytes(engine.context());
