@@ -132,10 +132,11 @@ impl Model {
             .to_string_lossy()
             .into_owned();
         let is_blob = gristmill_hub::is_ollama_blob(&name);
-        let file = ModelFile::open(&path).map_err(|error| match is_blob {
+        let mut file = ModelFile::open(&path).map_err(|error| match is_blob {
             true => Failure::from(error).with_hint(BLOB),
             false => error.into(),
         })?;
+        file.attach_draft_block_beside(&path)?;
         // The name of a blob is a checksum.
         if let (true, Ok(Some(title))) = (is_blob, file.metadata().str("general.name")) {
             name = title.to_owned();

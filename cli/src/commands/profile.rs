@@ -12,7 +12,7 @@ use crate::stages::{self, computes};
 use clap::Args;
 use gristmill_backend::Opened;
 use gristmill_compiler::{Cheapest, compile};
-use gristmill_llm::arch;
+use gristmill_llm::arch::{self, DraftSource};
 use gristmill_llm::engine::{Engine, Settings, TokenSource, Step as StepInput, WholePool};
 use gristmill_llm::traffic;
 use gristmill_profile::{
@@ -42,6 +42,7 @@ Examples:
   gristmill profile MODEL.gguf -d 4096                    at a context depth of 4096 tokens
   gristmill profile MODEL.gguf -p 512                     a prefill chunk of 512 tokens
   gristmill profile MODEL.gguf --batch 8 -d 256           batched decode of eight sequences
+  gristmill profile MODEL.gguf --draft                    a step of the block that drafts tokens
   gristmill profile MODEL.gguf --html profile.html        a page: timeline, roofline, sources
   gristmill profile MODEL.gguf --trace trace.json         for Perfetto and chrome://tracing
   gristmill profile MODEL.gguf --kernel r_01ab --source   kernels by name prefix, with source code";
@@ -66,6 +67,9 @@ pub struct ProfileArgs {
     /// Profile batched decode of N sequences
     #[arg(long, value_name = "N", conflicts_with = "prompt", value_parser = clap::value_parser!(u16).range(1..))]
     batch: Option<u16>,
+    /// Profile a step of the block that drafts tokens; with --batch, of so many rows
+    #[arg(long, conflicts_with = "prompt")]
+    draft: bool,
     /// Context depth: tokens already in the KV cache of each sequence
     #[arg(short = 'd', long = "n-depth", value_name = "N", default_value_t = 0)]
     depth: usize,
@@ -98,7 +102,7 @@ pub fn run(options: ProfileArgs) -> Result {
     let of_device = bandwidth::of_device(&opened);
     let main = opened.clone();
     let parallel = if subject.of_several { subject.tokens } else { 1 };
-    let mut engine = model.load_with(opened, Settings { parallel, contexts: parallel, ..options.common.settings(Some(context)) })?;
+    let mut engine = model.load_with(opened, Settings { parallel, contexts: parallel, draft_block: options.draft, ..options.common.settings(Some(context)) })?;
     subject.prepare(&mut engine)?;
     let devices = devices(&engine, &main, of_device, options.common.team());
     let runs = steps(&mut engine, &subject, options.runs)?;
@@ -204,6 +208,7 @@ fn subject(options: &ProfileArgs, model: &Model) -> Result<(Subject, usize)> {
         tokens: options.batch.or(options.prompt).map_or(1, usize::from),
         depth: options.depth,
         of_several: options.batch.is_some(),
+        drafts: options.draft,
     };
     let most = options.common.ctx().unwrap_or(described.context());
     let needed = options.depth.saturating_add(if subject.of_several { 1 } else { subject.tokens });
@@ -223,11 +228,17 @@ struct Subject {
     depth: usize,
     /// Whether each token belongs to another sequence.
     of_several: bool,
+    /// Whether the block that drafts tokens runs.
+    drafts: bool,
 }
 
 impl Subject {
     /// Fills the KV cache, or refuses a step that does not fit.
     fn prepare(&self, engine: &mut Engine) -> Result {
+        if self.drafts && !engine.has_draft_block() {
+            let hint = "--batch N profiles the step that verifies N - 1 drafts";
+            return Err(Failure::new("the model has no block for draft tokens", hint));
+        }
         if !self.of_several && self.tokens > engine.longest_step() {
             return Err(Failure::usage(
                 format_args!("a step takes at most {} tokens", engine.longest_step()),
@@ -263,6 +274,16 @@ impl Subject {
                 StepInput { rows: &rows, contiguous: rows.len() == 1, ..StepInput::default() }
             }
         };
+        if self.drafts {
+            // The hidden rows are those of the step before.
+            engine.run(&step)?;
+            let from: Vec<_> = (0..self.tokens).map(Some).collect();
+            let start = Instant::now();
+            let trace = engine.run_drafts_traced(&step, &from)?;
+            let (host, start) = (start.elapsed().as_secs_f64(), Instant::now());
+            engine.run_drafts(&step, DraftSource::Model, &from)?;
+            return Ok((trace, host, start.elapsed().as_secs_f64()));
+        }
         let trace = engine.run_traced(&step)?;
         let host = start.elapsed().as_secs_f64();
         if !self.of_several {
@@ -274,6 +295,7 @@ impl Subject {
     }
     fn launches<'e>(&self, engine: &'e Engine) -> &'e [(Arc<Ready>, usize)] {
         match self.of_several {
+            _ if self.drafts => engine.draft_launches(self.tokens, self.depth),
             true => engine.batch_launches(self.tokens),
             false => engine.step_launches(self.tokens, self.depth),
         }
@@ -292,6 +314,7 @@ impl Subject {
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match (self.of_several, self.tokens) {
+            (_, n) if self.drafts => write!(f, "draft step of {n} rows")?,
             (true, n) => write!(f, "batched decode of {n} sequences")?,
             (false, 1) => write!(f, "decode step")?,
             (false, n) => write!(f, "prefill chunk of {n} tokens")?,
@@ -494,7 +517,7 @@ mod tests {
         let settings = Settings { context: Some(64), chunk: 8, placement, ..Settings::default() };
         let model = Model::open(None).unwrap();
         let mut engine = model.load_with(main.clone(), settings).unwrap();
-        let subject = Subject { tokens: 1, depth: 0, of_several: false };
+        let subject = Subject { tokens: 1, depth: 0, of_several: false, drafts: false };
         subject.prepare(&mut engine).unwrap();
         let devices = devices(&engine, &main, None, 2);
         let runs = steps(&mut engine, &subject, 2).unwrap();

@@ -203,7 +203,7 @@ impl Engine {
             },
         }
     }
-    fn rows_key(&self, sequences: usize, position: usize) -> GraphKey {
+    pub(super) fn rows_key(&self, sequences: usize, position: usize) -> GraphKey {
         match sequences {
             1 => self.decode_graph(position),
             n => batch_graph(n, self.max_sequences(), self.rows()),
@@ -235,7 +235,7 @@ impl Engine {
     pub fn batch_launches(&self, sequences: usize) -> &[(Arc<Ready>, usize)] {
         self.launches_of(&self.rows_key(sequences, 0))
     }
-    fn launches_of(&self, graph: &GraphKey) -> &[(Arc<Ready>, usize)] {
+    pub(super) fn launches_of(&self, graph: &GraphKey) -> &[(Arc<Ready>, usize)] {
         self.graphs
             .captured_step(graph)
             .map_or(&[], |captured: &Captured| &captured.launches)

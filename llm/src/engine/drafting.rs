@@ -1,10 +1,14 @@
 //! Steps of the block that drafts tokens.
 
 use super::executor::Engine;
-use super::graph_key::draft_options;
+use super::graph_key::{GraphKey, draft_options};
+use super::graphs::{CaptureKey, StepKey, Variables};
 use super::step::{Chunk, Step, StepOutput};
-use crate::arch::{DraftSource, Logits};
+use crate::arch::{DraftOptions, DraftSource, Logits};
 use crate::error::Error;
+use gristmill_runtime::StepTrace;
+use gristmill_tensor::jit::Ready;
+use std::sync::Arc;
 
 impl Engine {
     /// Returns whether the model has a draft block that is used.
@@ -27,9 +31,48 @@ impl Engine {
         source: DraftSource,
         from: &[Option<usize>],
     ) -> Result<StepOutput, Error> {
+        let (key, variables) = self.prepare_drafts(step, source, from)?;
+        self.replay(step, key, &variables)?;
+        self.wait()
+    }
+    /// Runs rows as [`Engine::run_drafts`] does, behind hidden rows of the model's last step, and
+    /// returns the time span of each launch.
+    ///
+    /// # Errors
+    /// As for [`Engine::run`].
+    ///
+    /// # Panics
+    /// If the model has no draft block.
+    pub fn run_drafts_traced(
+        &mut self,
+        step: &Step,
+        from: &[Option<usize>],
+    ) -> Result<StepTrace, Error> {
+        let (key, variables) = self.prepare_drafts(step, DraftSource::Model, from)?;
+        let captured = self.graphs.prepared(&CaptureKey::Step(key));
+        Ok(captured.replay.replay_traced(&variables)?)
+    }
+    /// Returns the function and program of every launch of a captured step of the draft block with
+    /// so many rows, behind hidden rows of the model.
+    pub fn draft_launches(&self, rows: usize, position: usize) -> &[(Arc<Ready>, usize)] {
+        let [draft, _] = self.draft_sources();
+        self.launches_of(&GraphKey {
+            draft: Some(draft),
+            ..self.rows_key(rows, position)
+        })
+    }
+    /// Returns the hidden rows that steps of the draft block read, of the model and of the block.
+    fn draft_sources(&self) -> [DraftOptions; 2] {
+        draft_options(&self.settings, self.limit.limits).expect("the model has a draft block")
+    }
+    fn prepare_drafts(
+        &mut self,
+        step: &Step,
+        source: DraftSource,
+        from: &[Option<usize>],
+    ) -> Result<(StepKey, Variables), Error> {
         self.finish()?;
-        let [of_model, of_block] =
-            draft_options(&self.settings, self.limit.limits).expect("the model has a draft block");
+        let [of_model, of_block] = self.draft_sources();
         let options = match source {
             DraftSource::Model => of_model,
             DraftSource::Block => of_block,
@@ -37,8 +80,7 @@ impl Engine {
         let (key, variables) = self.prepare_step(step, Some(options))?;
         let inputs = &self.main().inputs[key.set];
         inputs.write_draft_rows(&**self.device(), from.iter().copied())?;
-        self.replay(step, key, &variables)?;
-        self.wait()
+        Ok((key, variables))
     }
     /// Fills the cache of the draft block with the tokens of a chunk that has just run, if that is
     /// wanted. The first token counts as if none came before it.

@@ -27,6 +27,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A file with a block for draft tokens does not fit the model.
+    #[error("the block for draft tokens cannot be used: {0}")]
+    DraftBlock(String),
     /// A directory, pipe or device instead of a file.
     #[error("not a regular file")]
     NotAFile,

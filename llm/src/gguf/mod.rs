@@ -13,6 +13,7 @@ mod kind;
 mod layout;
 mod metadata;
 mod parse;
+mod side;
 mod source;
 mod split;
 mod tensor;

@@ -6,8 +6,10 @@ use crate::parity_support::tables::{argmax, ids, npy, rms};
 use gristmill_backend::{Opened, Options, Precision, open};
 use gristmill_llm::arch::{CacheType, DraftSource, Logits};
 use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
-use gristmill_llm::gguf::Gguf;
+use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
 use gristmill_llm::sampling::RowSampling;
+use std::fs;
+use std::path::Path;
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
@@ -143,4 +145,84 @@ fn families_draft_on_cuda_as_their_references() {
     for family in ["deepseek2-nextn", "glm4moe", "qwen35"] {
         check("cuda", family);
     }
+}
+
+/// Writes the tensors of a file that `keeps` with this number of blocks, and of those for drafts.
+fn write_part(file: &Gguf, to: &Path, [blocks, drafts]: [u32; 2], keeps: &dyn Fn(&str) -> bool) {
+    let mut metadata = file.metadata().clone();
+    metadata.insert("deepseek2.block_count", blocks);
+    metadata.insert("deepseek2.nextn_predict_layers", drafts);
+    let tensors: Vec<_> = file.tensors().iter().filter(|t| keeps(&t.name)).collect();
+    let decls: Vec<_> = tensors
+        .iter()
+        .map(|t| TensorDecl {
+            name: &t.name,
+            dims: &t.dims,
+            encoding: t.encoding,
+        })
+        .collect();
+    let mut out = Vec::new();
+    let mut writer = Writer::new(&mut out, &metadata, &decls).expect("a header");
+    for tensor in tensors {
+        let mut bytes = vec![0; tensor.bytes as usize];
+        file.read_tensor(tensor, &mut bytes).expect("a tensor");
+        writer.data(&bytes).expect("data");
+    }
+    writer.finish().expect("a file");
+    fs::write(to, out).expect("a file");
+}
+
+/// A block in a file beside that of the model is as one in it.
+#[test]
+fn a_block_may_be_in_a_file_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let whole = Gguf::open(data("families/deepseek2-nextn-q8_0.gguf")).expect("a GGUF file");
+    let count = |file: &Gguf, key: &str| {
+        let key = format!("deepseek2.{key}");
+        file.metadata().u32(&key).expect("a number").unwrap_or(0)
+    };
+    let blocks = count(&whole, "block_count");
+    let of_block = format!("blk.{}.", blocks - 1);
+    let is_of_block = |name: &str| name.starts_with(&of_block);
+    write_part(&whole, &path("m.gguf"), [blocks - 1, 0], &|name| {
+        !is_of_block(name)
+    });
+    let open = || Gguf::open(path("m.gguf")).expect("a GGUF file");
+    let mut alone = open();
+    assert_eq!(
+        alone
+            .attach_draft_block_beside(&path("m.gguf"))
+            .expect("no error"),
+        None
+    );
+
+    let is_shared = |name: &str| is_of_block(name) || name == "token_embd.weight";
+    for side in ["mtp-m.gguf", "mtp-other.gguf"] {
+        write_part(&whole, &path(side), [blocks, 1], &is_shared);
+        let mut model = open();
+        let found = model.attach_draft_block_beside(&path("m.gguf"));
+        assert_eq!(found.expect("a block"), Some(path(side)));
+        assert_eq!(count(&model, "block_count"), blocks);
+        assert_eq!(model.tensors().len(), whole.tensors().len());
+        for tensor in whole.tensors() {
+            let own = model.tensor(&tensor.name).expect("a tensor");
+            let read = |file: &Gguf, tensor| {
+                let mut bytes = vec![0; own.bytes as usize];
+                file.read_tensor(tensor, &mut bytes).expect("a tensor");
+                bytes
+            };
+            assert_eq!(read(&model, own), read(&whole, tensor), "{}", tensor.name);
+        }
+        fs::remove_file(path(side)).expect("a file");
+    }
+    // Behind another number of layers it is refused, and left out if it has another name.
+    write_part(&whole, &path("mtp-m.gguf"), [blocks + 1, 1], &is_shared);
+    let refused = open()
+        .attach_draft_block_beside(&path("m.gguf"))
+        .expect_err("an error");
+    assert!(refused.to_string().contains("draft tokens"), "{refused}");
+    fs::rename(path("mtp-m.gguf"), path("mtp-other.gguf")).expect("a file");
+    let found = open().attach_draft_block_beside(&path("m.gguf"));
+    assert_eq!(found.expect("no error"), None);
 }
