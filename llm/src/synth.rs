@@ -6,6 +6,7 @@
 //! machine, and any part can be generated separately.
 
 mod config;
+mod draft_block;
 mod fill;
 mod generated;
 mod plan;
@@ -13,6 +14,7 @@ mod preset;
 mod vocab;
 
 pub use config::ModelConfig;
+pub use draft_block::add_draft_block;
 pub use fill::fill;
 pub use plan::{ConfigError, Error, SynthPlan, TensorPlan};
 

@@ -410,3 +410,52 @@ fn a_configuration_becomes_a_model() {
     assert_eq!(empty.code, 1, "{}", empty.stderr);
     assert!(empty.stderr.contains("missing field"), "{}", empty.stderr);
 }
+
+/// `train --draft-block` adds a block to a model, which drafts afterwards; the model's answers stay.
+#[test]
+fn a_trained_block_drafts() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (data, out) = (at("chats.jsonl"), at("drafting.gguf"));
+    std::fs::write(&data, CHATS).unwrap();
+    let trained = run(&[
+        "train",
+        DEMO,
+        "--draft-block",
+        "--data",
+        &data,
+        "-o",
+        &out,
+        "--loss-on",
+        "all",
+        "--ctx",
+        "32",
+        "--batch",
+        "1",
+        "--lr",
+        "0.003",
+        "--steps",
+        "20",
+    ]);
+    assert_eq!(trained.code, 0, "{}", trained.stderr);
+    let answer = |more: &[&str]| {
+        let question = [
+            "run",
+            &out,
+            "-n",
+            "40",
+            "--temp",
+            "0",
+            "What is the owl like?",
+        ];
+        run(&[&question[..], more].concat())
+    };
+    let (plain, drafted) = (answer(&[]), answer(&["--speculate", "mtp"]));
+    assert_eq!((plain.code, drafted.code), (0, 0), "{}", drafted.stderr);
+    assert_eq!(drafted.stdout, plain.stdout);
+    assert!(drafted.stderr.contains("drafts kept"), "{}", drafted.stderr);
+    let without = run(&["run", DEMO, "--speculate", "mtp", "Hello"]);
+    assert_ne!(without.code, 0);
+    let why = without.stderr;
+    assert!(why.contains("no block for draft tokens"), "{why}");
+}

@@ -125,6 +125,7 @@ impl EmbedAndHead {
             DraftSource::Model => (globals, OUTPUT_NORM),
             DraftSource::Block => norm,
         };
+        step.drafts = true;
         step.call("draft", |s| {
             let hidden = self.hidden_before(s, options);
             let hidden = nn::rms_norm(hidden, s.weight(first.0, first.1), self.eps);
@@ -137,14 +138,20 @@ impl EmbedAndHead {
         step.fills = step.options.logits == Logits::None;
         layer(step, number, block);
         step.fills = false;
-        // The model's hidden rows must outlive the step, for further ones.
+        // The model's hidden rows must outlive the step, for further ones; training keeps all.
+        let drafted = match step.is_training() {
+            true => Bind::Hidden(self.layers + 2),
+            false => Bind::Drafted,
+        };
         step.rebind_last(&|bind| match bind {
             Bind::Hidden(at) if *at == self.layers => Bind::Hidden(self.layers + 1),
-            Bind::Hidden(_) => Bind::Drafted,
+            Bind::Hidden(_) => drafted.clone(),
+            Bind::HiddenGradient(at) => Bind::HiddenGradient(at + 1),
             bind => bind.clone(),
         });
-        let head = own_or((block, HEAD), (globals, EmbedAndHead::head_name(globals)));
-        self.logits(step, &Bind::Drafted, [norm, head]);
+        let matrix = (globals, EmbedAndHead::head_name(globals));
+        self.logits(step, &drafted, [norm, own_or((block, HEAD), matrix)]);
+        step.drafts = false;
     }
     /// Returns the hidden row before each token, `[n, d]`: 0 where there is none.
     fn hidden_before<'g>(&self, s: &'g StepFunction, of: DraftOptions) -> Tensor<'g> {

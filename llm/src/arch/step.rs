@@ -37,6 +37,8 @@ pub struct StepBuilder<'a> {
     training: Option<Training<'a>>,
     /// Calls fill caches alone: their hidden rows are not computed.
     pub(super) fills: bool,
+    /// Calls are of the draft block.
+    pub(super) drafts: bool,
 }
 
 impl<'a> StepBuilder<'a> {
@@ -54,6 +56,7 @@ impl<'a> StepBuilder<'a> {
             adapters: &[],
             training: None,
             fills: false,
+            drafts: false,
         }
     }
     /// Applies adapters in all calls that follow.
@@ -81,12 +84,6 @@ impl<'a> StepBuilder<'a> {
             function: self.functions.share(function),
             binds,
             misses: None,
-        }
-    }
-    /// Replaces the bindings of the last call.
-    pub(super) fn rebind_last(&mut self, bind: &dyn Fn(&Bind) -> Bind) {
-        if let Some(last) = self.calls.last_mut() {
-            last.binds = last.binds.iter().map(bind).collect();
         }
     }
     /// Returns the finished step.

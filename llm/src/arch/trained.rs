@@ -18,6 +18,8 @@ pub enum Trained {
     LowRank(LowRank),
     /// All tensors of the model, as f32 parameters.
     Full,
+    /// The tensors of the block for draft tokens, which is this layer, as f32 parameters.
+    DraftBlock(usize),
     /// Nothing: a forward pass adds up the squares of the inputs of products.
     Nothing,
 }

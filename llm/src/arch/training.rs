@@ -1,5 +1,6 @@
 //! Builds the steps of training of a model, and those that measure its activations.
 
+use super::draft::{DraftOptions, DraftSource};
 use super::model::Model;
 use super::plan::{Functions, Options, Plan};
 use super::step::StepBuilder;
@@ -14,11 +15,21 @@ pub fn training_plan(
     products: TrainingProducts,
     functions: &mut Functions,
 ) -> TrainingPlan {
-    let options = shape.options([shape.sequences, shape.length], products.tile);
+    let draft = matches!(trained, Trained::DraftBlock(_)).then_some(DraftOptions {
+        source: DraftSource::Model,
+        rows: shape.tokens(),
+    });
+    let options = Options {
+        draft,
+        ..shape.options([shape.sequences, shape.length], products.tile)
+    };
     let loss = shape.options([1, shape.loss_rows], products.tile);
     let (options, of) = ([&options, &loss], (trained, products.operands));
     let mut step = StepBuilder::training(model.architecture(), options, of, functions);
     model.build(&mut step);
+    if draft.is_some() {
+        model.build_draft(&mut step);
+    }
     step.finish_training()
 }
 

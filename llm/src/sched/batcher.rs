@@ -123,7 +123,8 @@ impl Batcher {
     /// models with recurrent states, which cannot be taken back.
     pub fn with_speculation(mut self, sources: DraftSources) -> Batcher {
         if self.config.state_rows == 0 && !sources.is_empty() {
-            self.speculation = Speculation::new(self.engine.step_rows(), sources);
+            let speculation = Speculation::new(self.engine.step_rows(), sources);
+            self.speculation = speculation.with_kept_times(&self.engine);
         }
         self
     }

@@ -8,6 +8,7 @@
 
 mod drafter;
 mod drafting;
+mod kept_times;
 mod sequence_drafts;
 mod stats;
 mod times;
@@ -17,6 +18,7 @@ use super::ngram::Draft;
 use super::scheduler::Scheduler;
 use super::sequence::SequenceId;
 pub use drafter::Drafter;
+use kept_times::KeptTimes;
 use rustc_hash::FxHashMap;
 use sequence_drafts::{SequenceDrafts, Survival};
 pub use stats::{DraftCounts, DraftOrigin, SpeculationStats};
@@ -103,6 +105,7 @@ pub(super) struct Speculation {
     /// Times of steps with drafts to verify, and of those of the model that drafts.
     times: StepTimes,
     draft_times: StepTimes,
+    kept: Option<KeptTimes>,
     pub stats: SpeculationStats,
 }
 
@@ -113,9 +116,13 @@ impl Speculation {
             rows,
             ngrams: sources.ngrams,
             drafter: sources.drafter,
+            drafts: FxHashMap::default(),
+            survival: Survival::default(),
+            unverified: BTreeMap::new(),
             times: StepTimes::new(rows),
             draft_times: StepTimes::new(rows),
-            ..Speculation::default()
+            kept: None,
+            stats: SpeculationStats::default(),
         }
     }
     pub fn is_on(&self) -> bool {

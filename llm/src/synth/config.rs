@@ -156,7 +156,11 @@ fn adds_to_residual(short: &str) -> bool {
 }
 
 /// The plan of a tensor; its seed is that of the name.
-fn tensor(spec: TensorSpec, file_type: &types::FileType, blocks: u64) -> Result<TensorPlan, Error> {
+pub(super) fn tensor(
+    spec: TensorSpec,
+    file_type: &types::FileType,
+    blocks: u64,
+) -> Result<TensorPlan, Error> {
     let (mean, sigma) = match spec.role {
         Role::Norm => (1.0, 0.0),
         Role::Bias => (0.0, 0.0),

@@ -75,8 +75,11 @@ struct Activations {
     targets: Buffer,
     weights: Buffer,
     loss: Buffer,
-    /// Hidden rows before each layer, and after the last.
+    /// Hidden rows before each layer, and after the last; those of a draft block follow.
     hidden: Vec<Buffer>,
+    /// Hidden row before each token, for a draft block.
+    draft_rows: Buffer,
+    layers: usize,
     gradients: [Buffer; 2],
     layer_input: Option<Buffer>,
     rope: Vec<Buffer>,
@@ -251,7 +254,8 @@ impl<'a> PlannedTraining<'a> {
     /// Memory that the run will take.
     pub fn memory(&self) -> TrainingMemory {
         let size = size_of::<f32>() as u64;
-        let rows = self.options.shape.tokens() * Activations::row_floats(self.model.as_ref());
+        let rows = self.options.shape.tokens()
+            * Activations::row_floats(self.model.as_ref(), &self.options);
         TrainingMemory {
             weights: load::missing(self.file, &self.layouts, &Weights::default()),
             parameters: ARRAYS * size * self.places.len() as u64,
@@ -556,6 +560,13 @@ impl Trainer {
             .write(&of.positions, 0, bytemuck::cast_slice(&batch.positions))?;
         self.device
             .write(&of.targets, 0, bytemuck::cast_slice(&batch.targets))?;
+        // The first token of an example has none before it.
+        let positions = (0..).zip(&batch.positions);
+        let before =
+            positions.map(|(row, &position): (i32, _)| if position == 0 { -1 } else { row - 1 });
+        let before: Vec<i32> = before.collect();
+        self.device
+            .write(&of.draft_rows, 0, bytemuck::cast_slice(&before))?;
         Ok(self
             .device
             .write(&of.weights, 0, bytemuck::cast_slice(&batch.weights))?)
@@ -594,11 +605,18 @@ fn floats(buffer: &Buffer, range: &std::ops::Range<usize>) -> Result<Buffer, Err
 
 impl Activations {
     /// Floats of one token in all buffers.
-    fn row_floats(model: &dyn Model) -> usize {
-        let rows = model.layers() + 1 + 2;
+    fn row_floats(model: &dyn Model, options: &TrainerOptions) -> usize {
+        let rows = Activations::hidden_rows(model, options) + 2;
         let tables = model.rope_tables(1);
         let rope: usize = tables.iter().map(|table| table.rows(1).len()).sum();
-        rows * model.width() + model.layer_input() * model.layers() + rope + 4
+        rows * model.width() + model.layer_input() * model.layers() + rope + 5
+    }
+    /// Number of hidden rows of a token.
+    fn hidden_rows(model: &dyn Model, options: &TrainerOptions) -> usize {
+        match options.trained {
+            Trained::DraftBlock(_) => model.layers() + 3,
+            _ => model.layers() + 1,
+        }
     }
     fn new(
         device: &dyn Device,
@@ -608,7 +626,7 @@ impl Activations {
         let n = options.shape.tokens();
         let numbers = |count: usize| device.alloc(count * size_of::<f32>(), Memory::Scratch);
         let rows = || numbers(n * model.width());
-        let hidden = (0..=model.layers())
+        let hidden = (0..Activations::hidden_rows(model, options))
             .map(|_| rows())
             .collect::<Result<_, _>>()?;
         let layer_input = model.layer_input() * model.layers() * n;
@@ -628,6 +646,8 @@ impl Activations {
             targets: numbers(n)?,
             weights: numbers(n)?,
             loss: numbers(1)?,
+            draft_rows: numbers(n)?,
+            layers: model.layers(),
             hidden,
             gradients: [rows()?, rows()?],
             layer_input: (layer_input > 0)
@@ -714,11 +734,12 @@ impl Binder<'_> {
             Bind::Targets => rows(&of.targets, 1),
             Bind::TargetWeights => rows(&of.weights, 1),
             Bind::Loss => Ok(of.loss.clone()),
+            Bind::DraftRows => Ok(of.draft_rows.clone()),
             Bind::Hidden(layer) => rows(&of.hidden[*layer], self.width),
             Bind::HiddenGradient(layer) => rows(&of.gradients[layer % 2], self.width),
             Bind::LayerInput(layer) => {
                 let all = of.layer_input.as_ref().expect("a model with layer inputs");
-                let at = layer * all.len() / (of.hidden.len() - 1) / self.shape.tokens();
+                let at = layer * all.len() / of.layers / self.shape.tokens();
                 Ok(all.slice(at, all.len() - at)?)
             }
             Bind::Rope(table) => Ok(of.rope[*table].clone()),

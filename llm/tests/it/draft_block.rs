@@ -4,10 +4,13 @@
 use crate::common::data;
 use crate::parity_support::tables::{argmax, ids, npy, rms};
 use gristmill_backend::{Opened, Options, Precision, open};
-use gristmill_llm::arch::{CacheType, DraftSource, Logits};
+use gristmill_llm::arch::{self, CacheType, DraftSource, Logits, Trained, TrainingShape};
 use gristmill_llm::engine::{Chunk, DecodeRow, Engine, Pages, Settings, Step, TokenSource};
 use gristmill_llm::gguf::{Gguf, TensorDecl, Writer};
 use gristmill_llm::sampling::RowSampling;
+use gristmill_llm::synth;
+use gristmill_llm::train::{PlannedTraining, TrainerOptions, TrainingBatch};
+use gristmill_tensor::evaluate;
 use std::fs;
 use std::path::Path;
 
@@ -225,4 +228,124 @@ fn a_block_may_be_in_a_file_of_its_own() {
     fs::rename(path("mtp-m.gguf"), path("mtp-other.gguf")).expect("a file");
     let found = open().attach_draft_block_beside(&path("m.gguf"));
     assert_eq!(found.expect("no error"), None);
+}
+
+/// Returns the mean negative log-likelihood of the tokens behind the first one, by these logits.
+fn loss_of(logits: &[f32], tokens: &[u32]) -> f64 {
+    let rows = logits.chunks(logits.len() / tokens.len()).zip(&tokens[1..]);
+    let of_row = |(row, &next): (&[f32], &u32)| {
+        let largest = row.iter().copied().fold(f32::MIN, f32::max);
+        let sum: f64 = row.iter().map(|&x| f64::from(x - largest).exp()).sum();
+        sum.ln() - f64::from(row[next as usize] - largest)
+    };
+    rows.map(of_row).sum::<f64>() / (tokens.len() - 1) as f64
+}
+
+/// In training, a block's loss is that of its reference's logits, and its gradients are the slopes
+/// of the loss. Nothing else is trained.
+#[test]
+fn a_block_is_trained_alone() {
+    for family in ["deepseek2-nextn", "glm4moe"] {
+        let of = |end: &str| data(&format!("families/{family}-{end}"));
+        let file = Gguf::open(of("q8_0.gguf")).expect("a GGUF file");
+        let (tokens, expected) = (ids(&of("tokens.txt")), npy(&of("q8_0-mtp-logits.npy")));
+        let layers = arch::load(file.metadata(), &file)
+            .expect("a model")
+            .layers();
+        let length = tokens.len();
+        let options = TrainerOptions {
+            shape: TrainingShape {
+                sequences: 1,
+                length,
+                packed: false,
+                loss_rows: length,
+            },
+            trained: Trained::DraftBlock(layers),
+            clip: 1.0,
+            weight_decay: 0.0,
+            exact: true,
+        };
+        let planned = PlannedTraining::new(&file, opened("cpu"), options, &|_| ());
+        let mut trainer = planned.expect("a plan").load(&|_| ()).expect("a trainer");
+        let mut values: Vec<(String, Vec<f32>)> = Vec::new();
+        for (name, _) in trainer.places().iter() {
+            assert!(name.starts_with(&format!("blk.{layers}.")), "{name}");
+            let tensor = file.tensor(name).expect("a tensor");
+            let mut bytes = vec![0; tensor.bytes as usize];
+            file.read_tensor(tensor, &mut bytes).expect("a tensor");
+            let decoded = evaluate::decode(tensor.encoding, &bytes);
+            values.push((name.to_owned(), decoded.iter().map(|&v| v as f32).collect()));
+        }
+        for (name, values) in &values {
+            trainer.set_parameter(name, values).expect("a parameter");
+        }
+        let count = length as u32;
+        let mut weights = vec![1.0 / (length - 1) as f32; length];
+        weights[length - 1] = 0.0;
+        let batch = TrainingBatch {
+            tokens: tokens.clone(),
+            positions: (0..count).collect(),
+            targets: tokens[1..].iter().copied().chain([0]).collect(),
+            weights,
+        };
+        let loss = f64::from(trainer.evaluate(&batch).expect("a loss"));
+        let of_reference = loss_of(&expected, &tokens);
+        assert!(
+            (loss - of_reference).abs() < 1e-3,
+            "{family}: {loss}, {of_reference}"
+        );
+
+        trainer.accumulate(&batch).expect("gradients");
+        trainer.finish_gradients().expect("gradients");
+        let gradients = trainer.gradients().expect("gradients");
+        let mut checked = 0;
+        for (name, values) in &values {
+            let place = trainer.places().get(name).expect("a place").range.clone();
+            let own = &gradients[place];
+            let norm = own
+                .iter()
+                .map(|&g| f64::from(g).powi(2))
+                .sum::<f64>()
+                .sqrt();
+            // Smaller ones drown in the rounding of the loss.
+            if norm < 0.02 {
+                continue;
+            }
+            let step = 5e-3 / norm;
+            let [up, down] = [step, -step].map(|step| {
+                let scale = (step / norm) as f32;
+                let moved = values.iter().zip(own).map(|(v, g)| v + scale * g);
+                trainer
+                    .set_parameter(name, &moved.collect::<Vec<_>>())
+                    .expect("a parameter");
+                f64::from(trainer.evaluate(&batch).expect("a loss"))
+            });
+            trainer.set_parameter(name, values).expect("a parameter");
+            let slope = (up - down) / (2.0 * step);
+            assert!(
+                (slope / norm - 1.0).abs() < 0.05,
+                "{family}, {name}: {slope}, {norm}"
+            );
+            checked += 1;
+        }
+        assert!(checked > 8, "{family}: {checked} tensors");
+    }
+}
+
+/// A model without a block gets one, which is a block like those of files.
+#[test]
+fn a_new_block_is_like_the_last_layer() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf");
+    let mut file = Gguf::open(path).expect("a GGUF file");
+    let before = file.tensors().len();
+    synth::add_draft_block(&mut file, 1).expect("a block");
+    assert!(file.tensors().len() > before);
+    let model = arch::load(file.metadata(), &file).expect("a model");
+    assert_eq!(model.draft_caches().len(), 1);
+    let with = file.tensors().len();
+    synth::add_draft_block(&mut file, 1).expect("it has one");
+    assert_eq!(file.tensors().len(), with);
+    let mut other = Gguf::open(data("families/llama-q4_k_m.gguf")).expect("a GGUF file");
+    let refused = synth::add_draft_block(&mut other, 1).expect_err("no such architecture");
+    assert!(refused.to_string().contains("mtp"), "{refused}");
 }

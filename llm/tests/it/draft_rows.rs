@@ -93,17 +93,28 @@ fn answers(
     family: &str,
     temperature: f32,
     origin: Option<DraftOrigin>,
-) -> ([Vec<u32>; 2], SpeculationStats) {
+) -> (Vec<Vec<u32>>, SpeculationStats) {
     let name = family.rsplit_once('-').map_or(family, |of| of.0);
     let tokens = ids(&data(&format!("families/{name}-tokens.txt")));
     let drafts = if origin.is_some() { 6 } else { 0 };
-    let mut e = Batcher::new(engine(family, CacheType::F32, 2, drafts));
+    let e = batcher(family, (2, drafts), origin);
+    let prompts = [repeating(&tokens), repeating(&tokens[3..])];
+    run(e, &prompts, temperature, SequenceOptions::default())
+}
+
+/// Returns a batcher of so many sequences and rows of drafts, with drafts of this origin.
+fn batcher(
+    family: &str,
+    (parallel, drafts): (usize, usize),
+    origin: Option<DraftOrigin>,
+) -> Batcher {
+    let mut e = Batcher::new(engine(family, CacheType::F32, parallel, drafts));
     if let Some(origin) = origin {
         let drafter = match origin {
             DraftOrigin::Ngram => None,
             DraftOrigin::Block => Some(Drafter::Block),
             DraftOrigin::Model => {
-                let other = engine(family, CacheType::F16, 2, drafts);
+                let other = engine(family, CacheType::F16, parallel, drafts);
                 Some(Drafter::from_model(other, e.engine()).expect("a drafting model"))
             }
         };
@@ -112,7 +123,16 @@ fn answers(
             drafter,
         });
     }
-    let prompts = [repeating(&tokens), repeating(&tokens[3..])];
+    e
+}
+
+/// Returns the answers to all prompts at a time, and how many drafts were run and kept.
+fn run(
+    mut e: Batcher,
+    prompts: &[Vec<u32>],
+    temperature: f32,
+    options: SequenceOptions,
+) -> (Vec<Vec<u32>>, SpeculationStats) {
     let mut all: BTreeMap<_, _> = prompts
         .iter()
         .enumerate()
@@ -123,11 +143,11 @@ fn answers(
                 ..SamplingParams::default()
             });
             let generation = Generation::new(sampler.expect("parameters"), 60, |_| false);
-            let id = e.add(prompt, SequenceOptions::default()).expect("a prompt");
+            let id = e.add(prompt, options).expect("a prompt");
             (id, (nth, generation))
         })
         .collect();
-    let mut answers = [Vec::new(), Vec::new()];
+    let mut answers = vec![Vec::new(); prompts.len()];
     let vocabulary = e.engine().model().vocabulary();
     while !all.is_empty() {
         let cell = RefCell::new(&mut all);
@@ -194,6 +214,25 @@ fn drafts_of_a_block_change_no_token() {
     }
 }
 
+/// Batch-invariant rows have the same bits with drafts beside them, whatever else runs.
+#[test]
+fn drafts_change_no_bit_of_many_requests() {
+    let tokens = ids(&data("families/llama-tokens.txt"));
+    let prompts: Vec<_> = (0..64).map(|nth| repeating(&tokens[nth % 40..])).collect();
+    let options = SequenceOptions {
+        batch_invariant: true,
+        ..SequenceOptions::default()
+    };
+    let answers = |drafts, origin| {
+        // Eight fewer sequences than requests, so that rows are free as the last ones end.
+        let e = batcher("llama-q4_k_m", (56, drafts), origin);
+        run(e, &prompts, 0.0, options)
+    };
+    let (plain, drafted) = (answers(8, None), answers(8, Some(DraftOrigin::Ngram)));
+    assert_eq!(drafted.0, plain.0);
+    assert!(drafted.1.accepted() > 20, "{:?}", drafted.1);
+}
+
 /// While a sequence grows by the tokens of a reference, each first draft is the most probable token
 /// of the reference's row, whatever drafts were run before and dropped.
 #[test]
@@ -202,32 +241,31 @@ fn a_block_drafts_the_tokens_of_its_reference() {
         let of = |end: &str| data(&format!("families/{family}-{end}"));
         let (tokens, expected) = (ids(&of("tokens.txt")), npy(&of("q8_0-mtp-logits.npy")));
         let vocabulary = expected.len() / tokens.len();
-        let e = Batcher::new(engine(&format!("{family}-q8_0"), CacheType::F32, 2, 6));
-        let mut e = e.with_speculation(DraftSources {
-            ngrams: false,
-            drafter: Some(Drafter::Block),
-        });
-        let id = e
-            .add(&tokens[..20], SequenceOptions::default())
-            .expect("a prompt");
         let mut drafted = 0;
-        for (position, &token) in tokens.iter().enumerate().skip(20) {
-            let ready = e.step(&mut |_, _| None).expect("a step");
-            assert_eq!(ready.len(), 1, "{family}");
-            // The draft that would follow the reference's token before this one. Once drafts were
-            // not worth their time, the hidden rows of some tokens are gone.
-            let draft = e.next_draft(id);
-            if position > 20 && draft.is_none() {
-                break;
+        // Prompts of less than a page have no prefix in the cache. Drafts that are never kept end
+        // soon, so each prompt begins with none.
+        for begin in [10, 23, 41, 59] {
+            let prompt = &tokens[..begin];
+            let mut e = batcher(&format!("{family}-q8_0"), (2, 6), Some(DraftOrigin::Block));
+            let id = e.add(prompt, SequenceOptions::default()).expect("a prompt");
+            for (position, &token) in tokens.iter().enumerate().skip(begin) {
+                let ready = e.step(&mut |_, _| None).expect("a step");
+                assert_eq!(ready.len(), 1, "{family}");
+                // The draft that would follow the reference's token before this one. Once drafts
+                // are not worth their time, the hidden rows of some tokens are gone.
+                match e.next_draft(id) {
+                    None if position > begin => break,
+                    None => {}
+                    Some(draft) => {
+                        let row = &expected[(position - 1) * vocabulary..][..vocabulary];
+                        assert_eq!(draft, argmax(row) as u32, "{family} at {position}");
+                        drafted += 1;
+                    }
+                }
+                e.push(id, token);
             }
-            if let Some(draft) = draft {
-                let row = &expected[(position - 1) * vocabulary..][..vocabulary];
-                assert_eq!(draft, argmax(row) as u32, "{family} at {position}");
-                drafted += 1;
-            }
-            e.push(id, token);
         }
-        assert!(drafted > 10, "{family}: {drafted} drafts");
+        assert!(drafted >= 8, "{family}: {drafted} drafts");
     }
 }
 

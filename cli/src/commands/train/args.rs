@@ -17,6 +17,7 @@ Examples:
   gristmill train MODEL.gguf --data chats.jsonl -o adapter.gguf --html page.html     curves and replies
   gristmill train MODEL.gguf --data chats.jsonl -o adapter/       for Hugging Face PEFT
   gristmill train CONFIG.json --full --data texts.jsonl -o model.gguf    from random weights
+  gristmill train MODEL.gguf --draft-block --loss-on all --data texts.jsonl -o drafting.gguf
   gristmill run MODEL.gguf --lora adapter.gguf -p 'Hello'";
 
 #[derive(Args)]
@@ -47,6 +48,10 @@ pub struct TrainArgs {
     /// .json configuration: its weights are random at first
     #[arg(long, conflicts_with_all = ["rank", "alpha", "targets", "init"], help_heading = "Adapter")]
     pub full: bool,
+    /// Train the block for draft tokens, a new one if the model has none, and write the model with
+    /// it to -o; everything else stays as it is. `run --speculate mtp` uses the block
+    #[arg(long, conflicts_with_all = ["rank", "alpha", "targets", "init", "full"], help_heading = "Adapter")]
+    pub draft_block: bool,
     /// Learning rate
     #[arg(long, value_name = "RATE", default_value_t = 2e-4, help_heading = "Optimiser")]
     pub lr: f64,

@@ -174,10 +174,15 @@ impl TrainArgs {
         let of_model = Fingerprint::of_model(&model.file)?;
         let alpha = match start {
             Start::Full => String::from("none"),
+            Start::DraftBlock(block) => format!("block {block}"),
             Start::Adapter(adapter) => adapter.alpha.to_string(),
         };
         let TrainArgs { lr, warmup, accumulate, clip, weight_decay, seed, .. } = self;
-        let trained = if self.full { "all weights" } else { "adapters" };
+        let trained = match start {
+            Start::Full => "all weights",
+            Start::DraftBlock(_) => "the block for draft tokens",
+            Start::Adapter(_) => "adapters",
+        };
         let parts = [
             format!("model {} bytes {of_model}", model.file.size()),
             format!("data {}", data.hash),

@@ -36,9 +36,10 @@ pub fn run(options: TrainArgs) -> Result {
     let model = options.open_model()?;
     let described = model.describe()?;
     let mut data = Data::read(&options, &model)?;
-    let start = match options.full {
-        true => Start::Full,
-        false => Start::Adapter(options.adapter(described.as_ref(), &model)?),
+    let start = match (options.full, options.draft_block) {
+        (true, _) => Start::Full,
+        (_, true) => Start::DraftBlock(described.layers()),
+        _ => Start::Adapter(options.adapter(described.as_ref(), &model)?),
     };
     options.check_output(&start, described.as_ref())?;
     let opened = options.common.open()?;
@@ -93,7 +94,7 @@ fn finish(
         return ended.and(written);
     };
     let trained = match start {
-        Start::Full => None,
+        Start::Full | Start::DraftBlock(_) => None,
         Start::Adapter(adapter) => output::trained(adapter, &run).ok(),
     };
     // Weights of a stopped run are not in a file that could be loaded.

@@ -25,9 +25,9 @@ impl TrainArgs {
         }
         let adapter = match start {
             _ if !is_peft(&self.output) => return output::check(&self.output),
-            Start::Full => {
+            Start::Full | Start::DraftBlock(_) => {
                 return Err(Failure::usage(
-                    "--full writes a model, and folders and .safetensors files hold adapters",
+                    "--full and --draft-block write a model, and folders and .safetensors files hold adapters",
                     "give -o MODEL.gguf",
                 ));
             }
@@ -56,7 +56,7 @@ impl TrainArgs {
         let file = File::create(&beside).map_err(failed)?;
         let out = io::BufWriter::new(&file);
         match start {
-            Start::Full => {
+            Start::Full | Start::DraftBlock(_) => {
                 let trainer = run.trainer();
                 write_model(&model.file, trainer.places(), &trainer.parameters()?, out)?;
             }

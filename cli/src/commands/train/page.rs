@@ -94,6 +94,7 @@ impl Page {
         };
         let trained = match start {
             Start::Full => vec![["Trained".into(), "all weights".into()]],
+            Start::DraftBlock(_) => vec![["Trained".into(), "the block for draft tokens".into()]],
             Start::Adapter(adapter) => of_adapter(options, adapter),
         };
         let own = [

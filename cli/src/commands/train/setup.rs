@@ -8,7 +8,7 @@ use crate::progress::Bars;
 use crate::size::size;
 use gristmill_backend::Opened;
 use gristmill_llm::arch::{self, Trained, TrainingShape};
-use gristmill_llm::synth::ModelConfig;
+use gristmill_llm::synth::{ModelConfig, add_draft_block};
 use gristmill_llm::train::{
     Adapter, Course, PlannedTraining, Schedule, StreamOptions, Targets, Trainer, TrainerOptions,
     TrainingMemory, ignored_elsewhere, initial_adapter, initial_weights, open_adapter,
@@ -42,6 +42,8 @@ fn read_config(path: &Path) -> Result<String> {
 pub enum Start {
     /// All weights, as the file or the configuration has them.
     Full,
+    /// The block for draft tokens, of which this is the number.
+    DraftBlock(usize),
     /// Low-rank adapters with these matrices.
     Adapter(Adapter),
 }
@@ -53,7 +55,11 @@ impl TrainArgs {
     /// Opens the model, or begins one with random weights if MODEL is a .json configuration.
     pub fn open_model(&self) -> Result<Model> {
         let Some(path) = self.model.name().map(Path::new).filter(|path| is_config(path)) else {
-            return Model::open(self.model.name());
+            let mut model = Model::open(self.model.name())?;
+            if self.draft_block && model.describe()?.draft_caches().is_empty() {
+                add_draft_block(&mut model.file, self.seed)?;
+            }
+            return Ok(model);
         };
         if !self.full {
             return Err(Failure::usage(
@@ -161,6 +167,7 @@ impl TrainArgs {
             shape,
             trained: match start {
                 Start::Full => Trained::Full,
+                Start::DraftBlock(block) => Trained::DraftBlock(*block),
                 Start::Adapter(adapter) => Trained::LowRank(adapter.low_rank()),
             },
             clip: self.clip,
@@ -185,7 +192,7 @@ impl TrainArgs {
                     trainer.set_parameter(name, &tensor.values)?;
                 }
             }
-            Start::Full => {
+            Start::Full | Start::DraftBlock(_) => {
                 let places = trainer.places().clone();
                 initial_weights(&model.file, &places, |name, values| {
                     Ok::<_, Failure>(trainer.set_parameter(name, values)?)

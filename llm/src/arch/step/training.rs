@@ -7,6 +7,7 @@ use super::super::trained::{Trained, TrainingPlan};
 use super::adapters::{WeightAdapter, adapter};
 use super::trained_call::{Pass, TrainedCall, Training};
 use super::{AttentionMask, StepBuilder, StepFunction};
+use crate::placement::layer_of;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::grad::pullback;
 use gristmill_tensor::tensor::{Dim, Tensor};
@@ -44,7 +45,8 @@ impl<'a> StepBuilder<'a> {
         let Some(training) = &self.training else {
             return self.call(part, write);
         };
-        if *training.trained == Trained::Nothing {
+        let is_other = matches!(training.trained, Trained::DraftBlock(_)) && !self.drafts;
+        if is_other || *training.trained == Trained::Nothing {
             return;
         }
         let options = training.loss_options;
@@ -59,11 +61,13 @@ impl<'a> StepBuilder<'a> {
     pub(super) fn trained_call(&mut self, part: &str, write: &dyn Fn(&StepFunction<'a>)) {
         let forward = self.captured(part, self.options, Pass::Forward, write);
         self.calls.extend(forward);
-        if self
-            .training
-            .as_ref()
-            .is_some_and(|t| *t.trained == Trained::Nothing)
-        {
+        let trained = self.training.as_ref().map(|training| training.trained);
+        let is_frozen = match trained {
+            Some(Trained::Nothing) => true,
+            Some(Trained::DraftBlock(_)) => !self.drafts,
+            _ => false,
+        };
+        if is_frozen {
             return;
         }
         let name = format!("{part}.backward");
@@ -71,6 +75,17 @@ impl<'a> StepBuilder<'a> {
         if let Some(training) = &mut self.training {
             training.backward.extend(backward);
         }
+    }
+    /// Replaces the bindings of the last call, and of its backward pass.
+    pub(in super::super) fn rebind_last(&mut self, bind: &dyn Fn(&Bind) -> Bind) {
+        let backward = self.training.as_mut().and_then(|of| of.backward.last_mut());
+        for call in self.calls.last_mut().into_iter().chain(backward) {
+            call.binds = call.binds.iter().map(bind).collect();
+        }
+    }
+    /// Returns whether the calls are of a step of training.
+    pub(in super::super) fn is_training(&self) -> bool {
+        self.training.is_some()
     }
     /// Captures one pass of a call; `None` if its gradients are not needed.
     fn captured(
@@ -158,7 +173,12 @@ impl<'o> StepFunction<'o> {
     /// Returns a weight as a parameter if all weights are trained.
     pub(super) fn full_parameter(&self, w: &WeightInfo, short: &str) -> Option<Tensor<'_>> {
         let trained = self.trained.as_ref()?;
-        let is_trained = *trained.trained == Trained::Full && !w.name.ends_with(SELECTION_BIAS);
+        let is_trained = match trained.trained {
+            Trained::Full => true,
+            Trained::DraftBlock(layer) => layer_of(&w.name).is_some_and(|of| of.0 == *layer),
+            Trained::LowRank(_) | Trained::Nothing => false,
+        };
+        let is_trained = is_trained && !w.name.ends_with(SELECTION_BIAS);
         is_trained.then(|| self.parameter(&w.name, short, &w.dims))
     }
     /// Returns the parameter of that name.

@@ -97,6 +97,24 @@ fn a_step_that_was_slow_once_is_tried_again() {
 }
 
 #[test]
+fn times_outlive_a_start() {
+    let mut times = StepTimes::new(8);
+    times.record(1, 9.0);
+    assert!(
+        times.known().is_empty(),
+        "the first step may have compiled kernels"
+    );
+    times.record(1, 2.0);
+    times.record(4, 5.0);
+    times.record(4, 3.0);
+    let mut next = StepTimes::new(4);
+    next.restore(times.known().into_iter().chain([(64, f64::NAN)]).collect());
+    assert_eq!((next.time(1), next.time(4)), (times.time(1), times.time(4)));
+    next.record(1, 4.0);
+    assert!(next.time(1) > times.time(1), "measured again");
+}
+
+#[test]
 fn rejected_drafts_become_rare_and_cost_no_rows() {
     let (mut scheduler, mut batch) = scheduler(1);
     let mut speculation = with_times(8, |rows| 1.0 + 0.1 * rows as f64);

@@ -42,6 +42,24 @@ impl StepTimes {
             })
             .or_insert(None);
     }
+    /// Returns the known times, to be kept for the next start.
+    pub fn known(&self) -> BTreeMap<usize, f64> {
+        let known = self.seconds.iter();
+        known
+            .filter_map(|(&rows, seconds)| Some((rows, (*seconds)?)))
+            .collect()
+    }
+    /// Takes times that were measured before, where none has been measured since.
+    pub fn restore(&mut self, known: BTreeMap<usize, f64>) {
+        let (most, is_time) = (self.most.max(1), |seconds: f64| {
+            seconds > 0.0 && seconds.is_finite()
+        });
+        for (rows, seconds) in known.into_iter().filter(|of| is_time(of.1)) {
+            self.seconds
+                .entry(rows.clamp(1, most))
+                .or_insert(Some(seconds));
+        }
+    }
     /// Returns the time of a step of so many rows, where that of one row is 1 and none is measured.
     pub fn assumed(rows: usize) -> f64 {
         ASSUMED_GROWTH.powf((rows as f64).log2())
