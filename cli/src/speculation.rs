@@ -94,6 +94,7 @@ impl Speculation {
         Ok(DraftSources {
             ngrams: matches!(self.speculate, Source::Auto | Source::Ngram),
             drafter,
+            assumes_times: false,
         })
     }
     /// Loads a model that drafts for an engine.

@@ -262,6 +262,10 @@ impl Engine {
             cache,
         }
     }
+    /// Number of steps that were captured so far; what they need was compiled then.
+    pub fn captures(&self) -> u64 {
+        self.graphs.captures
+    }
     /// Number of distinct compiled functions.
     pub fn compiled(&self) -> usize {
         self.graphs

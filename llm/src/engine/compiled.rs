@@ -87,7 +87,7 @@ impl<'a> CompiledModel<'a> {
         }
         unreachable!("the last try returns")
     }
-    /// Compiles a model for a placement. `None` if cached experts leave no room for steps that copy
+    /// Compiles a model for a placement. `None` if it leaves no room for long steps, which copy
     /// experts to the device, and another placement `may` follow.
     fn placed(
         file: &'a Gguf,
@@ -128,7 +128,7 @@ impl<'a> CompiledModel<'a> {
             if let Some(smaller) = sizes.smaller(room, model.context(), long)? {
                 let wanted = sizes.limits.long.min(STREAMED_CHUNK);
                 let is_short = smaller.long.is_some_and(|long| long < wanted);
-                match may && is_short && choice.chosen.slots > 0 {
+                match may && is_short {
                     true => return Ok(None),
                     false => return again(smaller),
                 }

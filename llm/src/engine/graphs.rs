@@ -84,6 +84,8 @@ pub(super) struct Graphs {
     pub functions: Functions,
     pub splitter: Splitter,
     captured: FxHashMap<CaptureKey, Captured>,
+    /// Number of graphs that were captured so far.
+    pub captures: u64,
 }
 
 impl Graphs {
@@ -94,6 +96,7 @@ impl Graphs {
             functions,
             splitter,
             captured: FxHashMap::default(),
+            captures: 0,
         }
     }
     /// Returns the compiler of the main device.
@@ -169,6 +172,7 @@ impl Graphs {
             passed,
         };
         self.captured.insert(key, captured);
+        self.captures += 1;
     }
     pub fn has(&self, key: &CaptureKey) -> bool {
         self.captured.contains_key(key)

@@ -196,7 +196,7 @@ pub(super) fn with_cached(
 
 /// Shares of the main device's memory that are kept for intermediates, which only compiling
 /// determines, while a placement is chosen; tried in this order.
-pub(super) const RESERVES: &[f64] = &[0.05, 0.15, 0.3, 0.5];
+pub(super) const RESERVES: &[f64] = &[0.05, 0.1, 0.15, 0.3, 0.5];
 /// Context that a placement leaves room for, in tokens, if none is given.
 pub(super) const PLACED_CONTEXT: usize = 8192;
 

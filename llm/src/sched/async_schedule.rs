@@ -118,7 +118,9 @@ impl Batcher {
         if let Some(before) = self.in_flight.last_read.replace(now) {
             self.prefill_budget.record_decode(now - before);
             let seconds = (now - before).as_secs_f64();
-            self.speculation.record(batch.decodes.len(), seconds);
+            let captures = self.engine.captures();
+            self.speculation
+                .record(batch.decodes.len(), seconds, captures);
         }
         Ok(self.chosen_rows(batch))
     }
@@ -160,6 +162,9 @@ impl Batcher {
     }
     /// Ends the step in flight if no sequences are left.
     pub(super) fn end_if_idle(&mut self) {
+        if self.scheduler.is_idle() {
+            self.speculation.interrupt();
+        }
         if self.scheduler.is_idle() && self.in_flight.batch.is_some() {
             // Its sequences are gone; the next step reports a device error.
             let _ = self.engine.finish();

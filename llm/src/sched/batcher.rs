@@ -408,7 +408,10 @@ impl Batcher {
         if batch.chunk.is_none() && self.speculation.is_on() {
             let rows = batch.decodes.len() + batch.drafts.len();
             let seconds = read.elapsed().as_secs_f64();
-            self.speculation.record(rows, seconds);
+            let captures = self.engine.captures();
+            self.speculation.record(rows, seconds, captures);
+        } else {
+            self.speculation.interrupt();
         }
         match &batch.chunk {
             _ if batch.decodes.is_empty() => {}

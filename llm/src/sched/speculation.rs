@@ -23,6 +23,7 @@ use rustc_hash::FxHashMap;
 use sequence_drafts::{SequenceDrafts, Survival};
 pub use stats::{DraftCounts, DraftOrigin, SpeculationStats};
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
 use times::StepTimes;
 
 /// Matches of so many tokens and more are counted apart from shorter ones.
@@ -41,6 +42,9 @@ pub struct DraftSources {
     pub ngrams: bool,
     /// A model that drafts.
     pub drafter: Option<Drafter>,
+    /// Decides by assumed times of steps in place of measured ones, so that what is drafted does
+    /// not depend on what else a machine does.
+    pub assumes_times: bool,
 }
 
 impl DraftSources {
@@ -52,7 +56,7 @@ impl DraftSources {
     pub fn ngrams() -> DraftSources {
         DraftSources {
             ngrams: true,
-            drafter: None,
+            ..DraftSources::default()
         }
     }
 }
@@ -106,6 +110,11 @@ pub(super) struct Speculation {
     times: StepTimes,
     draft_times: StepTimes,
     kept: Option<KeptTimes>,
+    assumes_times: bool,
+    /// End of the last step, seconds of making drafts since, and captures of the engine so far.
+    last_end: Option<Instant>,
+    making: f64,
+    captures: u64,
     pub stats: SpeculationStats,
 }
 
@@ -122,6 +131,10 @@ impl Speculation {
             times: StepTimes::new(rows),
             draft_times: StepTimes::new(rows),
             kept: None,
+            assumes_times: sources.assumes_times,
+            last_end: None,
+            making: 0.0,
+            captures: 0,
             stats: SpeculationStats::default(),
         }
     }
@@ -133,9 +146,31 @@ impl Speculation {
         self.unverified.clear();
         self.forget_hidden();
     }
-    /// Records the time of a step of decode rows.
-    pub fn record(&mut self, rows: usize, seconds: f64) {
-        self.times.record(rows, seconds);
+    /// Records a step of decode rows that took `seconds`, and what the host did since the one
+    /// before; `captures` are those of the engine so far.
+    pub fn record(&mut self, rows: usize, seconds: f64, captures: u64) {
+        if self.assumes_times {
+            return;
+        }
+        let now = Instant::now();
+        let since = self
+            .last_end
+            .replace(now)
+            .map(|last| (now - last).as_secs_f64());
+        let making = std::mem::take(&mut self.making);
+        let is_steady = std::mem::replace(&mut self.captures, captures) == captures;
+        if making == 0.0 {
+            self.draft_times.forget_but(None);
+        }
+        // A step that was captured, and perhaps compiled, takes longer than those after it.
+        if is_steady {
+            let cycle = since.map_or(seconds, |since| (since - making).max(seconds));
+            self.times.record(rows, cycle);
+        }
+    }
+    /// Records that other work came after the last step.
+    pub fn interrupt(&mut self) {
+        (self.last_end, self.making) = (None, 0.0);
     }
     /// Returns the time of a step of so many rows, in any unit that is the same for all.
     fn time(&self, rows: usize) -> f64 {

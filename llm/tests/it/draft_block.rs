@@ -311,21 +311,26 @@ fn a_block_is_trained_alone() {
             if norm < 0.02 {
                 continue;
             }
-            let step = 5e-3 / norm;
-            let [up, down] = [step, -step].map(|step| {
-                let scale = (step / norm) as f32;
-                let moved = values.iter().zip(own).map(|(v, g)| v + scale * g);
-                trainer
-                    .set_parameter(name, &moved.collect::<Vec<_>>())
-                    .expect("a parameter");
-                f64::from(trainer.evaluate(&batch).expect("a loss"))
-            });
-            trainer.set_parameter(name, values).expect("a parameter");
-            let slope = (up - down) / (2.0 * step);
+            let mut slope_by = |step: f64| {
+                let [up, down] = [step, -step].map(|step| {
+                    let scale = (step / norm) as f32;
+                    let moved = values.iter().zip(own).map(|(v, g)| v + scale * g);
+                    trainer
+                        .set_parameter(name, &moved.collect::<Vec<_>>())
+                        .expect("a parameter");
+                    f64::from(trainer.evaluate(&batch).expect("a loss"))
+                });
+                (up - down) / (2.0 * step)
+            };
+            // A step may be too long for a straight line, or choose other experts.
+            let steps = [5e-3, 2e-3, 1e-3, 5e-4, 2e-4].map(|step| step / norm);
+            let slopes = steps.map(&mut slope_by);
+            let is_slope = |slope: &f64| (slope / norm - 1.0).abs() < 0.03;
             assert!(
-                (slope / norm - 1.0).abs() < 0.05,
-                "{family}, {name}: {slope}, {norm}"
+                slopes.iter().any(is_slope),
+                "{family}, {name}: {slopes:?}, {norm}"
             );
+            trainer.set_parameter(name, values).expect("a parameter");
             checked += 1;
         }
         assert!(checked > 8, "{family}: {checked} tensors");
@@ -345,7 +350,7 @@ fn a_new_block_is_like_the_last_layer() {
     let with = file.tensors().len();
     synth::add_draft_block(&mut file, 1).expect("it has one");
     assert_eq!(file.tensors().len(), with);
-    let mut other = Gguf::open(data("families/llama-q4_k_m.gguf")).expect("a GGUF file");
+    let mut other = Gguf::open(data("families/gemma4-q8_0.gguf")).expect("a GGUF file");
     let refused = synth::add_draft_block(&mut other, 1).expect_err("no such architecture");
     assert!(refused.to_string().contains("mtp"), "{refused}");
 }

@@ -121,6 +121,7 @@ fn batcher(
         e = e.with_speculation(DraftSources {
             ngrams: origin == DraftOrigin::Ngram,
             drafter,
+            assumes_times: true,
         });
     }
     e
@@ -242,15 +243,15 @@ fn a_block_drafts_the_tokens_of_its_reference() {
         let (tokens, expected) = (ids(&of("tokens.txt")), npy(&of("q8_0-mtp-logits.npy")));
         let vocabulary = expected.len() / tokens.len();
         let mut drafted = 0;
-        // Prompts of less than a page have no prefix in the cache. Drafts that are never kept end
-        // soon, so each prompt begins with none.
-        for begin in [10, 23, 41, 59] {
+        // Prompts of one step: the hidden row before a further one would count as 0. Drafts that are
+        // never kept end soon, so each prompt begins with none.
+        for begin in [10, 17, 24, 31] {
             let prompt = &tokens[..begin];
             let mut e = batcher(&format!("{family}-q8_0"), (2, 6), Some(DraftOrigin::Block));
             let id = e.add(prompt, SequenceOptions::default()).expect("a prompt");
             for (position, &token) in tokens.iter().enumerate().skip(begin) {
-                let ready = e.step(&mut |_, _| None).expect("a step");
-                assert_eq!(ready.len(), 1, "{family}");
+                // A prompt may take several steps.
+                while e.step(&mut |_, _| None).expect("a step").is_empty() {}
                 // The draft that would follow the reference's token before this one. Once drafts
                 // are not worth their time, the hidden rows of some tokens are gone.
                 match e.next_draft(id) {

@@ -193,7 +193,10 @@ impl ModelSource for File {
     }
     fn drafts(&self, _: usize, _: &Engine) -> Result<DraftSources, LoadError> {
         Ok(match self.drafts {
-            true => DraftSources::ngrams(),
+            true => DraftSources {
+                assumes_times: true,
+                ..DraftSources::ngrams()
+            },
             false => DraftSources::default(),
         })
     }

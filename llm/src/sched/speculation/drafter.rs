@@ -112,6 +112,13 @@ impl Drafter {
         };
         Ok(output.chosen)
     }
+    /// Returns the number of steps that were captured for it so far.
+    pub(super) fn captures(&self, engine: &Engine) -> u64 {
+        match self {
+            Drafter::Block => engine.captures(),
+            Drafter::Model(model) => model.captures(),
+        }
+    }
     /// Copies a page of its KV cache as the model's was. The block's rows are part of that.
     pub(in crate::sched) fn copy_page(&mut self, copy: &PageCopy) -> Result<(), Error> {
         match self {

@@ -162,9 +162,16 @@ impl Drafting<'_> {
         };
         let step: Vec<DecodeRow> = rows.iter().map(row).collect();
         let from: Vec<_> = rows.iter().map(|row| row.from).collect();
+        let captures = drafter.captures(self.engine);
         let chosen = drafter.run(self.engine, &step, (&from, is_first))?;
         let seconds = begun.elapsed().as_secs_f64();
-        self.speculation.draft_times.record(rows.len(), seconds);
+        self.speculation.making += seconds;
+        let is_steady = drafter.captures(self.engine) == captures;
+        if is_steady && !self.speculation.assumes_times {
+            self.speculation.draft_times.record(rows.len(), seconds);
+        }
+        // Those of the drafts are no steps of the model.
+        self.speculation.captures = self.engine.captures();
         Ok(chosen)
     }
 }

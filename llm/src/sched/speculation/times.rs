@@ -15,9 +15,8 @@ const ASSUMED_GROWTH: f64 = 1.15;
 pub(super) struct StepTimes {
     /// Most rows of a step.
     most: usize,
-    /// Seconds by rows, rounded up to a power of two; `None` after the first step, which may have
-    /// compiled kernels.
-    seconds: BTreeMap<usize, Option<f64>>,
+    /// Seconds by rows, rounded up to a power of two.
+    seconds: BTreeMap<usize, f64>,
 }
 
 impl StepTimes {
@@ -30,24 +29,18 @@ impl StepTimes {
     /// Records the time of a step.
     pub fn record(&mut self, rows: usize, seconds: f64) {
         let bucket = self.bucket(rows);
-        let others = self.seconds.iter_mut().filter(|of| *of.0 != bucket);
-        others
-            .filter_map(|of| of.1.as_mut())
-            .for_each(|known| *known *= FORGETTING);
-        let known = self.seconds.entry(bucket);
-        known
-            .and_modify(|known| {
-                let before = known.unwrap_or(seconds);
-                *known = Some(before + TIME_WEIGHT * (seconds - before));
-            })
-            .or_insert(None);
+        self.forget_but(Some(bucket));
+        let known = self.seconds.entry(bucket).or_insert(seconds);
+        *known += TIME_WEIGHT * (seconds - *known);
+    }
+    /// Lets known times count less, except those of steps with so many rows.
+    pub fn forget_but(&mut self, bucket: Option<usize>) {
+        let others = self.seconds.iter_mut().filter(|of| Some(*of.0) != bucket);
+        others.for_each(|of| *of.1 *= FORGETTING);
     }
     /// Returns the known times, to be kept for the next start.
     pub fn known(&self) -> BTreeMap<usize, f64> {
-        let known = self.seconds.iter();
-        known
-            .filter_map(|(&rows, seconds)| Some((rows, (*seconds)?)))
-            .collect()
+        self.seconds.clone()
     }
     /// Takes times that were measured before, where none has been measured since.
     pub fn restore(&mut self, known: BTreeMap<usize, f64>) {
@@ -55,9 +48,7 @@ impl StepTimes {
             seconds > 0.0 && seconds.is_finite()
         });
         for (rows, seconds) in known.into_iter().filter(|of| is_time(of.1)) {
-            self.seconds
-                .entry(rows.clamp(1, most))
-                .or_insert(Some(seconds));
+            self.seconds.entry(rows.clamp(1, most)).or_insert(seconds);
         }
     }
     /// Returns the time of a step of so many rows, where that of one row is 1 and none is measured.
@@ -70,8 +61,11 @@ impl StepTimes {
     /// Returns the time of a step of so many rows; `None` if none was measured.
     pub fn time(&self, rows: usize) -> Option<f64> {
         let bucket = self.bucket(rows);
-        let known = self.seconds.iter().rev();
-        let known = known.filter_map(|(&rows, seconds)| Some((rows, (*seconds)?)));
+        let known = self
+            .seconds
+            .iter()
+            .rev()
+            .map(|(&rows, &seconds)| (rows, seconds));
         let known: Vec<(usize, f64)> = known.collect();
         // The nearest with fewer rows, else with more.
         let below = known.iter().find(|of| of.0 <= bucket);
