@@ -143,7 +143,18 @@ pub fn run(
         table.row(&record, &cells)?;
     }
     bar.finish_and_clear();
-    table.finish()
+    table.finish()?;
+    let [steps, drafting] = batcher.step_times().map(|times| {
+        let each = times
+            .iter()
+            .map(|(rows, seconds)| format!("{rows}: {:.3}", seconds * 1e3));
+        each.collect::<Vec<_>>().join(", ")
+    });
+    say!("note: ms of a step by its rows: {steps}");
+    if !drafting.is_empty() {
+        say!("note: ms of a draft step by its rows: {drafting}");
+    }
+    Ok(())
 }
 
 /// Tokens of a KV page.

@@ -91,8 +91,10 @@ impl Batcher {
         };
         let waits = self.in_flight.host_chooses || self.in_flight.waited.is_some();
         let speculation = &mut self.speculation;
-        let waits =
-            waits || speculation.is_on() && speculation.expects(&self.scheduler, batch, context);
+        let drafts =
+            !waits && speculation.is_on() && speculation.expects(&self.scheduler, batch, context);
+        speculation.waited |= drafts;
+        let waits = waits || drafts;
         let next = match waits {
             true => None,
             false => self.scheduler.next_in_flight(batch, &mut goes_on),

@@ -13,6 +13,7 @@ use super::speculation::{DraftSources, Speculation, SpeculationStats};
 use crate::arch::{AdapterScales, Logits, Options};
 use crate::engine::{Chunk, DecodeRow, Engine, PageCopy, Pages, Step, TokenRun, TokenSource};
 use crate::sampling::{Candidates, RowParams, RowSampling, SamplingMethod};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -136,6 +137,11 @@ impl Batcher {
     /// Numbers of drafted and kept tokens of a sequence that runs.
     pub fn drafts_of(&self, sequence: SequenceId) -> [usize; 2] {
         self.speculation.drafts_of(sequence)
+    }
+    /// Seconds of steps by their rows, and of steps of the model that drafts, as they decide on
+    /// drafts.
+    pub fn step_times(&self) -> [BTreeMap<usize, f64>; 2] {
+        self.speculation.known_times()
     }
     /// Numbers of drafted and kept tokens since creation.
     pub fn speculation(&self) -> SpeculationStats {
@@ -409,7 +415,13 @@ impl Batcher {
             let rows = batch.decodes.len() + batch.drafts.len();
             let seconds = read.elapsed().as_secs_f64();
             let captures = self.engine.captures();
-            self.speculation.record(rows, seconds, captures);
+            // A step that waited for drafts and got none would have been started earlier.
+            let waited = std::mem::take(&mut self.speculation.waited);
+            if batch.drafts.is_empty() && waited {
+                self.speculation.interrupt();
+            } else {
+                self.speculation.record(rows, seconds, captures);
+            }
         } else {
             self.speculation.interrupt();
         }

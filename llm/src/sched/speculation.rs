@@ -113,6 +113,8 @@ pub(super) struct Speculation {
     assumes_times: bool,
     /// End of the last step, seconds of making drafts since, and captures of the engine so far.
     last_end: Option<Instant>,
+    /// Whether the next step waits for the tokens of the last one because drafts were expected.
+    pub waited: bool,
     making: f64,
     captures: u64,
     pub stats: SpeculationStats,
@@ -133,6 +135,7 @@ impl Speculation {
             kept: None,
             assumes_times: sources.assumes_times,
             last_end: None,
+            waited: false,
             making: 0.0,
             captures: 0,
             stats: SpeculationStats::default(),
@@ -167,6 +170,10 @@ impl Speculation {
             let cycle = since.map_or(seconds, |since| (since - making).max(seconds));
             self.times.record(rows, cycle);
         }
+    }
+    /// Returns the known times of steps, and of steps of the model that drafts.
+    pub fn known_times(&self) -> [BTreeMap<usize, f64>; 2] {
+        [&self.times, &self.draft_times].map(StepTimes::known)
     }
     /// Records that other work came after the last step.
     pub fn interrupt(&mut self) {
