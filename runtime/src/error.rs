@@ -122,6 +122,7 @@ impl Error {
         Some(match self {
             Error::OutOfMemory { .. } => "try a smaller --ctx, a quantised KV cache (--kv), fewer sequences (--parallel), or a smaller model or quantisation".into(),
             Error::NoCompiler(_) => "install gcc or clang (Debian: apt install gcc; Fedora: dnf install gcc; macOS: xcode-select --install), and leave CC unset or set it to that; \
+                 or `pip install ziglang` in the Python environment that has gristmill; \
                  or set GRISTMILL_CACHE to a folder of kernels that was filled on a machine like this one, and that you may read; \
                  `--device interp` needs neither and can still try the demo model"
                 .into(),

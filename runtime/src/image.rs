@@ -62,22 +62,16 @@ impl Image {
 /// does not support it.
 #[cfg(target_os = "linux")]
 fn sealed(bytes: &[u8]) -> Option<File> {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
     use std::io::Write;
-    use std::os::fd::{AsRawFd, FromRawFd};
-    const MFD_EXEC: libc::c_uint = 0x10;
-    let base = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    let make = |flags| {
-        // SAFETY: a NUL-terminated name and flags.
-        let fd = unsafe { libc::memfd_create(c"gristmill-kernels".as_ptr(), flags) };
-        // SAFETY: a descriptor that was just created and has no other owner.
-        (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })
-    };
-    // Linux before 6.3 rejects MFD_EXEC; later kernels may be configured to require it.
-    let mut file = make(base | MFD_EXEC).or_else(|| make(base))?;
+    let base = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let make = |flags| memfd_create("gristmill-kernels", flags);
+    // Linux before 6.3 rejects EXEC; later kernels may be configured to require it.
+    let mut file = File::from(make(base | MemfdFlags::EXEC).or_else(|_| make(base)).ok()?);
     file.write_all(bytes).ok()?;
-    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
-    // SAFETY: a descriptor of ours; the call takes an integer.
-    (unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } == 0).then_some(file)
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    fcntl_add_seals(&file, seals).ok()?;
+    Some(file)
 }
 
 #[cfg(test)]
