@@ -3,6 +3,7 @@
 pub mod cost_store;
 pub mod cpu;
 pub mod cuda;
+pub mod installation;
 pub mod interp;
 mod names;
 pub mod null;

@@ -2,6 +2,7 @@
 
 use super::child::{MESSAGE_BYTES, run};
 use super::isa::Isa;
+use crate::installation;
 use gristmill_runtime::Error;
 use gristmill_runtime::store::{Key, Store, Temporary};
 use std::path::{Path, PathBuf};
@@ -28,6 +29,10 @@ const FLAGS: &[&str] = &[
     "-fno-asynchronous-unwind-tables",
     "-w",
 ];
+/// Flags of zig besides those of all compilers: its `-Og` would call a sanitizer's library.
+const ZIG_FLAGS: &[&str] = &["-fno-sanitize=all"];
+/// Folders that zig writes to, each set to the private directory of a compilation.
+const ZIG_CACHES: [&str; 2] = ["ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"];
 /// Flag that compiles in a third of the time of `-O2` (gcc 12, a unit of 390 kB: 1.3 s instead of
 /// 3.9), with slower kernels, for tests of higher layers.
 pub const QUICK_FLAG: &str = "-Og";
@@ -36,7 +41,8 @@ const KEY_VERSION: &str = "gristmill cpu kernels 1";
 /// Store key of the compiler that compiled the latest kernels.
 const COMPILER_KEY: &str = "compiler 1";
 /// Error message without a compiler.
-const NO_COMPILER: &str = "none of cc, gcc and clang runs on this machine";
+const NO_COMPILER: &str =
+    "none of cc, gcc and clang runs on this machine, and no zig lies beside the program";
 /// Timeout of a unit. The largest take gcc some ten seconds on a slow core; 30 times
 /// that is a hang.
 const COMPILE_TIME: Duration = Duration::from_secs(300);
@@ -53,22 +59,26 @@ pub struct Cc {
     program: Option<PathBuf>,
     /// Timeout of a unit.
     limit: Duration,
-    /// Complete output of `--version`.
+    /// Complete output of `--version`; of zig the number alone, as the rest names the kernel.
     version: String,
 }
 
 impl Cc {
-    /// Finds `$CC` if it is set, else the first of `cc`, `gcc` and `clang` that runs.
+    /// Finds `$CC` if it is set, else the first of `cc`, `gcc` and `clang` that runs, else the zig
+    /// of the [installation].
     pub fn find() -> Result<Cc, Error> {
-        match std::env::var("CC").ok().filter(|cc| !cc.trim().is_empty()) {
-            Some(cc) => {
-                Cc::named(&cc).map_err(|e| Error::NoCompiler(format!("CC is `{cc}`, which {e}")))
-            }
-            None => ["cc", "gcc", "clang"]
-                .iter()
-                .find_map(|name| Cc::named(name).ok())
-                .ok_or_else(|| Error::NoCompiler(NO_COMPILER.into())),
+        if let Some(cc) = std::env::var("CC").ok().filter(|cc| !cc.trim().is_empty()) {
+            return Cc::named(&cc)
+                .map_err(|e| Error::NoCompiler(format!("CC is `{cc}`, which {e}")));
         }
+        let usual = ["cc", "gcc", "clang"];
+        if let Some(cc) = usual.iter().find_map(|name| Cc::named(name).ok()) {
+            return Ok(cc);
+        }
+        let zig = installation::zig().ok_or_else(|| Error::NoCompiler(NO_COMPILER.into()))?;
+        let named = zig.to_string_lossy().into_owned();
+        Cc::from_command(vec![named.clone(), "cc".into()])
+            .map_err(|e| Error::NoCompiler(format!("{NO_COMPILER} but `{named}`, which {e}")))
     }
 
     /// Finds a compiler as [`Cc::find`] does, else the one recorded in the store.
@@ -108,18 +118,33 @@ impl Cc {
 
     /// Runs the compiler with this command line; the error describes a failed version query.
     pub fn named(words: &str) -> Result<Cc, String> {
-        let command: Vec<String> = words.split_whitespace().map(String::from).collect();
-        let Some((program, arguments)) = command.split_first() else {
+        Cc::from_command(words.split_whitespace().map(String::from).collect())
+    }
+
+    /// Runs the compiler with this program and arguments, as [`Cc::named`] does.
+    fn from_command(command: Vec<String>) -> Result<Cc, String> {
+        let Some(program) = command.first() else {
             return Err("is empty".into());
         };
-        let program = located(program);
-        let mut version = Command::new(&program);
-        version
-            .args(arguments)
-            .arg("--version")
-            .env("LC_ALL", "C")
-            .stdout(Stdio::piped());
-        let ended = run(version, VERSION_TIME).map_err(|e| format!("does not run: {e}"))?;
+        let mut cc = Cc {
+            program: Some(located(program)),
+            command,
+            version: String::new(),
+            limit: COMPILE_TIME,
+        };
+        cc.version = cc.query_version()?;
+        Ok(cc)
+    }
+
+    /// Runs the compiler for its version.
+    fn query_version(&self) -> Result<String, String> {
+        let mut query = Command::new(self.program.as_deref().unwrap_or(Path::new("")));
+        match self.zig_arguments() {
+            Some(before) => query.args(before).arg("version"),
+            None => query.args(&self.command[1..]).arg("--version"),
+        };
+        query.env("LC_ALL", "C").stdout(Stdio::piped());
+        let ended = run(query, VERSION_TIME).map_err(|e| format!("does not run: {e}"))?;
         let Some(status) = ended.status else {
             return Err(format!(
                 "does not print its version within {} s",
@@ -130,12 +155,17 @@ impl Cc {
         if !status.success() || version.is_empty() {
             return Err(format!("does not print its version ({status})"));
         }
-        Ok(Cc {
-            command,
-            program: Some(program),
-            version,
-            limit: COMPILE_TIME,
+        Ok(match self.zig_arguments() {
+            Some(_) => format!("zig {version}"),
+            None => version,
         })
+    }
+
+    /// Returns the arguments before `cc` if the compiler is zig, the only one with that subcommand:
+    /// none of `zig cc`, two of `python -m ziglang cc`.
+    fn zig_arguments(&self) -> Option<&[String]> {
+        let (last, before) = self.fixed_arguments().0.split_last()?;
+        (last == "cc").then_some(before)
     }
 
     /// Sets the timeout of a unit, five minutes by default.
@@ -164,16 +194,18 @@ impl Cc {
         )
     }
 
-    /// Splits the given arguments at the first flag: subcommands as the `cc` of
-    /// `zig cc`, then flags.
+    /// Splits the given arguments after the last subcommand, as the `cc` of `zig cc` and
+    /// `python -m ziglang cc`; flags follow.
     fn fixed_arguments(&self) -> (&[String], &[String]) {
         let arguments = &self.command[1..];
-        arguments.split_at(
-            arguments
-                .iter()
-                .position(|a| a.starts_with('-'))
-                .unwrap_or(arguments.len()),
-        )
+        let subcommand = arguments.iter().position(|a| a == "cc");
+        arguments.split_at(subcommand.map_or_else(
+            || {
+                let flag = arguments.iter().position(|a| a.starts_with('-'));
+                flag.unwrap_or(arguments.len())
+            },
+            |place| place + 1,
+        ))
     }
 
     /// Returns all flags; the given ones come last and may override others.
@@ -184,12 +216,15 @@ impl Cc {
         } else {
             &[]
         };
-        let mut flags: Vec<&str> = FLAGS
-            .iter()
-            .chain(isa.flags())
-            .chain(platform)
-            .copied()
-            .collect();
+        let all = FLAGS.iter().chain(platform);
+        let mut flags: Vec<&str> = match self.zig_arguments() {
+            Some(_) => all
+                .chain(ZIG_FLAGS)
+                .copied()
+                .chain(isa.zig_flags())
+                .collect(),
+            None => all.chain(isa.flags()).copied().collect(),
+        };
         flags.extend(self.fixed_arguments().1.iter().map(String::as_str));
         flags
     }
@@ -223,17 +258,7 @@ impl Cc {
         let io = |doing: &str| Error::io(format!("{doing} in {}", directory.display()));
         std::fs::write(directory.join("unit.c"), source)
             .map_err(io("writing a kernel's source"))?;
-        let mut command = Command::new(program);
-        command
-            .args(self.fixed_arguments().0)
-            .args(self.flags(isa))
-            .args(["-o", "unit.so", "unit.c"])
-            .current_dir(directory);
-        // The compiler's temporary files go to a private directory that is removed.
-        command
-            .env("TMPDIR", directory)
-            .env("LC_ALL", "C")
-            .stdout(Stdio::null());
+        let command = self.command_in(program, isa, directory, "unit");
         let useless =
             |how: String| Error::NoCompiler(format!("`{}` {how}", self.command.join(" ")));
         let ended =
@@ -266,20 +291,31 @@ impl Cc {
 }
 
 impl Cc {
-    /// Returns whether an empty unit compiles. If not, an error about a kernel is not
-    /// the kernel's fault.
-    fn compiles_anything(&self, program: &Path, isa: Isa, directory: &Path) -> bool {
+    /// Returns the command that compiles `<unit>.c` in `directory` to `<unit>.so`.
+    ///
+    /// The compiler's temporary files and caches go to that directory, which is private and removed
+    /// later.
+    fn command_in(&self, program: &Path, isa: Isa, directory: &Path, unit: &str) -> Command {
         let mut command = Command::new(program);
         command
             .args(self.fixed_arguments().0)
             .args(self.flags(isa))
-            .args(["-o", "empty.so", "empty.c"])
-            .current_dir(directory);
-        command
+            .args(["-o", &format!("{unit}.so"), &format!("{unit}.c")])
+            .current_dir(directory)
             .env("TMPDIR", directory)
             .env("LC_ALL", "C")
             .stdout(Stdio::null());
+        if self.zig_arguments().is_some() {
+            command.envs(ZIG_CACHES.map(|name| (name, directory)));
+        }
+        command
+    }
+
+    /// Returns whether an empty unit compiles. If not, an error about a kernel is not
+    /// the kernel's fault.
+    fn compiles_anything(&self, program: &Path, isa: Isa, directory: &Path) -> bool {
         let written = std::fs::write(directory.join("empty.c"), "int gristmill_is_here;\n");
+        let command = self.command_in(program, isa, directory, "empty");
         written.is_ok()
             && run(command, self.limit)
                 .is_ok_and(|ended| ended.status.is_some_and(|status| status.success()))

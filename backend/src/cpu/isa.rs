@@ -124,6 +124,25 @@ impl Isa {
     pub fn flags(self) -> impl Iterator<Item = &'static &'static str> {
         self.info().flags.iter().copied().flatten()
     }
+    /// Returns the flags for `zig cc`, which has its own names of processors.
+    ///
+    /// Like the others they describe no machine: a target without a C library, and a baseline.
+    pub fn zig_flags(self) -> impl Iterator<Item = &'static str> {
+        let target: &[&str] = match (std::env::consts::OS, std::env::consts::ARCH) {
+            ("linux", "x86_64") => &["-target", "x86_64-linux-none"],
+            ("linux", "aarch64") => &["-target", "aarch64-linux-none"],
+            _ => &[],
+        };
+        let processor = match self {
+            Isa::Neon => "-mcpu=generic+v8_2a+dotprod",
+            _ => "-mcpu=baseline",
+        };
+        let sets = self
+            .flags()
+            .copied()
+            .filter(|flag| !flag.starts_with("-march"));
+        target.iter().copied().chain([processor]).chain(sets)
+    }
     /// Returns whether this machine supports it.
     pub fn available(self) -> bool {
         match self {

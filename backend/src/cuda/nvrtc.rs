@@ -1,14 +1,16 @@
 //! NVRTC, the compiler of kernels: loaded at run time, works without a GPU.
 
 use super::driver::lacking;
+use crate::installation;
 use cudarc::nvrtc::sys::{self, nvrtcResult};
 use gristmill_runtime::Error;
 use gristmill_runtime::store::{Key, Store};
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::PathBuf;
 
 /// Compiler options besides the architecture. Kernels include no headers.
 const OPTIONS: &[&str] = &["--fmad=false", "--std=c++17", "--no-source-include"];
-const INSTALL: &str = "`pip install nvidia-cuda-nvrtc` and LD_LIBRARY_PATH=<site-packages>/nvidia/cu13/lib, or the CUDA toolkit";
+const INSTALL: &str = "`pip install nvidia-cuda-nvrtc` in the Python environment that has gristmill, or with LD_LIBRARY_PATH=<site-packages>/nvidia/cu13/lib, or the CUDA toolkit";
 
 /// Functions that are called; `cudarc` panics where one is missing.
 const FUNCTIONS: &[&str] = &[
@@ -46,10 +48,14 @@ pub fn architecture(sm: u32) -> String {
 }
 
 impl Nvrtc {
-    /// Finds the library by its usual names.
+    /// Finds the library by its usual names, else in the [installation].
     pub fn find() -> Result<Nvrtc, Error> {
         // SAFETY: only looks for a library.
-        if !unsafe { sys::is_culib_present() } {
+        let present = || unsafe { sys::is_culib_present() };
+        if !present() {
+            preload();
+        }
+        if !present() {
             return Err(lacking(
                 "there is no NVRTC (libnvrtc), which compiles its kernels",
                 INSTALL,
@@ -204,6 +210,30 @@ impl Nvrtc {
             .bytes(sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
             .map_err(failed)?;
         Ok(Cubin { cubin, log })
+    }
+}
+
+/// Loads the NVRTC of the installation, which a later load by name then finds.
+fn preload() {
+    for folder in installation::nvidia_libraries() {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = entries
+            .map(|entry| entry.path())
+            .filter(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                // `libnvrtc.alt.so` and its functions are another library of the same name.
+                name.starts_with("libnvrtc") && !name.contains(".alt")
+            })
+            .collect();
+        // `libnvrtc-builtins`, which the other loads by name, sorts first.
+        files.sort();
+        for file in files {
+            // SAFETY: NVIDIA's libraries have no initialisers that depend on the caller. They stay
+            // loaded.
+            if let Ok(library) = unsafe { libloading::Library::new(&file) } {
+                std::mem::forget(library);
+            }
+        }
     }
 }
 

@@ -141,3 +141,77 @@ fn a_compiler_that_hangs_is_ended_with_all_that_it_started() {
         std::thread::yield_now();
     }
 }
+
+/// Opens the device in a copy of the test program below `root`, with a search path that has no
+/// compiler.
+fn run_installed(root: &Path, store: &str) -> String {
+    let program = root.join("bin/program");
+    std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let child = std::process::Command::new(program)
+        .args([
+            "--exact",
+            "cpu::tests::opens_as_the_environment_says",
+            "--nocapture",
+        ])
+        .env_remove("CC")
+        .env_remove("HOME")
+        .envs([("GRISTMILL_TEST_CHILD", "1"), ("PATH", "/nonexistent")])
+        .env("GRISTMILL_CACHE", root.join(store))
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&child.stdout).into_owned()
+}
+
+/// Stands for zig: accepts only what zig does, and has `cc` compile the rest.
+const ZIG: &str = "
+[ \"$1\" = version ] && echo 9.9 && exit
+[ \"$1\" = cc ] && shift || exit 3
+[ \"$ZIG_GLOBAL_CACHE_DIR\" = \"$PWD\" ] && [ \"$ZIG_LOCAL_CACHE_DIR\" = \"$PWD\" ] || exit 4
+for flag do
+    shift
+    case $flag in
+        -march=*) exit 5 ;;
+        -target | *-linux-none | -mcpu=*) ;;
+        *) set -- \"$@\" \"$flag\" ;;
+    esac
+done
+export PATH=COMPILERS
+exec cc \"$@\"";
+
+#[test]
+fn a_zig_of_the_installation_compiles_where_there_is_no_other() {
+    let place = Place::new("zig");
+    let zig = ZIG.replace("COMPILERS", &std::env::var("PATH").unwrap());
+    assert!(run_installed(&place.0, "none").contains("and no zig lies beside the program"));
+    let packages = place.0.join("lib/python3.12/site-packages/ziglang");
+    script(&packages, "zig", &zig);
+    let said = run_installed(&place.0, "package");
+    assert!(
+        said.contains("ziglang/zig cc: zig 9.9") && said.contains("compiled 1"),
+        "{said}"
+    );
+    // That of an archive comes first.
+    script(&place.0.join("lib/gristmill/zig"), "zig", &zig);
+    let said = run_installed(&place.0, "archive");
+    assert!(
+        said.contains("lib/gristmill/zig/zig cc: zig 9.9") && said.contains("compiled 1"),
+        "{said}"
+    );
+}
+
+#[test]
+fn zig_is_known_by_its_subcommand() {
+    let place = Place::new("zig-named");
+    let zig = ZIG.replace("COMPILERS", &std::env::var("PATH").unwrap());
+    let python = script(&place.0, "python", &format!("shift 2\n{zig}"));
+    let words = format!("{} -m ziglang cc -pipe", python.display());
+    let cc = Cc::named(&words).unwrap();
+    assert_eq!(cc.describe(), format!("{words}: zig 9.9"));
+    let store = Store::open(place.0.join("store"), 1 << 20).unwrap();
+    let device = CpuDevice::with(1, Isa::parse("auto").unwrap(), cc, store)
+        .unwrap()
+        .with_prelude(super::PRELUDE);
+    let loaded = device.load(&[program("z_nothing", NOTHING, 1, Groups::N)], &|_, _| ());
+    assert!(loaded.is_ok(), "{:?}", loaded.err());
+}
