@@ -11,6 +11,7 @@ mod experiments;
 mod generated_page;
 mod kernels_diff;
 mod machine;
+mod package;
 mod quality;
 mod serving;
 mod shell;
@@ -54,6 +55,8 @@ enum Command {
     Ablation(ablation::Options),
     /// Generate docs/quality.md from the reports in docs/quality, or measure published files
     Quality(quality::Options),
+    /// Build archives, wheels and checksums of a release with zig
+    Package(package::Options),
 }
 
 /// Exits with 0 if clean, 1 on findings (a diff, a failing test), 2 if the command itself failed.
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Benchmarks(options) => benchmarks::run(&options),
         Command::Ablation(options) => ablation::run(&options),
         Command::Quality(options) => quality::run(&options),
+        Command::Package(options) => package::run(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
