@@ -123,9 +123,10 @@ def the_routers_options_are_the_routers():
     assert f'"--port", "{ports_of(router)["http"]}"' in image and f'"--prometheus-port", "{ports_of(router)["metrics"]}"' in image
 
 
-def the_container_file_has_no_faults():
+def the_container_files_have_no_faults():
     linter = pathlib.Path(sys.executable).parent / "hadolint"
-    run = subprocess.run([linter, deploy / "Dockerfile"], capture_output=True, text=True)
+    files = [deploy / "Dockerfile", deploy / "Containerfile"]
+    run = subprocess.run([linter, *files], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout
     # And the linter finds some.
     wrong = subprocess.run([linter, "-"], input="FROM debian\nRUN cd /tmp\n", capture_output=True, text=True)
@@ -138,7 +139,7 @@ for check in [
     names_and_ports_agree,
     the_servers_options_are_the_programs,
     the_routers_options_are_the_routers,
-    the_container_file_has_no_faults,
+    the_container_files_have_no_faults,
 ]:
     check()
     print(check.__name__, "passed", flush=True)
