@@ -96,6 +96,12 @@ const CRATES: &[Crate] = &[
         ],
         tests: &[],
     },
+    // A leaf: the Python module.
+    Crate {
+        package: "gristmill-python",
+        imports: &[BACKEND, LLM, HUB, RUNTIME],
+        tests: &[],
+    },
     // A leaf: it fuzzes the other crates, and no crate depends on it.
     Crate {
         package: "gristmill-fuzz",
