@@ -80,6 +80,7 @@ pub fn prelude() -> String {
         s.push_str(&t);
         s.push('\n');
     };
+    line(CLANG.into());
     for (name, c, bytes) in SCALARS {
         line(format!("typedef {c} {name};"));
         line(format!(
@@ -137,6 +138,23 @@ pub fn prelude() -> String {
     line(tiles::FUNCTIONS.into());
     s
 }
+
+/// Builtins that clang lacks: without the masks of gcc's, and those that clang 22 replaced by
+/// generic ones.
+const CLANG: &str = r#"
+#if defined(__clang__)
+#define __builtin_ia32_permvarsf512_mask(t, i, other, mask) __builtin_ia32_permvarsf512(t, i)
+#define __builtin_ia32_permvarsi512_mask(t, i, other, mask) __builtin_ia32_permvarsi512(t, i)
+#if defined(__FMA__) && !__has_builtin(__builtin_ia32_vfmaddps)
+#define __builtin_ia32_vfmaddps(a, b, c) __builtin_elementwise_fma(a, b, c)
+#define __builtin_ia32_vfmaddps256(a, b, c) __builtin_elementwise_fma(a, b, c)
+#endif
+#if defined(__F16C__) && !__has_builtin(__builtin_ia32_vcvtph2ps)
+typedef _Float16 f16x8 __attribute__((vector_size(16)));
+#define __builtin_ia32_vcvtph2ps(x) __builtin_convertvector(__builtin_shufflevector((f16x8)(x), (f16x8)(x), 0, 1, 2, 3), f32x4)
+#define __builtin_ia32_vcvtph2ps256(x) __builtin_convertvector((f16x8)(x), f32x8)
+#endif
+#endif"#;
 
 /// Atomic additions to memory; floats use a compare-exchange loop.
 const ATOMIC_ADDITIONS: &str = r#"
