@@ -212,3 +212,67 @@ fn a_missing_library_is_an_error_with_a_hint() {
 
 #[cfg(feature = "cuda-tests")]
 mod gpu;
+
+/// Stands for NVRTC: reports a version that no other has, and compiles nothing.
+const STUB: &str = "
+int nvrtcVersion(int *major, int *minor) { *major = 13; *minor = 77; return 0; }
+int nvrtcGetNumSupportedArchs(int *count) { *count = 1; return 0; }
+int nvrtcGetSupportedArchs(int *archs) { *archs = 90; return 0; }
+int nvrtcGetErrorString(void) { return 0; }
+int nvrtcCreateProgram(void) { return 1; }
+int nvrtcCompileProgram(void) { return 1; }
+int nvrtcDestroyProgram(void) { return 1; }
+int nvrtcGetProgramLogSize(void) { return 1; }
+int nvrtcGetProgramLog(void) { return 1; }
+int nvrtcGetCUBINSize(void) { return 1; }
+int nvrtcGetCUBIN(void) { return 1; }";
+
+#[test]
+#[cfg(target_env = "gnu")]
+fn an_nvrtc_of_the_python_environment_is_found() {
+    let root = std::env::temp_dir().join(format!("gristmill-nvrtc-{}", std::process::id()));
+    let (bin, library) = (
+        root.join("bin"),
+        root.join("lib/python3.12/site-packages/nvidia/cu13/lib"),
+    );
+    std::fs::create_dir_all(&bin).unwrap();
+    std::fs::copy(std::env::current_exe().unwrap(), bin.join("program")).unwrap();
+    let run = || {
+        let child = std::process::Command::new(bin.join("program"))
+            .args(["--exact", "cuda::tests::prints_its_nvrtc", "--nocapture"])
+            .env("GRISTMILL_TEST_CHILD", "1")
+            .env_remove("LD_LIBRARY_PATH")
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&child.stdout).into_owned()
+    };
+    let without = run();
+    std::fs::create_dir_all(&library).unwrap();
+    std::fs::write(root.join("stub.c"), STUB).unwrap();
+    let compiled = std::process::Command::new("cc")
+        .args(["-w", "-shared", "-fPIC", "-Wl,-soname,libnvrtc.so.13", "-o"])
+        .args([library.join("libnvrtc.so.13"), root.join("stub.c")])
+        .status();
+    assert!(compiled.unwrap().success());
+    let with = run();
+    std::fs::remove_dir_all(root).unwrap();
+    // The system's own comes first.
+    match without.contains("found NVRTC") {
+        true => assert!(!with.contains("13.77"), "{with}"),
+        false => assert!(
+            without.contains("there is no NVRTC") && with.contains("found NVRTC 13.77"),
+            "{without}{with}"
+        ),
+    }
+}
+
+/// Helper of the test above.
+#[test]
+fn prints_its_nvrtc() {
+    if std::env::var_os("GRISTMILL_TEST_CHILD").is_some() {
+        match Nvrtc::find() {
+            Ok(found) => println!("found {}", found.describe()),
+            Err(error) => println!("{error}"),
+        }
+    }
+}
