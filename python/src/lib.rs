@@ -12,7 +12,7 @@ mod source;
 mod stream;
 
 use error::GristmillError;
-use pyo3::types::{PyAnyMethods, PyModule, PyModuleMethods};
+use pyo3::types::{PyModule, PyModuleMethods};
 use pyo3::{Bound, PyResult, pyfunction, pymodule, wrap_pyfunction};
 
 /// Names the folder of packages, in which the packages `ziglang` and `nvidia-cuda-nvrtc` are found.

@@ -20,7 +20,7 @@ use gristmill_llm::sampling::SamplingParams;
 use gristmill_llm::sched::Batcher;
 use gristmill_llm::tokenizer::Tokenizer;
 use pyo3::exceptions::PyTypeError;
-use pyo3::types::{PyAnyMethods, PyBytes, PyDict, PyDictMethods, PyString, PyStringMethods};
+use pyo3::types::{PyAnyMethods, PyBytes, PyDict, PyString};
 use pyo3::{Bound, PyAny, PyResult, Python, pyclass, pymethods};
 use serde_json::Value as Json;
 use std::path::PathBuf;
@@ -212,13 +212,13 @@ fn model_options(
 /// Reads a conversation: a text of the user, or a list of messages as dictionaries.
 fn conversation(messages: &Bound<'_, PyAny>) -> PyResult<Vec<Message>> {
     if let Ok(text) = messages.cast::<PyString>() {
-        return Ok(vec![Message::user(text.to_str()?)]);
+        return Ok(vec![Message::user(text.extract::<String>()?)]);
     }
     let json = messages
         .py()
         .import("json")?
         .call_method1("dumps", (messages,))?;
-    let json: Json = serde_json::from_str(json.cast::<PyString>()?.to_str()?)
+    let json: Json = serde_json::from_str(&json.extract::<String>()?)
         .map_err(|error| PyTypeError::new_err(error.to_string()))?;
     let messages = match json {
         Json::Array(messages) => messages
@@ -289,7 +289,7 @@ struct CallOptions {
 /// Reads a text or a sequence of texts; returns whether it was one text.
 fn texts(value: &Bound<'_, PyAny>) -> PyResult<(Vec<String>, bool)> {
     match value.cast::<PyString>() {
-        Ok(text) => Ok((vec![text.to_str()?.to_owned()], true)),
+        Ok(text) => Ok((vec![text.extract()?], true)),
         Err(_) => Ok((value.extract()?, false)),
     }
 }

@@ -4,8 +4,11 @@ use crate::error::{Failure, Result};
 use gristmill_llm::arch::{AdapterScales, Logits};
 use gristmill_llm::engine::{Engine, TokenRun};
 use gristmill_llm::pooling::{PooledRows, Pooling};
-use gristmill_llm::sched::{Batcher, RunPart};
+use gristmill_llm::sched::{self, Batcher};
 use std::ops::ControlFlow;
+
+/// Runs a part of a text.
+type RunPart<'a> = dyn FnMut(&mut Engine, TokenRun) -> Result<ControlFlow<()>, sched::Error> + 'a;
 
 /// Maximum rows of logits per step, which bounds memory.
 const LOGITS_ROWS: usize = 128;
@@ -18,7 +21,7 @@ pub fn pooled(batcher: &mut Batcher, pooling: &Pooling, texts: &[Vec<u32>]) -> R
     }
     match values.iter().all(|value| value.is_finite()) {
         true => Ok(values),
-        false => Err(gristmill_llm::sched::Error::HiddenRow.into()),
+        false => Err(sched::Error::HiddenRow.into()),
     }
 }
 
