@@ -2,17 +2,20 @@
 
 pub mod arch;
 pub mod chat;
+pub mod convert;
 pub mod engine;
 mod error;
 pub mod gguf;
 pub mod language;
 mod load;
+mod module_names;
 pub mod perplexity;
 pub mod placement;
 pub mod pooling;
 pub mod quantise;
 pub mod rerank;
 mod rewrite;
+mod safetensors_file;
 pub mod sampling;
 pub mod sched;
 pub mod synth;

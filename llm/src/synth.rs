@@ -19,7 +19,6 @@ pub use fill::fill;
 pub use plan::{ConfigError, Error, SynthPlan, TensorPlan};
 
 use crate::gguf::{Gguf, Metadata, Writer, types};
-use generated::Generated;
 use plan::file_type;
 use std::io::Write;
 
@@ -192,8 +191,6 @@ impl Gguf {
     /// # Errors
     /// Returns an error if a name is unknown.
     pub fn synth(preset: &str, quant: &str) -> Result<Gguf, Error> {
-        Ok(Gguf::from_source(Box::new(Generated::new(plan(
-            preset, quant,
-        )?)?))?)
+        plan(preset, quant)?.open()
     }
 }

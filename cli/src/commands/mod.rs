@@ -55,6 +55,8 @@ commands! {
     train Train TrainArgs;
     /// Add adapters to the weights of a model, and write it
     merge Merge MergeArgs;
+    /// Write a checkpoint of transformers as a GGUF file
+    convert Convert ConvertArgs;
     /// Write a model with its matrices in a type of fewer bits
     #[command(visible_alias = "quantise")]
     quantize Quantize QuantizeArgs;

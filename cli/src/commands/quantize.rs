@@ -114,7 +114,7 @@ impl Rest {
     }
 }
 
-fn unknown_type(text: &str) -> Failure {
+pub(super) fn unknown_type(text: &str) -> Failure {
     let names: Vec<&str> = Mix::all().iter().map(|of| of.name).collect();
     Failure::usage(format!("{text} is no type of a file"), format!("choose one of: {}", names.join(", ")))
 }
@@ -185,6 +185,7 @@ pub fn run(options: QuantizeArgs) -> Result {
         tensors: options.patterns()?,
         keep_output: options.leave_output_tensor,
         requantise: options.allow_requantize,
+        keep_quantised: false,
         importance: importance.as_ref(),
         importance_path: options.imatrix.as_ref().map(|path| path.display().to_string()),
         threads: threads.filter(|n| *n > 0).unwrap_or_else(gristmill_backend::parallel::cores),
@@ -197,10 +198,16 @@ pub fn run(options: QuantizeArgs) -> Result {
     let Some(output) = output else {
         return Err(Failure::usage("there is no OUT.gguf", "give it with -o, or see --dry-run"));
     };
-    write(&quantise, output, importance.is_some())
+    write(&quantise, output, "quantising", importance.is_some())
 }
 
-fn write(quantise: &Quantise<'_>, output: &Path, is_weighted: bool) -> Result {
+/// Writes a model; `verb` is that of the progress bar.
+pub(super) fn write(
+    quantise: &Quantise<'_>,
+    output: &Path,
+    verb: &'static str,
+    is_weighted: bool,
+) -> Result {
     quantise.check()?;
     let tensors = quantise.tensors();
     let replaced = tensors.iter().filter(|t| t.instead_of().is_some()).count();
@@ -213,7 +220,7 @@ fn write(quantise: &Quantise<'_>, output: &Path, is_weighted: bool) -> Result {
     }
     let [_, after] = quantise.bytes();
     let interrupt = Interrupt::install(false)?;
-    output::write_whole(output, &interrupt, ("quantising", after), |out, goes_on| {
+    output::write_whole(output, &interrupt, (verb, after), |out, goes_on| {
         Ok(quantise.write(out, goes_on)?)
     })?;
     say!("wrote {}: {}", output.display(), summary(quantise));
@@ -234,7 +241,7 @@ fn summary(quantise: &Quantise<'_>) -> String {
 }
 
 /// Writes the types and sizes of all tensors to standard output.
-fn show(quantise: &Quantise<'_>) -> Result {
+pub(super) fn show(quantise: &Quantise<'_>) -> Result {
     let mut out = io::stdout().lock();
     let tensors = quantise.tensors();
     let widest = tensors.iter().map(|tensor| tensor.name().len()).max().unwrap_or(0);

@@ -19,6 +19,7 @@ mod split;
 mod tensor;
 pub mod types;
 mod value;
+mod virtual_file;
 mod write;
 
 pub use error::{Error, Result};
@@ -29,6 +30,7 @@ pub use source::ByteSource;
 pub use tensor::TensorInfo;
 pub use types::Role;
 pub use value::{Array, Strings, Value};
+pub use virtual_file::{TensorData, VirtualFile};
 pub use write::{TensorDecl, Writer};
 
 use std::collections::HashMap;

@@ -43,6 +43,8 @@ pub struct QuantiseOptions<'i> {
     pub keep_output: bool,
     /// Quantised tensors may be quantised again.
     pub requantise: bool,
+    /// Quantised tensors keep their types.
+    pub keep_quantised: bool,
     /// Weights of squared errors.
     pub importance: Option<&'i Importance>,
     /// Path of the importance matrix, for the file's metadata.
@@ -210,7 +212,12 @@ impl<'f> Quantise<'f> {
 
 /// Metadata of the quantised model.
 fn metadata(file: &Gguf, options: &QuantiseOptions<'_>) -> Metadata {
-    let id = options.file_type.id();
+    let is_packed = |info: &TensorInfo| options.keep_quantised && info.encoding.name == "mxfp4";
+    let is_of_floats = options.file_type.base().is_some_and(|base| base.elements == 1);
+    let id = match is_of_floats && file.tensors().iter().any(is_packed) {
+        true => Mix::parse("MXFP4_MOE").and_then(Mix::id),
+        false => options.file_type.id(),
+    };
     let mut out = rewrite::metadata(file, id.map(Some));
     if id.is_some() {
         out.insert("general.quantization_version", QUANTISATION_VERSION);
@@ -289,7 +296,8 @@ impl<'o> Chooser<'o> {
     }
     fn plan<'f>(&self, info: &'f TensorInfo) -> Result<QuantisedTensor<'f>, QuantiseError> {
         let part = Part::new(&info.name, self.is_tied);
-        let chosen = self.choose(info, part);
+        let is_kept = self.options.keep_quantised && info.encoding.elements > 1;
+        let chosen = self.choose(info, part).filter(|_| !is_kept);
         let encoding = chosen.map_or(info.encoding, |chosen| fitting(chosen, info.dims[0]));
         let mut planned = QuantisedTensor {
             info,

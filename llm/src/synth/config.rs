@@ -1,6 +1,5 @@
 //! Text configurations of models: what training from random weights begins with.
 
-use super::generated::Generated;
 use super::plan::file_type;
 use super::{ConfigError, Error, SynthPlan, TensorPlan, fill};
 use crate::arch::{self, TensorSpec, Tensors};
@@ -44,8 +43,7 @@ impl ModelConfig {
     /// # Errors
     /// When the metadata describes no model, or a name is unknown.
     pub fn initial_model(&self, tokenizer: &Metadata, seed: u64) -> Result<Gguf, Error> {
-        let plan = self.plan(tokenizer, seed)?;
-        Ok(Gguf::from_source(Box::new(Generated::new(plan)?))?)
+        self.plan(tokenizer, seed)?.open()
     }
     fn plan(&self, tokenizer: &Metadata, seed: u64) -> Result<SynthPlan, Error> {
         let file_type = file_type(&self.file_type)?;

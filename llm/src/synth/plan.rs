@@ -1,7 +1,7 @@
 //! Plan of a generated model, and errors of generation.
 
 use crate::arch;
-use crate::gguf::{self, Metadata, TensorDecl, types};
+use crate::gguf::{self, Gguf, Metadata, TensorData, TensorDecl, VirtualFile, types};
 use gristmill_uop::encoding::EncodingRef;
 
 /// An error of a configuration.
@@ -117,15 +117,14 @@ impl SynthPlan {
         self.tensors.iter().map(|t| t.bytes).sum()
     }
 
+    /// Opens the model without a file: data is generated when it is read.
+    pub(super) fn open(self) -> Result<Gguf, Error> {
+        let file = VirtualFile::new(&self.metadata, self.tensors)?;
+        Ok(Gguf::from_source(Box::new(file))?)
+    }
+
     pub(super) fn decls(&self) -> Vec<TensorDecl<'_>> {
-        self.tensors
-            .iter()
-            .map(|t| TensorDecl {
-                name: &t.name,
-                dims: &t.dims,
-                encoding: t.encoding,
-            })
-            .collect()
+        self.tensors.iter().map(TensorData::declaration).collect()
     }
 }
 

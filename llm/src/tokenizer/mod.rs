@@ -14,6 +14,7 @@ mod bpe;
 mod bytes;
 mod codec;
 mod decode;
+pub(crate) mod detect;
 mod end_tokens;
 mod error;
 pub(crate) mod nested;

@@ -59,33 +59,24 @@ impl PreTokenizer {
 
     /// Compiles a row of the table; `name` is the file's name for it, used in errors.
     pub(super) fn for_pre_type(pre: &PreType, name: &str) -> Result<Self, TokenizerError> {
-        let patterns = pre.steps.iter().map(|step| {
-            let (published, group) = match *step {
-                SplitStep::Match(published) => (published, None),
-                SplitStep::Thousands(published) => (published, Some(3)),
-            };
-            let head = published.strip_suffix(TAIL);
-            let plain = head.map_or_else(
-                || published.to_owned(),
-                |head| format!("^(?:{head}{PLAIN_TAIL})"),
-            );
-            let regex = Regex::new(&plain).map_err(|e| TokenizerError::Pattern {
-                pre: name.to_owned(),
-                pattern: published.to_owned(),
-                reason: e.to_string(),
-            })?;
-            Ok(Pattern {
-                regex,
-                look_ahead: head.is_some(),
-                line_breaks: published.contains(LINE_BREAKS),
-                group,
-            })
+        let steps = pre.steps.iter().map(|step| match *step {
+            SplitStep::Match(published) => (published, None),
+            SplitStep::Thousands(published) => (published, Some(3)),
         });
-        let patterns = patterns.collect::<Result<_, TokenizerError>>()?;
         Ok(Self {
-            patterns,
+            patterns: compile(steps, name)?,
             ignore_merges: pre.ignore_merges,
             add_bos: pre.add_bos,
+        })
+    }
+
+    /// Compiles the patterns of another pre-tokeniser.
+    pub(super) fn from_patterns(patterns: &[String]) -> Result<Self, TokenizerError> {
+        let steps = patterns.iter().map(|pattern| (pattern.as_str(), None));
+        Ok(Self {
+            patterns: compile(steps, "tokenizer.json")?,
+            ignore_merges: false,
+            add_bos: false,
         })
     }
 
@@ -104,6 +95,32 @@ impl PreTokenizer {
         }
         pieces
     }
+}
+
+/// Compiles steps: patterns, and the characters of a group of a match, counted from its end.
+fn compile<'s>(
+    steps: impl Iterator<Item = (&'s str, Option<usize>)>,
+    name: &str,
+) -> Result<Vec<Pattern>, TokenizerError> {
+    let compiled = |(published, group): (&str, Option<usize>)| {
+        let head = published.strip_suffix(TAIL);
+        let plain = head.map_or_else(
+            || published.to_owned(),
+            |head| format!("^(?:{head}{PLAIN_TAIL})"),
+        );
+        let regex = Regex::new(&plain).map_err(|e| TokenizerError::Pattern {
+            pre: name.to_owned(),
+            pattern: published.to_owned(),
+            reason: e.to_string(),
+        })?;
+        Ok(Pattern {
+            regex,
+            look_ahead: head.is_some(),
+            line_breaks: published.contains(LINE_BREAKS),
+            group,
+        })
+    };
+    steps.map(compiled).collect()
 }
 
 impl Pattern {

@@ -2,7 +2,7 @@
 //! `adapter_model.safetensors` with `base_model.model.model.layers.N.M.lora_A.weight [rank, in]`
 //! and `….lora_B.weight [out, rank]` for a module `M`.
 //!
-//! They are read as GGUF adapters in memory. [`MODULES`] maps modules to tensors. Conversion to
+//! They are read as GGUF adapters in memory. [`modules`] maps modules to tensors. Conversion to
 //! GGUF reorders the rows of some queries and keys, and so the rows of their `lora_B`.
 
 mod config;
@@ -11,6 +11,7 @@ mod files;
 use super::adapter::{Adapter, AdapterError, AdapterTensor, is_adaptable};
 use crate::arch::{LowRank, Model, TensorSpec};
 use crate::gguf::{Gguf, Metadata, PerLayer};
+use crate::module_names::{Direction, is_permuted, modules, permutation};
 use config::Config;
 use files::TensorFile;
 use serde_json::{Map, Value as Json, json};
@@ -19,60 +20,7 @@ use std::path::Path;
 
 pub use files::is_peft;
 
-/// A linear layer of blocks: its module in Hugging Face's models and its tensor in GGUF files.
-struct Module {
-    module: &'static str,
-    tensor: &'static str,
-    /// Architectures that have it; empty for all.
-    of: &'static [&'static str],
-}
-
-const fn module(module: &'static str, tensor: &'static str) -> Module {
-    Module {
-        module,
-        tensor,
-        of: &[],
-    }
-}
-
-/// All modules that adapters are read and written of; the first row of a tensor is written.
-const MODULES: [Module; 18] = [
-    Module {
-        module: "mlp.gate_up_proj",
-        tensor: "ffn_up",
-        of: &["phi3"],
-    },
-    module("mlp.gate_proj", "ffn_gate"),
-    module("mlp.up_proj", "ffn_up"),
-    module("mlp.down_proj", "ffn_down"),
-    module("self_attn.q_proj", "attn_q"),
-    module("self_attn.k_proj", "attn_k"),
-    module("self_attn.v_proj", "attn_v"),
-    module("self_attn.o_proj", "attn_output"),
-    module("self_attn.qkv_proj", "attn_qkv"),
-    module("self_attn.q_a_proj", "attn_q_a"),
-    module("self_attn.q_b_proj", "attn_q_b"),
-    module("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"),
-    of_qwen("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
-    of_qwen("mlp.shared_expert.up_proj", "ffn_up_shexp"),
-    of_qwen("mlp.shared_expert.down_proj", "ffn_down_shexp"),
-    module("mlp.shared_experts.gate_proj", "ffn_gate_shexp"),
-    module("mlp.shared_experts.up_proj", "ffn_up_shexp"),
-    module("mlp.shared_experts.down_proj", "ffn_down_shexp"),
-];
-
-const fn of_qwen(module: &'static str, tensor: &'static str) -> Module {
-    Module {
-        module,
-        tensor,
-        of: &["qwen35moe"],
-    }
-}
-
-/// Architectures whose conversion puts the two halves of a head's rows in turn, so that rotated
-/// pairs are neighbours: `permute` in llama.cpp's `convert_hf_to_gguf.py`. Keys of the numbers of
-/// heads, by tensor.
-const PERMUTED: [&str; 3] = ["llama", "mistral3", "granite"];
+/// Keys of the numbers of heads of tensors whose rows a conversion reorders.
 const HEADS: [(&str, &str); 2] = [
     ("attn_q", "attention.head_count"),
     ("attn_k", "attention.head_count_kv"),
@@ -244,7 +192,7 @@ impl Key {
         let Some(layer) = layer else {
             return Err(format!("the model has {} blocks", model.layers()));
         };
-        let Some(row) = rows(model.architecture()).find(|row| row.module == module) else {
+        let Some(row) = modules(model.architecture()).find(|row| row.module == module) else {
             let of = model.architecture();
             return Err(format!(
                 "adapters of {module} are not converted for {of}; leave it out of target_modules"
@@ -261,7 +209,7 @@ impl Key {
     fn of_weight(weight: &str, architecture: &str) -> Option<(Key, &'static str)> {
         let (layer, tensor) = weight.strip_prefix("blk.")?.split_once('.')?;
         let tensor = tensor.strip_suffix(".weight")?;
-        let row = rows(architecture).find(|row| row.tensor == tensor)?;
+        let row = modules(architecture).find(|row| row.tensor == tensor)?;
         let key = Key {
             layer: layer.parse().ok()?,
             tensor: row.tensor,
@@ -274,17 +222,11 @@ impl Key {
     }
 }
 
-/// Rows of an architecture.
-fn rows(architecture: &str) -> impl Iterator<Item = &'static Module> {
-    let fits = move |row: &&Module| row.of.is_empty() || row.of.contains(&architecture);
-    MODULES.iter().filter(fits)
-}
-
 /// Heads of a weight whose rows were reordered; `None` for others.
 fn heads(key: &Key, model: &dyn Model, of: &Metadata) -> Result<Option<usize>, String> {
     let architecture = model.architecture();
     let row = HEADS.iter().find(|row| row.0 == key.tensor);
-    let Some((_, name)) = row.filter(|_| PERMUTED.contains(&architecture)) else {
+    let Some((_, name)) = row.filter(|_| is_permuted(architecture)) else {
         return Ok(None);
     };
     // Files without grouped queries may name only the heads of queries.
@@ -301,35 +243,16 @@ fn heads(key: &Key, model: &dyn Model, of: &Metadata) -> Result<Option<usize>, S
     Err("the model does not say how many heads it has".into())
 }
 
-/// Direction of a conversion of rows.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    ToGguf,
-    FromGguf,
-}
-
-/// Rows of a matrix with `width` columns in the order of GGUF or of Hugging Face: of a head with
-/// `2n` rows, GGUF's row `2j + i` is Hugging Face's row `i·n + j`.
+/// Rows of a matrix with `width` columns in the order of GGUF or of Hugging Face.
 fn permuted(
     values: &[f32],
     width: usize,
     heads: usize,
     direction: Direction,
 ) -> Result<Vec<f32>, String> {
-    let rows = values.len() / width;
-    if heads == 0 || !rows.is_multiple_of(2 * heads) {
-        return Err(format!("{rows} rows are not those of {heads} heads"));
-    }
-    let half = rows / heads / 2;
     let mut out = Vec::with_capacity(values.len());
-    for row in 0..rows {
-        let (head, at) = (row / (2 * half), row % (2 * half));
-        let from = match direction {
-            Direction::ToGguf => at % 2 * half + at / 2,
-            Direction::FromGguf => at % half * 2 + at / half,
-        };
-        let begin = (head * 2 * half + from) * width;
-        out.extend(&values[begin..begin + width]);
+    for row in permutation(values.len() / width, heads, direction)? {
+        out.extend(&values[row * width..][..width]);
     }
     Ok(out)
 }

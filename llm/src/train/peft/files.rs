@@ -1,25 +1,19 @@
 //! Files of PEFT adapters: where they are, tensors of a safetensors file, and writing.
 //!
-//! Files are untrusted. The header is bounded and checked by the crate `safetensors`, its data
-//! length against the file; a tensor is read only when its shape is known to fit.
+//! Files are untrusted; a tensor is read only when its shape is known to fit.
 
 use super::super::adapter::{AdapterError, AdapterTensor};
-use half::{bf16, f16};
-use safetensors::tensor::{Dtype, Metadata, TensorView};
+use crate::safetensors_file::{self, SafetensorsError, SafetensorsFile};
+use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value as Json;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 /// Extension of the second kind of files.
 const EXTENSION: &str = "safetensors";
-/// Bytes of the header's length, and the longest header: an adapter of every linear layer of a
-/// hundred blocks has about 200 KB.
-const LENGTH: u64 = 8;
-const LONGEST_HEADER: u64 = 16 << 20;
 
 /// Whether a path means an adapter in the layout of PEFT: a folder, a name that ends with `/`, or a
 /// `.safetensors` file.
@@ -41,66 +35,36 @@ fn io_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> AdapterErr
     move |error| AdapterError::Io(what, path.clone(), error)
 }
 
-/// An open safetensors file.
+/// An open adapter.
 pub(super) struct TensorFile {
-    file: File,
+    file: SafetensorsFile,
     path: PathBuf,
-    /// Offset of the data.
-    begin: u64,
-    metadata: Metadata,
 }
 
 impl TensorFile {
     pub fn open(path: &Path) -> Result<TensorFile, AdapterError> {
-        let failed = |problem: String| {
-            AdapterError::Peft(format!("the safetensors file is malformed: {problem}"))
-        };
-        let read = io_error("read", path);
-        // Checked before opening, because opening a pipe blocks until it has a writer.
-        let size = match fs::metadata(path) {
-            Ok(data) if data.is_file() => data.len(),
-            Ok(_) => return Err(failed("not a regular file".into())),
-            Err(_) if path.with_extension("bin").exists() => {
-                let problem = "adapter_model.bin is a pickle, which may run code: save the adapter \
-                               with safe_serialization=True";
-                return Err(AdapterError::Peft(problem.into()));
+        let opened = SafetensorsFile::open(path).map_err(|error| match error {
+            SafetensorsError::Io(_) if path.with_extension("bin").exists() => AdapterError::Peft(
+                "adapter_model.bin is a pickle, which may run code: save the adapter with \
+                 safe_serialization=True"
+                    .into(),
+            ),
+            SafetensorsError::Io(error) => io_error("read", path)(error),
+            SafetensorsError::Malformed(problem) => {
+                AdapterError::Peft(format!("the safetensors file is malformed: {problem}"))
             }
-            Err(error) => return Err(read(error)),
-        };
-        let file = File::open(path).map_err(&read)?;
-        let mut length = [0; LENGTH as usize];
-        if size < LENGTH {
-            return Err(failed("it is too short".into()));
-        }
-        file.read_exact_at(&mut length, 0).map_err(&read)?;
-        let length = u64::from_le_bytes(length);
-        if length > LONGEST_HEADER.min(size - LENGTH) {
-            return Err(failed(format!("a header of {length} bytes")));
-        }
-        let mut header = vec![0; length as usize];
-        file.read_exact_at(&mut header, LENGTH).map_err(&read)?;
-        let metadata: Metadata =
-            serde_json::from_slice(&header).map_err(|error| failed(error.to_string()))?;
-        let begin = LENGTH + length;
-        let (found, declared) = (size - begin, metadata.data_len() as u64);
-        if found != declared {
-            return Err(failed(format!(
-                "{found} bytes of data, and {declared} declared"
-            )));
-        }
+        });
         Ok(TensorFile {
-            file,
+            file: opened?,
             path: path.to_owned(),
-            begin,
-            metadata,
         })
     }
     pub fn names(&self) -> Vec<String> {
-        self.metadata.offset_keys()
+        self.file.names()
     }
     /// Row-major dims; empty for an unknown name.
     pub fn shape(&self, name: &str) -> Vec<usize> {
-        let info = self.metadata.info(name);
+        let info = self.file.info(name);
         info.map_or(Vec::new(), |info| info.shape.clone())
     }
     /// Reads a tensor as f32.
@@ -109,28 +73,22 @@ impl TensorFile {
             name: name.into(),
             problem,
         };
-        let info = self.metadata.info(name);
+        let info = self.file.info(name);
         let info = info.ok_or_else(|| failed("it is missing".into()))?;
         let (from, to) = info.data_offsets;
+        let is_read = matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
+        let unread = || {
+            let other = info.dtype;
+            failed(format!("it is {other:?}; F32, F16 and BF16 are read"))
+        };
+        if !is_read {
+            return Err(unread());
+        }
         let mut bytes = vec![0; to - from];
         self.file
-            .read_exact_at(&mut bytes, self.begin + from as u64)
+            .read_at(info, 0, &mut bytes)
             .map_err(io_error("read", &self.path))?;
-        let half = |convert: fn([u8; 2]) -> f32| {
-            let pairs = bytes.as_chunks::<2>().0.iter();
-            pairs.map(|&pair| convert(pair)).collect()
-        };
-        match info.dtype {
-            Dtype::F32 => {
-                let words = bytes.as_chunks::<4>().0.iter();
-                Ok(words.map(|&word| f32::from_le_bytes(word)).collect())
-            }
-            Dtype::F16 => Ok(half(|pair| f16::from_le_bytes(pair).to_f32())),
-            Dtype::BF16 => Ok(half(|pair| bf16::from_le_bytes(pair).to_f32())),
-            other => Err(failed(format!(
-                "it is {other:?}; F32, F16 and BF16 are read"
-            ))),
-        }
+        safetensors_file::decode(info.dtype, &bytes).ok_or_else(unread)
     }
 }
 
