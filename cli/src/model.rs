@@ -11,6 +11,7 @@ use gristmill_backend::Opened;
 use gristmill_hub::{Client, FileFormat, Name, SHORT_NAMES, Store};
 use gristmill_llm::arch::{self, MAX_CHOICES};
 use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, TextSpan};
+use gristmill_llm::convert::is_checkpoint;
 use gristmill_llm::engine::{self, Engine, Progress, Settings};
 use gristmill_llm::file::{Error as FileError, ModelFile, OtherKind};
 use gristmill_llm::sched::Batcher;
@@ -28,8 +29,9 @@ pub const DEMO_NAME: &str = "demo";
 macro_rules! help {
     ($more:literal) => {
         concat!(
-            "Model: a .gguf file or its https URL, a hub repository ORG/REPO[:QUANT], a short name ",
-            "(`gristmill list`), demo (built in), or synth:PRESET:QUANT (random weights)",
+            "Model: a .gguf file or its https URL, a folder with a checkpoint of transformers, a hub ",
+            "repository ORG/REPO[:QUANT], a short name (`gristmill list`), demo (built in), or ",
+            "synth:PRESET:QUANT (random weights)",
             $more
         )
     };
@@ -124,8 +126,11 @@ impl Model {
         };
         Model::at(path)
     }
-    /// Opens the file at a path.
+    /// Opens the file at a path, or converts the checkpoint in a folder as it is read.
     pub fn at(path: PathBuf) -> Result<Model> {
+        if is_checkpoint(&path) {
+            return Model::converted(&path);
+        }
         let mut name = path
             .file_name()
             .unwrap_or(path.as_os_str())
@@ -145,6 +150,16 @@ impl Model {
             name,
             file,
             path: Some(path),
+        })
+    }
+    fn converted(folder: &Path) -> Result<Model> {
+        let converted = gristmill_llm::convert::open(folder)?;
+        warn(&converted.warnings);
+        let name = converted.file.metadata().str("general.name");
+        Ok(Model {
+            name: name.ok().flatten().unwrap_or_default().to_owned(),
+            file: converted.file,
+            path: None,
         })
     }
     /// Attaches the adapters of --lora.

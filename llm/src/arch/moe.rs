@@ -82,7 +82,12 @@ impl Experts {
             used <= count,
             "at most expert_count",
         )?;
-        let ff = r.size("expert_feed_forward_length")?;
+        // Files of Mixtral have one width.
+        let width = match r.has("expert_feed_forward_length") {
+            true => "expert_feed_forward_length",
+            false => "feed_forward_length",
+        };
+        let ff = r.size(width)?;
         let shared = r.size_or("expert_shared_count", Some(0))?;
         r.check("expert_shared_count", shared, shared <= 512, "at most 512")?;
         let shared_ff = match r.size_or("expert_shared_feed_forward_length", Some(0))? {

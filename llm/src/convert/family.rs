@@ -52,7 +52,12 @@ const fn with(of: ConvertFamily, norms: ShiftedNorms, drafts: bool) -> ConvertFa
 static FAMILIES: [ConvertFamily; 18] = [
     family(
         "llama",
-        &["LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM"],
+        &[
+            "LlamaForCausalLM",
+            "LLaMAForCausalLM",
+            "MistralForCausalLM",
+            "MixtralForCausalLM",
+        ],
         hyper::llama,
     ),
     family(

@@ -309,18 +309,8 @@ pub(super) fn qwen35(config: &Config, keys: &mut Keys<'_>) -> Result {
     let interval = config.count(&["full_attention_interval"])?.unwrap_or(4);
     keys.set("full_attention_interval", interval);
     if let Some(kinds) = config.texts("layer_types")? {
-        let is_full = |layer: usize| (layer as u32 + 1).is_multiple_of(interval.max(1));
-        if !kinds
-            .iter()
-            .enumerate()
-            .all(|(layer, kind)| (*kind == FULL) == is_full(layer))
-        {
-            let what = format!("layer_types other than full attention in every {interval}th layer");
-            return Err(ConvertError::unsupported(
-                what,
-                "the published models have that pattern",
-            ));
-        }
+        let recurrent: Vec<bool> = kinds.iter().map(|kind| *kind != FULL).collect();
+        keys.bools("attention.recurrent_layers", recurrent);
     }
     let part = config
         .rope

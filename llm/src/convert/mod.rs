@@ -24,7 +24,7 @@ pub use error::ConvertError;
 pub use folder::is_checkpoint;
 
 use crate::arch;
-use crate::gguf::{Gguf, Metadata, VirtualFile};
+use crate::gguf::{Array, Gguf, Metadata, Value, VirtualFile};
 use checkpoint::Checkpoint;
 use config::Config;
 use folder::{Folder, Object};
@@ -109,13 +109,22 @@ fn general(
     Ok(())
 }
 
-/// Corrects the number of blocks, of which the last may be for draft tokens.
+/// Counts the blocks for draft tokens, which are the last ones.
 fn blocks(planned: &Planned, layers: usize, architecture: &str, metadata: &mut Metadata) {
     let drafts = planned.blocks - layers;
+    let key = |name: &str| format!("{architecture}.{name}");
     if drafts > 0 {
-        let key = |name: &str| format!("{architecture}.{name}");
         metadata.insert(key("block_count"), planned.blocks as u32);
         metadata.insert(key("nextn_predict_layers"), drafts as u32);
+    }
+    let recurrent = key("attention.recurrent_layers");
+    if let Some(Value::Array(Array::Bool(list))) = metadata.get(&recurrent) {
+        let list = list
+            .iter()
+            .copied()
+            .chain(std::iter::repeat_n(false, drafts));
+        let list = Value::Array(Array::Bool(list.collect()));
+        metadata.insert(recurrent, list);
     }
 }
 

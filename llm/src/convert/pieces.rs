@@ -2,7 +2,7 @@
 
 use super::error::ConvertError;
 use super::folder::{Folder, Object};
-use super::vocab::{Added, TokenizerFiles, UNUSED_SCORE, Vocab};
+use super::vocab::{Added, NORMAL, TokenizerFiles, UNUSED_SCORE, USER_DEFINED, Vocab};
 use prost::Message;
 use serde_json::Value as Json;
 
@@ -10,8 +10,6 @@ use serde_json::Value as Json;
 const LONGEST: usize = 16 << 20;
 /// Value of `model_type` for BPE; the default is a unigram model.
 const BPE: i32 = 2;
-/// Type of a piece that does not say.
-const NORMAL: i32 = 1;
 
 /// Fields of `sentencepiece_model.proto`.
 #[derive(Clone, PartialEq, Message)]
@@ -90,7 +88,13 @@ impl Pieces {
         let mut scores = vec![UNUSED_SCORE; rows];
         for (id, piece) in self.model.pieces.iter().enumerate() {
             let text = piece.text.as_deref().unwrap_or_default();
-            vocab.set(name, id, text, piece.kind.unwrap_or(NORMAL))?;
+            let kind = piece.kind.unwrap_or(NORMAL);
+            // Texts that users write have plain spaces.
+            let text = match kind {
+                USER_DEFINED => text.replace('\u{2581}', " "),
+                _ => text.to_owned(),
+            };
+            vocab.set(name, id, &text, kind)?;
             scores[id] = piece.score.unwrap_or(0.0);
         }
         vocab.scores = Some(scores);

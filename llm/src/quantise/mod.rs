@@ -213,7 +213,10 @@ impl<'f> Quantise<'f> {
 /// Metadata of the quantised model.
 fn metadata(file: &Gguf, options: &QuantiseOptions<'_>) -> Metadata {
     let is_packed = |info: &TensorInfo| options.keep_quantised && info.encoding.name == "mxfp4";
-    let is_of_floats = options.file_type.base().is_some_and(|base| base.elements == 1);
+    let is_of_floats = options
+        .file_type
+        .base()
+        .is_some_and(|base| base.elements == 1);
     let id = match is_of_floats && file.tensors().iter().any(is_packed) {
         true => Mix::parse("MXFP4_MOE").and_then(Mix::id),
         false => options.file_type.id(),

@@ -10,6 +10,8 @@ mod common;
 mod compilations;
 mod contiguous;
 mod conversation_support;
+mod convert;
+mod convert_support;
 mod decoding;
 mod deep;
 mod draft_block;

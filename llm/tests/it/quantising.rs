@@ -24,6 +24,7 @@ fn options(name: &str) -> QuantiseOptions<'static> {
         tensors: Vec::new(),
         keep_output: false,
         requantise: true,
+        keep_quantised: false,
         importance: None,
         importance_path: None,
         threads: 2,

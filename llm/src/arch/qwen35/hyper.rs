@@ -116,9 +116,6 @@ impl Qwen35Hparams {
     ) -> Result<Qwen35Hparams> {
         let r = Reader::new(metadata, name);
         let layers = r.layers()?;
-        if r.has("attention.recurrent_layers") {
-            return r.unsupported("attention.recurrent_layers", "an array");
-        }
         let interval = r.size_or("full_attention_interval", Some(4))?;
         r.check(
             "full_attention_interval",
@@ -126,6 +123,17 @@ impl Qwen35Hparams {
             interval > 0,
             "positive",
         )?;
+        let key = "attention.recurrent_layers";
+        if let Some(recurrent) = metadata.bools(&r.key(key))? {
+            let is_usual = |(layer, &recurrent): (usize, &bool)| {
+                recurrent != (layer + 1).is_multiple_of(interval)
+            };
+            let good =
+                recurrent.len() >= layers && recurrent[..layers].iter().enumerate().all(is_usual);
+            if !good {
+                return r.unsupported(key, "another pattern than full_attention_interval");
+            }
+        }
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
         let base = r.positive("rope.freq_base", 10000.0)?;

@@ -27,9 +27,11 @@ from transformers import PreTrainedTokenizerFast
 HERE = Path(__file__).parent
 # Families in the repository.
 FIXTURES = ["llama", "qwen3", "gemma3", "qwen3moe", "deepseek2", "gpt-oss"]
-LIMIT = 1e-4
+LIMIT = 1e-5
+# Ids of BOS tokens of the two kinds of tokenizers.
+BOS = [1, 298]
 
-TEXT = (HERE.parent.parent.parent.parent / "README.md").read_text(encoding="utf-8")
+TEXT = (HERE.parent / "real" / "gpl.txt").read_text(encoding="utf-8")
 PROBE = "The model reads GGUF files:\n  12345 tokens, don't they? I'LL see — naïve 我们 x86_64 <|eot|>\n\nEnd."
 TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|eot|>{% endfor %}<|assistant|>"
 
@@ -65,7 +67,7 @@ def byte_level(*patterns, bos=None, whole=False, tokens=304):
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(vocab_size=tokens - 6, initial_alphabet=alphabet, show_progress=False)
         tokenizer.train_from_iterator(TEXT.splitlines(), trainer)
-        special = ["<|bos|>", "<|end|>", "<|eot|>", "<|user|>", "<|observation|>", "[gMASK]"]
+        special = ["<|bos|>", "<|endoftext|>", "<|eot|>", "<|user|>", "<|observation|>", "[gMASK]"]
         tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in special])
         tokenizer.add_tokens([AddedToken("<think>", normalized=False), AddedToken("</think>", normalized=False)])
         steps = [processors.ByteLevel(trim_offsets=False)]
@@ -74,7 +76,7 @@ def byte_level(*patterns, bos=None, whole=False, tokens=304):
             ids = [(bos, tokenizer.token_to_id(bos))]
             steps.append(processors.TemplateProcessing(single=single, pair=f"{single} {bos} $B", special_tokens=ids))
         tokenizer.post_processor = processors.Sequence(steps)
-        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos, eos_token="<|end|>", pad_token="<|end|>")
+        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=bos, eos_token="<|endoftext|>", pad_token="<|endoftext|>")
         fast.chat_template = TEMPLATE
         fast.save_pretrained(folder)
 
@@ -96,7 +98,7 @@ def pieces(prefix, bos=True, tokens=340):
         added = {"0": "<unk>", "1": "<s>", "2": "</s>"}
         decoder = {id: {"content": text, "special": True} for id, text in added.items()}
         settings = {
-            "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": bos, "add_eos_token": False,
+            "tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": bos, "add_eos_token": False,
             "added_tokens_decoder": decoder, "chat_template": TEMPLATE,
         }  # fmt: skip
         (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
@@ -331,7 +333,7 @@ def check(folder, program, names):
             expected, found = np.load(folder / name / "logits.npy"), np.load(out / "l.npy")
             error = float(np.sqrt(np.mean((expected - found) ** 2)) / expected.std())
             wanted = json.loads((folder / name / "expected.json").read_text(encoding="utf-8"))["ids"]
-            run = [program, "tokenize", str(out / "m.gguf"), PROBE, "--special", "--bos"]
+            run = [program, "tokenize", str(out / "m.gguf"), PROBE, "--special", *["--bos"] * (wanted[0] in BOS)]
             ids = subprocess.run(run, capture_output=True, text=True).stdout.split()
             same = list(map(str, wanted)) == ids
             print(f"{name:16} rms {error:.1e}  ids {'equal' if same else 'DIFFER'}")
