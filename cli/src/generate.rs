@@ -4,11 +4,14 @@ use crate::failure::Result;
 use crate::progress;
 use crate::reasoning_view::Reader;
 use crate::style::Screen;
+use gristmill_llm::chat::{ChatTemplate, ReasoningTexts, TextSpan, closing_tokens};
 use gristmill_llm::generation::{self, Finish};
 use gristmill_llm::sampling::Sampler;
 use gristmill_llm::sched::{
-    Batcher, DraftOrigin, Generated, PrefillStats, SequenceOptions, SpeculationStats, generate,
+    Batcher, DraftOrigin, Generated, PrefillStats, ReasoningBudget, SequenceOptions,
+    SpeculationStats, generate,
 };
+use gristmill_llm::tokenizer::Tokenizer;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
@@ -23,6 +26,53 @@ pub struct Generation {
     pub drafts: SpeculationStats,
 }
 
+/// Limits of an answer.
+pub struct AnswerLimits<'t> {
+    /// Maximum tokens.
+    pub tokens: usize,
+    /// Bound of the reasoning among them.
+    pub reasoning: Option<ReasoningBudget<'t>>,
+}
+
+impl<'t> AnswerLimits<'t> {
+    /// Limits an answer and, if there is a `budget`, its reasoning; `prompt` is the rendered one.
+    pub fn new(
+        tokens: usize,
+        budget: Option<usize>,
+        (template, prompt): (&ChatTemplate, &[TextSpan]),
+        tokenizer: &'t Tokenizer,
+    ) -> AnswerLimits<'t> {
+        let markup = template.markup();
+        let begun = TextSpan::concat(prompt)
+            .trim_end()
+            .ends_with(markup.think[0]);
+        let bounded = |budget| {
+            let closing = closing_tokens(markup, tokenizer, budget, false);
+            let bytes = |token, out: &mut Vec<u8>| {
+                out.extend(tokenizer.token_bytes(token).unwrap_or_default());
+            };
+            ReasoningBudget::new(
+                ReasoningTexts::for_markup(markup),
+                budget,
+                begun,
+                closing,
+                bytes,
+            )
+        };
+        AnswerLimits {
+            tokens,
+            reasoning: budget.filter(|&budget| budget != usize::MAX).map(bounded),
+        }
+    }
+    /// Limits a text without reasoning.
+    pub fn of_tokens(tokens: usize) -> AnswerLimits<'t> {
+        AnswerLimits {
+            tokens,
+            reasoning: None,
+        }
+    }
+}
+
 /// Generates an answer to `prompt` and writes it to `out` as `reader` decodes it; `stop` ends it
 /// early.
 pub fn answer(
@@ -30,7 +80,7 @@ pub fn answer(
     reader: &mut Reader<'_>,
     sampler: &Sampler,
     prompt: &[u32],
-    limit: usize,
+    limits: AnswerLimits<'_>,
     out: &mut Screen<impl Write>,
     stop: &dyn Fn() -> bool,
 ) -> Result<Generation> {
@@ -51,7 +101,11 @@ pub fn answer(
         flow()
     };
     let tokenizer = reader.tokenizer();
-    let generation = generation::Generation::new(sampler.clone(), limit, |id| tokenizer.is_eog(id));
+    let ends = |id| tokenizer.is_eog(id);
+    let mut generation = generation::Generation::new(sampler.clone(), limits.tokens, ends);
+    if let Some(budget) = limits.reasoning {
+        generation = generation.with_reasoning_budget(budget);
+    }
     let mut written: io::Result<()> = Ok(());
     let mut each = |id| {
         bar.finish_and_clear();

@@ -171,7 +171,6 @@ const NEAR: &[(&str, &str)] = &[
     ("--num-gpu-layers", "--gpu-layers"),
     ("--num-gpu", "--gpu-layers"),
     ("--gpu", "--device"),
-    ("--reasoning-budget", "--no-think"),
     ("--nothink", "--no-think"),
     ("--hf", "--hf-repo"),
     ("--repo", "--hf-repo"),

@@ -46,6 +46,8 @@ pub struct Config {
     pub unread: usize,
     /// Maximum answers to each prompt of a request.
     pub choices: usize,
+    /// Maximum tokens of reasoning of requests that set none; `None` is unlimited.
+    pub reasoning_budget: Option<usize>,
     /// Graceful-shutdown timeout: how long accepted requests continue to be served.
     pub drain: Duration,
     /// `owned_by` of each model in `/v1/models`; some routers detect the engine by it.
@@ -83,12 +85,14 @@ impl Config {
             answer,
             unread,
             choices,
+            reasoning_budget: reasoning,
             ..
         } = self;
         Limits {
             answer,
             unread,
             choices,
+            reasoning,
         }
     }
 }
@@ -117,6 +121,7 @@ impl Default for Config {
             // each.
             unread: 8 << 20,
             choices: 16,
+            reasoning_budget: None,
             // Kubernetes kills a pod 30 s after SIGTERM by default.
             drain: Duration::from_secs(25),
             owned_by: "gristmill".into(),

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
-use crate::generate::{Generation, answer};
+use crate::generate::{AnswerLimits, Generation, answer};
 use crate::input::Input;
 use crate::interrupt::Interrupt;
 use crate::model::{self, Model, shortest, warn};
@@ -48,6 +48,13 @@ pub struct ChatArgs {
     /// Disable the reasoning of models that can answer without it
     #[arg(long)]
     no_think: bool,
+    /// Maximum tokens of reasoning, after which the answer begins; 0 for none, -1 for no limit
+    /// [default: -1]
+    #[arg(
+        long, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true,
+        conflicts_with = "no_think"
+    )]
+    reasoning_budget: Option<usize>,
     /// Maximum number of tokens per answer; -1 for no limit [default: -1]
     #[arg(
         short, long = "n-predict", aliases = ["predict", "max-tokens"], value_name = "N",
@@ -104,7 +111,8 @@ pub fn run(options: ChatArgs) -> Result {
         model: model.name,
         system: options.system,
         messages: Vec::new(),
-        thinking: options.no_think.then_some(false),
+        thinking: (options.no_think || options.reasoning_budget == Some(0)).then_some(false),
+        reasoning_budget: options.reasoning_budget,
         limit: options.n.unwrap_or(usize::MAX),
         interrupt: Interrupt::install(io::stdin().is_terminal())?,
         tokenizer: &tokenizer,
@@ -166,6 +174,7 @@ struct Talk<'t> {
     system: Option<String>,
     messages: Vec<Message>,
     thinking: Option<bool>,
+    reasoning_budget: Option<usize>,
     limit: usize,
     interrupt: Interrupt,
     sums: Sums,
@@ -225,8 +234,10 @@ impl Talk<'_> {
         interrupt.begin();
         let stop = || interrupt.is_asked();
         let mut reader = Reader::for_markup(self.tokenizer, self.template.markup());
+        let written = (&self.template, &spans[..]);
+        let limits = AnswerLimits::new(self.limit, self.reasoning_budget, written, self.tokenizer);
         let answer =
-            answer(&mut self.batcher, &mut reader, &self.sampler, &prompt, self.limit, &mut out, &stop);
+            answer(&mut self.batcher, &mut reader, &self.sampler, &prompt, limits, &mut out, &stop);
         interrupt.end();
         out.end(answer.is_ok())?;
         let answer = answer?;

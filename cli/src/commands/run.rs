@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
-use crate::generate::answer;
+use crate::generate::{AnswerLimits, answer};
 use crate::model::{self, Model, warn};
 use crate::model_arg::ModelFlags;
 use crate::reasoning_view::Reader;
@@ -57,6 +57,13 @@ pub struct RunArgs {
     /// Disable the reasoning of models that can answer without it
     #[arg(long, conflicts_with = "raw")]
     no_think: bool,
+    /// Maximum tokens of reasoning, after which the answer begins; 0 for none, -1 for no limit
+    /// [default: -1]
+    #[arg(
+        long, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true,
+        conflicts_with_all = ["raw", "no_think"]
+    )]
+    reasoning_budget: Option<usize>,
     #[command(flatten)]
     speculation: Speculation,
     #[command(flatten)]
@@ -73,6 +80,8 @@ pub fn run(options: RunArgs) -> Result {
     let model = Model::open(model)?.with_adapters(&options.common.lora)?;
     let tokenizer = model.tokenizer()?;
     let mut reader = Reader::plain(&tokenizer);
+    let tokens = options.n.unwrap_or(usize::MAX);
+    let mut limits = AnswerLimits::of_tokens(tokens);
     let prompt = match options.raw {
         true => tokenizer.encode(&text, true, true),
         false => {
@@ -81,19 +90,21 @@ pub fn run(options: RunArgs) -> Result {
             reader = Reader::for_markup(&tokenizer, template.markup());
             let mut messages: Vec<Message> = options.system.iter().map(Message::system).collect();
             messages.push(Message::user(text));
-            let thinking = options.no_think.then_some(false);
+            let is_off = options.no_think || options.reasoning_budget == Some(0);
+            let thinking = is_off.then_some(false);
             let render =
                 RenderOptions { add_generation_prompt: true, enable_thinking: thinking, ..RenderOptions::default() };
             let spans = template.render(&messages, &render)?;
+            let budget = options.reasoning_budget;
+            limits = AnswerLimits::new(tokens, budget, (&template, &spans), &tokenizer);
             tokenizer.encode_spans(&TextSpan::pairs(&spans), true)
         }
     };
     model.check_context(&options.common, prompt.len())?;
     let sampler = options.sampling.sampler(&model)?;
     let mut batcher = model.load_for_prompt(&options.common, prompt.len(), &options.speculation)?;
-    let limit = options.n.unwrap_or(usize::MAX);
     let mut out = Screen::new(io::stdout().lock());
-    let answer = answer(&mut batcher, &mut reader, &sampler, &prompt, limit, &mut out, &|| false)?;
+    let answer = answer(&mut batcher, &mut reader, &sampler, &prompt, limits, &mut out, &|| false)?;
     // Programs get the completion without a line end.
     out.end(false)?;
     let greedy = sampler.params().temperature <= 0.0;

@@ -4,6 +4,7 @@ use crate::failure::{Failure, Result, printable, some_of};
 use crate::flags::Common;
 use crate::model_arg::ModelFlags;
 use crate::replica_devices::ReplicaDevices;
+use crate::sampler;
 use crate::serve_models::{self, ServedModels};
 use crate::speculation::Speculation;
 use clap::{Args, ValueHint};
@@ -76,6 +77,10 @@ pub struct ServeArgs {
     /// Log each request to standard error, with its x-request-id
     #[arg(long)]
     log: bool,
+    /// Maximum tokens of reasoning, after which the answer begins, of requests that set none; 0 for
+    /// none, -1 for no limit [default: -1]
+    #[arg(long, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true)]
+    reasoning_budget: Option<usize>,
     /// Batch-invariant mode: output does not depend on concurrent requests; decode is slower at
     /// small batches
     #[arg(long, conflicts_with = "no_batch_invariance")]
@@ -252,6 +257,7 @@ pub fn run(options: ServeArgs) -> Result {
         owned_by: options.owned_by,
         keep: options.limits.host_cache_mb.map(|mb| mb.saturating_mul(1_000_000)),
         batch_invariant: options.batch_invariant,
+        reasoning_budget: options.reasoning_budget.filter(|&tokens| tokens != usize::MAX),
         any_model: options.any_model,
         kv_events: options.grpc_port.is_some(),
         ..defaults

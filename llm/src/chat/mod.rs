@@ -12,6 +12,7 @@
 //! templates are trusted to run in this process.
 
 mod bounds;
+mod budget;
 mod builtin;
 mod complete;
 mod environment;
@@ -36,6 +37,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value as Json};
 
+pub use budget::{ReasoningTexts, closing_tokens};
 pub use builtin::{for_pre as builtin_for_pre, names as builtin_names, source as builtin_source};
 pub use environment::strftime;
 pub use error::ChatError;

@@ -1,7 +1,7 @@
 //! Weights of a checkpoint: one `.safetensors` file, or several with an index.
 
 use super::error::ConvertError;
-use super::folder::Folder;
+use super::folder::CheckpointFolder;
 use crate::safetensors_file::{SafetensorsError, SafetensorsFile, element_bytes};
 use safetensors::tensor::{Dtype, TensorInfo};
 use serde_json::Value as Json;
@@ -24,7 +24,7 @@ pub(super) struct Checkpoint {
 
 impl Checkpoint {
     /// Opens all files of a folder.
-    pub fn open(folder: &Folder) -> Result<Checkpoint, ConvertError> {
+    pub fn open(folder: &CheckpointFolder) -> Result<Checkpoint, ConvertError> {
         let listed = files(folder)?;
         let mut checkpoint = Checkpoint {
             files: Vec::new(),
@@ -112,7 +112,7 @@ struct Listed {
     names: Vec<String>,
 }
 
-fn files(folder: &Folder) -> Result<Listed, ConvertError> {
+fn files(folder: &CheckpointFolder) -> Result<Listed, ConvertError> {
     let mut listed = Listed {
         files: BTreeSet::new(),
         names: Vec::new(),

@@ -13,7 +13,7 @@ pub(super) const FULL: &str = "full_attention";
 pub(super) const SLIDING: &str = "sliding_attention";
 
 /// Hyper-parameters of a checkpoint.
-pub(super) struct Config {
+pub(super) struct CheckpointConfig {
     fields: Fields,
     /// RoPE of full-attention layers: base and scaling.
     pub rope: Fields,
@@ -117,7 +117,7 @@ impl Fields {
     }
 }
 
-impl std::ops::Deref for Config {
+impl std::ops::Deref for CheckpointConfig {
     type Target = Fields;
 
     fn deref(&self) -> &Fields {
@@ -125,9 +125,9 @@ impl std::ops::Deref for Config {
     }
 }
 
-impl Config {
+impl CheckpointConfig {
     /// Reads the hyper-parameters of the text model.
-    pub fn new(mut fields: Object) -> Result<Config, ConvertError> {
+    pub fn new(mut fields: Object) -> Result<CheckpointConfig, ConvertError> {
         let class = fields.get("architectures").and_then(|list| list.get(0));
         let class = class.and_then(Json::as_str).unwrap_or_default().to_owned();
         if class.is_empty() {
@@ -180,7 +180,7 @@ impl Config {
         if let (Some((_, base)), true) = (local, window.is_empty()) {
             window.insert("rope_theta".into(), base.clone());
         }
-        Ok(Config {
+        Ok(CheckpointConfig {
             rope: Fields {
                 object: rope,
                 name: "rope_parameters.",
@@ -232,8 +232,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn config(json: Json) -> Result<Config, ConvertError> {
-        Config::new(json.as_object().unwrap().clone())
+    fn config(json: Json) -> Result<CheckpointConfig, ConvertError> {
+        CheckpointConfig::new(json.as_object().unwrap().clone())
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Families of models: their classes in transformers, and what their conversion does.
 
-use super::config::Config;
+use super::config::CheckpointConfig;
 use super::error::ConvertError;
 use super::hyper::{self, Keys};
 
@@ -23,13 +23,13 @@ pub(super) struct ConvertFamily {
     /// Whether blocks for draft tokens are converted.
     pub drafts: bool,
     /// Keys in addition to those of all families, and checks.
-    pub keys: fn(&Config, &mut Keys<'_>) -> Result<(), ConvertError>,
+    pub keys: fn(&CheckpointConfig, &mut Keys<'_>) -> Result<(), ConvertError>,
 }
 
 const fn family(
     architecture: &'static str,
     classes: &'static [&'static str],
-    keys: fn(&Config, &mut Keys<'_>) -> Result<(), ConvertError>,
+    keys: fn(&CheckpointConfig, &mut Keys<'_>) -> Result<(), ConvertError>,
 ) -> ConvertFamily {
     ConvertFamily {
         classes,
@@ -139,7 +139,7 @@ static FAMILIES: [ConvertFamily; 18] = [
 ];
 
 /// Finds the family of a configuration.
-pub(super) fn find(config: &Config) -> Result<&'static ConvertFamily, ConvertError> {
+pub(super) fn find(config: &CheckpointConfig) -> Result<&'static ConvertFamily, ConvertError> {
     let class = config.class.as_str();
     let found = FAMILIES
         .iter()

@@ -12,10 +12,10 @@ const LONGEST: u64 = 256 << 20;
 /// Fields of a JSON object.
 pub(super) type Object = Map<String, Json>;
 
-/// Folder of a checkpoint.
-pub(super) struct Folder(pub PathBuf);
+/// CheckpointFolder of a checkpoint.
+pub(super) struct CheckpointFolder(pub PathBuf);
 
-impl Folder {
+impl CheckpointFolder {
     /// Path of a file.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)

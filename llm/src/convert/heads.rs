@@ -1,7 +1,7 @@
 //! Rows and columns of attention heads, in the order that kernels expect.
 
 use super::checkpoint::Source;
-use super::config::Config;
+use super::config::CheckpointConfig;
 use super::error::ConvertError;
 use super::tensor::{Matrix, Picks};
 use crate::module_names::{Direction, is_permuted, permutation};
@@ -27,7 +27,7 @@ struct LinearHeads {
 }
 
 impl Heads {
-    pub fn new(config: &Config, architecture: &str) -> Result<Heads> {
+    pub fn new(config: &CheckpointConfig, architecture: &str) -> Result<Heads> {
         let count = |name: &str| config.need(&[name]).map(|n| n as usize);
         let permuted = match is_permuted(architecture) {
             true => {

@@ -1,6 +1,6 @@
 //! Hyper-parameters as metadata keys: those of all families, and those of each.
 
-use super::config::{Config, FULL, Fields};
+use super::config::{CheckpointConfig, FULL, Fields};
 use super::error::ConvertError;
 use crate::gguf::{Array, Metadata, Value};
 
@@ -45,7 +45,7 @@ impl Keys<'_> {
         self.set(name, Value::Array(Array::Bool(bools)));
     }
     /// Writes which layers have windows, unless it is the last of every `period` that has none.
-    fn windows(&mut self, config: &Config, period: usize) -> Result {
+    fn windows(&mut self, config: &CheckpointConfig, period: usize) -> Result {
         let Some(windows) = config.windows()? else {
             return Ok(());
         };
@@ -105,7 +105,7 @@ const COUNTS: &[(&str, &[&str])] = &[
 ];
 
 /// Writes the keys that all families have.
-pub(super) fn common(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn common(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     keys.set("block_count", config.layers()?);
     for (key, names) in COUNTS {
         keys.count(key, config, names)?;
@@ -130,7 +130,7 @@ pub(super) fn common(config: &Config, keys: &mut Keys<'_>) -> Result {
 }
 
 /// Refuses feed-forwards with another activation than those of the families.
-fn activation(config: &Config) -> Result {
+fn activation(config: &CheckpointConfig) -> Result {
     let known = ["silu", "swish", "gelu_pytorch_tanh", "gelu_tanh"];
     match config.text(&["hidden_activation", "hidden_act"])? {
         None => Ok(()),
@@ -145,7 +145,7 @@ fn activation(config: &Config) -> Result {
 }
 
 /// Writes base and scaling of RoPE.
-fn rope(config: &Config, keys: &mut Keys<'_>) -> Result {
+fn rope(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     let rope = &config.rope;
     keys.number("rope.freq_base", rope, &["rope_theta"])?;
     keys.number("rope.freq_base_swa", &config.window_rope, &["rope_theta"])?;
@@ -186,7 +186,7 @@ fn rope(config: &Config, keys: &mut Keys<'_>) -> Result {
 
 /// Divisors of RoPE frequencies: 1 for short wavelengths, the factor for long ones, and a blend
 /// between (Llama 3.1).
-fn llama3_divisors(config: &Config) -> Result<Vec<f32>> {
+fn llama3_divisors(config: &CheckpointConfig) -> Result<Vec<f32>> {
     let rope = &config.rope;
     let number = |name, usual| rope.number(&[name]).map(|v| v.unwrap_or(usual));
     let base = number("rope_theta", 10_000.0)?;
@@ -223,14 +223,14 @@ fn llama3_divisors(config: &Config) -> Result<Vec<f32>> {
 const MAX_HEAD: u32 = 1 << 16;
 
 /// Families without further keys.
-pub(super) fn plain(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn plain(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     if config.flag("use_sliding_window")? {
         keys.ignored("use_sliding_window is ignored: all layers attend to the whole context");
     }
     Ok(())
 }
 
-pub(super) fn llama(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn llama(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     let window = config.count(&["sliding_window"])?;
     let context = config.count(&["max_position_embeddings"])?;
     if window.is_some_and(|window| Some(window) < context) {
@@ -241,7 +241,7 @@ pub(super) fn llama(config: &Config, keys: &mut Keys<'_>) -> Result {
     Ok(())
 }
 
-pub(super) fn mistral3(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn mistral3(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     llama(config, keys)?;
     let rope = &config.rope;
     keys.number(
@@ -256,7 +256,7 @@ pub(super) fn mistral3(config: &Config, keys: &mut Keys<'_>) -> Result {
     )
 }
 
-pub(super) fn granite(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn granite(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     llama(config, keys)?;
     for (key, name) in [
         ("attention.scale", "attention_multiplier"),
@@ -269,7 +269,7 @@ pub(super) fn granite(config: &Config, keys: &mut Keys<'_>) -> Result {
     Ok(())
 }
 
-pub(super) fn qwen3moe(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn qwen3moe(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     plain(config, keys)?;
     let dense = config.get(&["mlp_only_layers"]);
     let has_dense = dense.is_some_and(|(_, list)| list.as_array().is_some_and(|l| !l.is_empty()));
@@ -289,7 +289,7 @@ pub(super) fn qwen3moe(config: &Config, keys: &mut Keys<'_>) -> Result {
     )
 }
 
-pub(super) fn qwen35(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn qwen35(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     keys.count(
         "expert_feed_forward_length",
         config,
@@ -335,7 +335,7 @@ pub(super) fn qwen35(config: &Config, keys: &mut Keys<'_>) -> Result {
     Ok(())
 }
 
-pub(super) fn gemma2(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn gemma2(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     for name in ["attn_logit_softcapping", "final_logit_softcapping"] {
         keys.number(name, config, &[name])?;
     }
@@ -352,7 +352,7 @@ pub(super) fn gemma2(config: &Config, keys: &mut Keys<'_>) -> Result {
     keys.windows(config, 2)
 }
 
-pub(super) fn gemma3(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn gemma3(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     for (key, value) in [
         ("context_length", 131_072),
         ("attention.head_count", 8),
@@ -386,7 +386,7 @@ pub(super) fn gemma3(config: &Config, keys: &mut Keys<'_>) -> Result {
     keys.windows(config, 6)
 }
 
-pub(super) fn gemma4(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn gemma4(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     let missing = || ConvertError::malformed("config.json", "it has no layer_types");
     let windows = config.windows()?.ok_or_else(missing)?;
     let shared = config.count(&["num_kv_shared_layers"])?.unwrap_or(0);
@@ -455,7 +455,7 @@ pub(super) fn gemma4(config: &Config, keys: &mut Keys<'_>) -> Result {
     Ok(())
 }
 
-pub(super) fn phi3(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn phi3(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     let rope = &config.rope;
     let original = rope.count(&["original_max_position_embeddings"])?;
     let context = config.need(&["max_position_embeddings"])?;
@@ -486,7 +486,7 @@ pub(super) fn phi3(config: &Config, keys: &mut Keys<'_>) -> Result {
     Ok(())
 }
 
-pub(super) fn olmo2(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn olmo2(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     let Some(window) = config.count(&["sliding_window"])? else {
         return Ok(());
     };
@@ -498,13 +498,13 @@ pub(super) fn olmo2(config: &Config, keys: &mut Keys<'_>) -> Result {
     Ok(())
 }
 
-pub(super) fn gpt_oss(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn gpt_oss(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     keys.count("attention.sliding_window", config, &["sliding_window"])?;
     keys.count("expert_feed_forward_length", config, &["intermediate_size"])?;
     keys.windows(config, 2)
 }
 
-pub(super) fn glm4moe(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn glm4moe(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     let part = config
         .rope
         .number(&["partial_rotary_factor"])?
@@ -517,7 +517,7 @@ pub(super) fn glm4moe(config: &Config, keys: &mut Keys<'_>) -> Result {
     mixture(config, keys)
 }
 
-pub(super) fn minimax_m2(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn minimax_m2(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     keys.set("expert_gating_func", SIGMOID);
     keys.count("expert_feed_forward_length", config, &["intermediate_size"])?;
     let part = config
@@ -531,7 +531,7 @@ pub(super) fn minimax_m2(config: &Config, keys: &mut Keys<'_>) -> Result {
 }
 
 /// Keys of mixtures of experts with shared ones.
-fn mixture(config: &Config, keys: &mut Keys<'_>) -> Result {
+fn mixture(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     keys.count(
         "expert_feed_forward_length",
         config,
@@ -550,7 +550,7 @@ fn mixture(config: &Config, keys: &mut Keys<'_>) -> Result {
     Ok(())
 }
 
-pub(super) fn deepseek2(config: &Config, keys: &mut Keys<'_>) -> Result {
+pub(super) fn deepseek2(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     // Latent attention is attention with one head of keys and values.
     keys.set("attention.head_count_kv", 1_u32);
     if !keys.has("attention.layer_norm_rms_epsilon") {

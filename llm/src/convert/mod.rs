@@ -26,10 +26,10 @@ pub use folder::is_checkpoint;
 use crate::arch;
 use crate::gguf::{Array, Gguf, Metadata, Value, VirtualFile};
 use checkpoint::Checkpoint;
-use config::Config;
-use folder::{Folder, Object};
+use config::CheckpointConfig;
+use folder::{CheckpointFolder, Object};
 use hyper::Keys;
-use plan::{Planned, Planner};
+use plan::{PlannedTensors, Planner};
 use special::SpecialTokens;
 use std::path::Path;
 use std::sync::Arc;
@@ -51,10 +51,10 @@ pub struct Converted {
 /// When a file is missing or malformed, the model's family or a setting is not supported, or
 /// tensors do not fit the configuration.
 pub fn open(path: &Path) -> Result<Converted, ConvertError> {
-    let folder = Folder(path.to_owned());
+    let folder = CheckpointFolder(path.to_owned());
     let hint = "give the folder of a model as transformers saves it, with config.json";
     let object = folder.need(config::FILE, hint)?;
-    let config = Config::new(object.clone())?;
+    let config = CheckpointConfig::new(object.clone())?;
     let family = family::find(&config)?;
     let checkpoint = Arc::new(Checkpoint::open(&folder)?);
 
@@ -78,7 +78,7 @@ pub fn open(path: &Path) -> Result<Converted, ConvertError> {
     );
     tokenizer(&folder, &object, &config, &planned, &mut metadata)?;
 
-    let Planned {
+    let PlannedTensors {
         tensors,
         source_type,
         ..
@@ -96,7 +96,7 @@ pub fn open(path: &Path) -> Result<Converted, ConvertError> {
 
 /// Writes the keys that say what the file is.
 fn general(
-    folder: &Folder,
+    folder: &CheckpointFolder,
     architecture: &str,
     metadata: &mut Metadata,
 ) -> Result<(), ConvertError> {
@@ -110,7 +110,7 @@ fn general(
 }
 
 /// Counts the blocks for draft tokens, which are the last ones.
-fn blocks(planned: &Planned, layers: usize, architecture: &str, metadata: &mut Metadata) {
+fn blocks(planned: &PlannedTensors, layers: usize, architecture: &str, metadata: &mut Metadata) {
     let drafts = planned.blocks - layers;
     let key = |name: &str| format!("{architecture}.{name}");
     if drafts > 0 {
@@ -130,10 +130,10 @@ fn blocks(planned: &Planned, layers: usize, architecture: &str, metadata: &mut M
 
 /// Writes the tokenizer and what `generation_config.json` recommends.
 fn tokenizer(
-    folder: &Folder,
+    folder: &CheckpointFolder,
     object: &Object,
-    config: &Config,
-    planned: &Planned,
+    config: &CheckpointConfig,
+    planned: &PlannedTensors,
     metadata: &mut Metadata,
 ) -> Result<(), ConvertError> {
     let embedding = planned

@@ -1,7 +1,7 @@
 //! `tokenizer.model`: a SentencePiece model, a message of Protocol Buffers.
 
 use super::error::ConvertError;
-use super::folder::{Folder, Object};
+use super::folder::{CheckpointFolder, Object};
 use super::vocab::{Added, NORMAL, TokenizerFiles, UNUSED_SCORE, USER_DEFINED, Vocab};
 use prost::Message;
 use serde_json::Value as Json;
@@ -54,7 +54,7 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// Reads the file; `None` if there is none.
-    pub fn read(folder: &Folder, name: &str) -> Result<Option<Pieces>, ConvertError> {
+    pub fn read(folder: &CheckpointFolder, name: &str) -> Result<Option<Pieces>, ConvertError> {
         let Some(bytes) = folder.bytes(name)? else {
             return Ok(None);
         };

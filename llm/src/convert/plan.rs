@@ -1,12 +1,12 @@
 //! Tensors of the converted model: which tensors of the checkpoint each is made of.
 
 use super::checkpoint::Checkpoint;
-use super::config::Config;
+use super::config::CheckpointConfig;
 use super::error::ConvertError;
 use super::family::{ConvertFamily, ShiftedNorms};
 use super::heads::Heads;
 use super::names::{Named, find};
-use super::tensor::{Change, Data, Matrix, Picks, Tensor, encoding_of};
+use super::tensor::{Change, ConvertedTensor, Data, Matrix, Picks, encoding_of};
 use gristmill_encodings::by_name;
 use gristmill_uop::encoding::EncodingRef;
 use safetensors::tensor::Dtype;
@@ -25,8 +25,8 @@ const PRECISE: [&str; 3] = ["_norm.weight", "ffn_gate_inp", "ssm_conv1d"];
 const HEAD: &str = "output.weight";
 
 /// Tensors of a conversion.
-pub(super) struct Planned {
-    pub tensors: Vec<Tensor>,
+pub(super) struct PlannedTensors {
+    pub tensors: Vec<ConvertedTensor>,
     /// Number of blocks, with those for draft tokens.
     pub blocks: usize,
     /// Name of the type of the checkpoint's first matrix.
@@ -34,18 +34,18 @@ pub(super) struct Planned {
 }
 
 /// Position of a tensor in the file: layer, or that of globals, and name.
-type Place = (usize, String);
+type TensorPlace = (usize, String);
 
 /// Plans the tensors of a checkpoint.
 pub(super) struct Planner<'c> {
     from: &'c Arc<Checkpoint>,
-    config: &'c Config,
+    config: &'c CheckpointConfig,
     family: &'c ConvertFamily,
     heads: Heads,
     layers: usize,
     /// Rows and columns of a block of 8-bit floats with one scale, if the checkpoint has such.
     block: Option<[usize; 2]>,
-    planned: BTreeMap<Place, Tensor>,
+    planned: BTreeMap<TensorPlace, ConvertedTensor>,
     /// Tensor of each expert, by layer and name of the stack.
     experts: BTreeMap<(usize, &'static str), BTreeMap<usize, String>>,
 }
@@ -53,7 +53,7 @@ pub(super) struct Planner<'c> {
 impl<'c> Planner<'c> {
     pub fn new(
         from: &'c Arc<Checkpoint>,
-        config: &'c Config,
+        config: &'c CheckpointConfig,
         family: &'c ConvertFamily,
     ) -> Result<Planner<'c>> {
         Ok(Planner {
@@ -68,7 +68,7 @@ impl<'c> Planner<'c> {
         })
     }
     /// Plans all tensors; `further` are those that follow from the configuration.
-    pub fn plan(mut self, further: Vec<(&'static str, Vec<f32>)>) -> Result<Planned> {
+    pub fn plan(mut self, further: Vec<(&'static str, Vec<f32>)>) -> Result<PlannedTensors> {
         let names: Vec<String> = self.from.names().map(str::to_owned).collect();
         for name in &names {
             self.add(name)?;
@@ -84,7 +84,7 @@ impl<'c> Planner<'c> {
         let matrices = names.iter().filter_map(|name| self.from.info(name));
         let first = matrices.into_iter().find(|info| info.shape.len() > 1);
         let first = first.and_then(|info| encoding_of(info.dtype));
-        Ok(Planned {
+        Ok(PlannedTensors {
             tensors: self.planned.into_values().collect(),
             blocks: last.max(self.layers),
             source_type: first.unwrap_or("f32"),
@@ -319,7 +319,7 @@ impl<'c> Planner<'c> {
         name: &str,
         shape: &[usize],
         part: &str,
-        place: impl Fn(&str) -> Place,
+        place: impl Fn(&str) -> TensorPlace,
     ) -> Result {
         let &[experts, rows, blocks, 16] = shape else {
             let problem = format!("shape {shape:?} is not that of MXFP4 blocks");
@@ -347,10 +347,10 @@ impl<'c> Planner<'c> {
         }
         Ok(())
     }
-    fn insert(&mut self, place: Place, dims: Vec<u64>, data: Data, dtype: Dtype) -> Result {
+    fn insert(&mut self, place: TensorPlace, dims: Vec<u64>, data: Data, dtype: Dtype) -> Result {
         let name = place.1.clone();
         let encoding = stored(&name, &dims, &data, dtype);
-        let tensor = Tensor::new(name.clone(), dims, encoding, data, self.from)?;
+        let tensor = ConvertedTensor::new(name.clone(), dims, encoding, data, self.from)?;
         match self.planned.insert(place, tensor) {
             None => Ok(()),
             Some(_) => Err(ConvertError::tensor(
@@ -395,7 +395,7 @@ fn stored(name: &str, dims: &[u64], data: &Data, dtype: Dtype) -> EncodingRef {
 }
 
 /// Size of the blocks of 8-bit floats that have one scale.
-fn scale_block(config: &Config) -> Result<Option<[usize; 2]>> {
+fn scale_block(config: &CheckpointConfig) -> Result<Option<[usize; 2]>> {
     let of = config.object("quantization_config")?;
     let Some(method) = of.get("quant_method") else {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! Special tokens, chat templates, and recommended sampling parameters.
 
 use super::error::ConvertError;
-use super::folder::{Folder, Object};
+use super::folder::{CheckpointFolder, Object};
 use super::vocab::TokenizerFiles;
 use crate::gguf::{Metadata, Strings, Value};
 use serde_json::Value as Json;
@@ -125,7 +125,7 @@ impl<'f> SpecialTokens<'f> {
     }
     /// Writes ids of roles and which tokens are added, as far as they are below `rows`.
     pub fn write(
-        mut self,
+        self,
         metadata: &mut Metadata,
         config: &Object,
         generation: &Object,
@@ -133,18 +133,18 @@ impl<'f> SpecialTokens<'f> {
         rows: usize,
     ) {
         let mut ids: BTreeMap<&str, u32> = BTreeMap::new();
-        if GLM_CLASSES.contains(&class) {
-            for (role, text) in GLM {
-                if self.ids.contains_key(text) {
-                    self.texts.insert(role, text.into());
-                }
-            }
-        }
         for (role, _) in ROLES {
             let named = self.texts.get(role).and_then(|text| self.ids.get(text));
             let id = named.copied().or_else(|| first_id(config, role));
             if let Some(id) = id.filter(|&id| (id as usize) < rows) {
                 ids.insert(role, id);
+            }
+        }
+        if GLM_CLASSES.contains(&class) {
+            for (role, text) in GLM {
+                if let Some(id) = self.ids.get(text).filter(|&&id| (id as usize) < rows) {
+                    ids.entry(role).or_insert(*id);
+                }
             }
         }
         // Further tokens at which generation stops.
@@ -190,7 +190,7 @@ fn first_id(config: &Object, role: &str) -> Option<u32> {
 
 /// Writes the chat templates.
 pub(super) fn templates(
-    folder: &Folder,
+    folder: &CheckpointFolder,
     settings: &Object,
     metadata: &mut Metadata,
 ) -> Result<(), ConvertError> {

@@ -217,7 +217,7 @@ pub(super) enum Data {
 }
 
 /// A tensor of the converted model.
-pub(super) struct Tensor {
+pub(super) struct ConvertedTensor {
     pub name: String,
     /// Sizes, the contiguous one first.
     pub dims: Vec<u64>,
@@ -227,7 +227,7 @@ pub(super) struct Tensor {
     from: Arc<Checkpoint>,
 }
 
-impl Tensor {
+impl ConvertedTensor {
     /// Checks the origin of a tensor against its sizes.
     pub fn new(
         name: String,
@@ -235,7 +235,7 @@ impl Tensor {
         encoding: EncodingRef,
         data: Data,
         from: &Arc<Checkpoint>,
-    ) -> Result<Tensor, ConvertError> {
+    ) -> Result<ConvertedTensor, ConvertError> {
         let bytes = tensor_bytes(&name, &dims, encoding)?;
         let elements: usize = match &data {
             Data::Matrices(all, _) => {
@@ -267,7 +267,7 @@ impl Tensor {
             let problem = format!("{elements} elements for {dims:?}");
             return Err(ConvertError::tensor(&name, problem));
         }
-        Ok(Tensor {
+        Ok(ConvertedTensor {
             name,
             dims,
             encoding,
@@ -376,7 +376,7 @@ fn packed_row(
     Ok(())
 }
 
-impl TensorData for Tensor {
+impl TensorData for ConvertedTensor {
     fn declaration(&self) -> TensorDecl<'_> {
         TensorDecl {
             name: &self.name,

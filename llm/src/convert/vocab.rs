@@ -1,11 +1,11 @@
 //! The tokenizer of a checkpoint: tokens, their types, and merges or scores.
 
 use super::error::ConvertError;
-use super::folder::{Folder, Object};
+use super::folder::{CheckpointFolder, Object};
 use super::pieces::Pieces;
 use crate::gguf::{Array, Metadata, Strings, Value};
 use crate::tokenizer::Tokenizer;
-use crate::tokenizer::detect::{BYTE_LEVEL, Step, pre_type};
+use crate::tokenizer::detect::{BYTE_LEVEL, pre_type};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
@@ -146,7 +146,7 @@ fn looks_special(text: &str) -> bool {
 
 /// Files of a tokenizer.
 pub(super) struct TokenizerFiles<'f> {
-    folder: &'f Folder,
+    folder: &'f CheckpointFolder,
     /// `tokenizer.json`.
     pub json: Option<Object>,
     /// `tokenizer_config.json`.
@@ -154,7 +154,7 @@ pub(super) struct TokenizerFiles<'f> {
 }
 
 impl<'f> TokenizerFiles<'f> {
-    pub fn read(folder: &'f Folder) -> Result<TokenizerFiles<'f>> {
+    pub fn read(folder: &'f CheckpointFolder) -> Result<TokenizerFiles<'f>> {
         Ok(TokenizerFiles {
             folder,
             json: folder.object(FILE)?,
@@ -324,7 +324,7 @@ fn byte_level(json: &Object, added: &[Added], architecture: &str, rows: usize) -
 }
 
 /// Patterns of the steps of a pre-tokeniser.
-fn pre_steps(json: &Json) -> Result<Vec<Step>> {
+fn pre_steps(json: &Json) -> Result<Vec<String>> {
     let mut patterns = Vec::new();
     for step in steps_of(json, &["pretokenizers"]) {
         let flag = |name: &str| step.get(name).and_then(Json::as_bool);

@@ -2,6 +2,7 @@
 //! decides whether to continue.
 
 use super::error::{ConstraintError, Error};
+use super::reasoning_budget::ReasoningBudget;
 use crate::sampling::{
     Candidates, MAX_CHANGED_LOGITS, RowParams, RowSampling, Sampler, SamplingMethod, TokenSet,
 };
@@ -74,6 +75,7 @@ pub struct Generation<'a> {
     ends: Box<dyn Fn(u32) -> bool + 'a>,
     bias: Vec<(u32, f32)>,
     constraint: Option<Box<dyn Constraint + 'a>>,
+    budget: Option<ReasoningBudget<'a>>,
     wants_logits: bool,
     tokens: usize,
     /// The last token, which the model has not run yet.
@@ -96,6 +98,7 @@ impl<'a> Generation<'a> {
             ends: Box::new(ends),
             bias: Vec::new(),
             constraint: None,
+            budget: None,
             wants_logits: false,
             tokens: 0,
             last: None,
@@ -112,6 +115,13 @@ impl<'a> Generation<'a> {
     pub fn with_constraint(self, constraint: Box<dyn Constraint + 'a>) -> Generation<'a> {
         Generation {
             constraint: Some(constraint),
+            ..self
+        }
+    }
+    /// Bounds the tokens of its reasoning.
+    pub fn with_reasoning_budget(self, budget: ReasoningBudget<'a>) -> Generation<'a> {
+        Generation {
+            budget: Some(budget),
             ..self
         }
     }
@@ -144,9 +154,11 @@ impl<'a> Generation<'a> {
     /// `None` if it cannot.
     pub fn sampling(&self) -> Option<(RowSampling, usize)> {
         let alone = self.is_plain() && !self.wants_logits;
+        let free = self.budget.as_ref().and_then(ReasoningBudget::free);
+        let free = free.unwrap_or(usize::MAX);
         Some((
-            RowSampling::new(&self.sampler).filter(|_| alone)?,
-            self.limit - self.tokens.min(self.limit),
+            RowSampling::new(&self.sampler).filter(|_| alone && free > 0)?,
+            free.min(self.limit - self.tokens.min(self.limit)),
         ))
     }
     /// Returns the parameters with which a device computes candidates for
@@ -228,18 +240,20 @@ impl<'a> Generation<'a> {
                 finish: Some(Finish::Limit),
             });
         }
-        let token = match given {
-            ModelOutput::Token(token) => token,
-            ModelOutput::Logits(logits) if self.is_plain() => {
+        let forced = self.budget.as_ref().and_then(ReasoningBudget::forced);
+        let token = match (forced, given) {
+            (Some(token), _) | (None, ModelOutput::Token(token)) => token,
+            (None, ModelOutput::Logits(logits)) if self.is_plain() => {
                 self.sampler.sample(logits, history)?
             }
-            ModelOutput::Logits(logits) => self.changed_choice(logits, history)?,
+            (None, ModelOutput::Logits(logits)) => self.changed_choice(logits, history)?,
         };
         self.accept(token, history.len() >= context)
     }
     /// Advances by a token; `full` if the context has no room for another.
     fn accept(&mut self, token: u32, full: bool) -> Result<TokenStep, Error> {
-        if (self.ends)(token) {
+        let is_forced = self.budget.as_ref().is_some_and(|b| b.forced().is_some());
+        if !is_forced && (self.ends)(token) {
             return Ok(TokenStep {
                 token: None,
                 finish: Some(Finish::EndOfText),
@@ -248,6 +262,9 @@ impl<'a> Generation<'a> {
         self.tokens += 1;
         self.last = Some(token);
         self.allowed = None;
+        if let Some(budget) = &mut self.budget {
+            budget.accept(token);
+        }
         let complete = match &mut self.constraint {
             Some(constraint) => constraint.accept(token).map_err(Error::Constraint)?,
             None => false,

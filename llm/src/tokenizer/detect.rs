@@ -26,19 +26,17 @@ const PROBE: &str = concat!(
     "end \n",
 );
 
-/// A step of a pre-tokeniser: splits into the matches of a pattern and the gaps between them.
-pub(crate) type Step = String;
-
 /// Pattern of `ByteLevel` steps, GPT-2's.
 pub(crate) const BYTE_LEVEL: &str = super::pre::GPT2;
 
-/// Returns the name of the pre-tokeniser with these steps; of two that differ in it alone, the one
+/// Returns the name of the pre-tokeniser whose steps split into the matches of these patterns and
+/// the gaps between them; of two that differ in it alone, the one
 /// that looks up whole pieces as `ignore_merges` says. `preferred` names win among equal ones.
 ///
 /// # Errors
 /// When a pattern is no regular expression of the supported kind.
 pub(crate) fn pre_type(
-    steps: &[Step],
+    steps: &[String],
     ignore_merges: bool,
     preferred: &[&str],
 ) -> Result<Option<&'static str>, String> {
@@ -63,7 +61,7 @@ mod tests {
     use super::*;
     use crate::tokenizer::pre::SplitStep;
 
-    fn patterns(name: &str) -> Option<Vec<Step>> {
+    fn patterns(name: &str) -> Option<Vec<String>> {
         let row = PRE_TYPES.iter().find(|row| row.names.contains(&name))?;
         let pattern = |step: &SplitStep| match step {
             SplitStep::Match(pattern) => Some((*pattern).to_owned()),

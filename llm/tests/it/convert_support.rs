@@ -13,36 +13,36 @@ const WEIGHTS: &str = "model.safetensors";
 
 /// A tensor.
 #[derive(Clone)]
-pub struct Part {
+pub struct RawTensor {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
     pub bytes: Vec<u8>,
 }
 
-impl Part {
-    pub fn empty() -> Part {
-        Part {
+impl RawTensor {
+    pub fn empty() -> RawTensor {
+        RawTensor {
             dtype: Dtype::F32,
             shape: Vec::new(),
             bytes: Vec::new(),
         }
     }
     /// A tensor of bytes that are appended later.
-    pub fn of_bytes(shape: Vec<usize>) -> Part {
-        Part {
+    pub fn of_bytes(shape: Vec<usize>) -> RawTensor {
+        RawTensor {
             dtype: Dtype::U8,
             shape,
             bytes: Vec::new(),
         }
     }
-    pub fn of_floats(shape: Vec<usize>, values: &[f32]) -> Part {
-        Part {
+    pub fn of_floats(shape: Vec<usize>, values: &[f32]) -> RawTensor {
+        RawTensor {
             dtype: Dtype::F32,
             shape,
             bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
         }
     }
-    pub fn append(&mut self, other: &Part) {
+    pub fn append(&mut self, other: &RawTensor) {
         self.dtype = other.dtype;
         self.bytes.extend(&other.bytes);
     }
@@ -51,7 +51,7 @@ impl Part {
 /// A copy of a checkpoint of the test data.
 pub struct Copied {
     folder: TempDir,
-    parts: BTreeMap<String, Part>,
+    parts: BTreeMap<String, RawTensor>,
 }
 
 impl Copied {
@@ -65,7 +65,7 @@ impl Copied {
         let bytes = fs::read(folder.path().join(WEIGHTS)).expect("weights");
         let tensors = SafeTensors::deserialize(&bytes).expect("weights");
         let part = |(name, view): (String, TensorView<'_>)| {
-            let part = Part {
+            let part = RawTensor {
                 dtype: view.dtype(),
                 shape: view.shape().to_vec(),
                 bytes: view.data().to_vec(),
@@ -81,13 +81,13 @@ impl Copied {
     pub fn names(&self) -> Vec<String> {
         self.parts.keys().cloned().collect()
     }
-    pub fn part(&self, name: &str) -> Part {
+    pub fn part(&self, name: &str) -> RawTensor {
         self.parts
             .get(name)
             .unwrap_or_else(|| panic!("no {name}"))
             .clone()
     }
-    pub fn add(&mut self, name: &str, part: Part) {
+    pub fn add(&mut self, name: &str, part: RawTensor) {
         self.parts.insert(name.into(), part);
     }
     pub fn remove(&mut self, name: &str) {

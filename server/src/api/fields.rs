@@ -95,7 +95,6 @@ const FOREIGN: &[&str] = &[
     "reasoning",
     "enable_thinking",
     "reasoning_format",
-    "thinking_budget_tokens",
     "thinking_forced_open",
     "verbosity",
     "format",

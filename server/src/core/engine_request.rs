@@ -73,6 +73,16 @@ pub enum Task {
     Load,
 }
 
+/// Bound of the reasoning of a reply.
+pub struct ReasoningBound {
+    /// Maximum tokens.
+    pub tokens: usize,
+    /// Whether the prompt has opened reasoning.
+    pub begun: bool,
+    /// Tokens that close it.
+    pub closing: Vec<u32>,
+}
+
 /// Parameters of generating the choices of a prompt.
 pub struct GenerationParams {
     /// Sampling parameters; choice `n` adds `n` to the seed.
@@ -81,6 +91,8 @@ pub struct GenerationParams {
     pub bias: Vec<(u32, f32)>,
     /// Grammar constraint of each choice.
     pub constraint: Option<Constraint>,
+    /// Bound of the reasoning of each choice.
+    pub reasoning: Option<ReasoningBound>,
     /// Number of choices for each prompt.
     pub choices: usize,
     /// Maximum tokens of each choice.

@@ -11,6 +11,8 @@ pub struct Limits {
     pub unread: usize,
     /// Maximum answers to one prompt.
     pub choices: usize,
+    /// Maximum tokens of reasoning of requests that set none; `None` is unlimited.
+    pub reasoning: Option<usize>,
 }
 
 /// Maximum prompts of one request.

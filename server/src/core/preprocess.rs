@@ -7,7 +7,7 @@ use crate::core::client::Origin;
 use crate::core::constraint::compile::compile;
 use crate::core::constraint::grammar::{OutputConstraint, OutputFormat};
 use crate::core::constraint::mask::Constraint;
-use crate::core::engine_request::{EngineRequest, GenerationParams, Task};
+use crate::core::engine_request::{EngineRequest, GenerationParams, ReasoningBound, Task};
 use crate::core::error::RequestError;
 use crate::core::event::{Event, Usage};
 use crate::core::field_names::FieldNames;
@@ -18,10 +18,11 @@ use crate::core::models::pool::Models;
 use crate::core::output::Outputs;
 use crate::core::prompt::{self, Prompt};
 use crate::core::queue::QueueError;
-use crate::core::request::{GenerateRequest, Input, PromptText};
+use crate::core::request::{GenerateRequest, Input, PromptText, ReasoningLimit};
 use crate::core::sampling::whole;
 use crate::core::tools::ToolSet;
 use gristmill_llm::arch::AdapterScales;
+use gristmill_llm::chat::closing_tokens;
 use gristmill_llm::chat::reply::{Begins, Reply, Schemas};
 use gristmill_llm::sched::SequenceOptions;
 use std::sync::Arc;
@@ -103,7 +104,7 @@ impl Preprocessor {
     pub fn prepare(
         &self,
         origin: Origin,
-        request: GenerateRequest,
+        mut request: GenerateRequest,
     ) -> Result<(EngineRequest, Outputs), RequestError> {
         let served = &self.served;
         let names = request.names;
@@ -119,6 +120,7 @@ impl Preprocessor {
             names,
         )?;
         let is_conversation = matches!(request.input, Input::Conversation { .. });
+        let reasoning = self.reasoning_limit(&mut request.input);
         let prompts = self.prompts(request.input, &tools, names)?;
         // A conversation has one prompt; requests of several prompts always begin open.
         let begins = prompts.first().map_or(Begins::Open, |prompt| prompt.begins);
@@ -146,6 +148,7 @@ impl Preprocessor {
             ..sampled.sequence_options(self.models.shared.batch_invariant)
         };
         let params = GenerationParams {
+            reasoning: reasoning.map(|tokens| self.reasoning_bound(tokens, begins, &tools)),
             bias,
             constraint: constraint.transpose()?,
             choices,
@@ -167,6 +170,32 @@ impl Preprocessor {
             conversation,
         };
         Ok(self.engine_request(origin, task, prompts, options, replies))
+    }
+    /// Maximum tokens of the reasoning of an input; `None` is unlimited. With 0, reasoning is
+    /// switched off where the template can.
+    fn reasoning_limit(&self, input: &mut Input) -> Option<usize> {
+        let Input::Conversation { thinking, .. } = input else {
+            return None;
+        };
+        let tokens = match thinking.budget {
+            Some(ReasoningLimit::Tokens(tokens)) => Some(tokens),
+            Some(ReasoningLimit::Unlimited) => None,
+            None => self.limits().reasoning,
+        };
+        if tokens == Some(0) {
+            thinking.switch.get_or_insert(false);
+        }
+        tokens
+    }
+    fn reasoning_bound(&self, tokens: usize, begins: Begins, tools: &ToolSet) -> ReasoningBound {
+        let Served {
+            markup, tokenizer, ..
+        } = &*self.served;
+        ReasoningBound {
+            tokens,
+            begun: begins == Begins::Reasoning,
+            closing: closing_tokens(markup, tokenizer, tokens, tools.schemas().is_some()),
+        }
     }
     /// Checks the number of choices of each prompt; `name` is its parameter.
     fn choices(&self, choices: u64, name: &str) -> Result<usize, RequestError> {

@@ -1,6 +1,7 @@
 //! Generation request of the core, which an interface builds from its JSON.
 
 use crate::core::constraint::grammar::OutputFormat;
+use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
 use crate::core::sampling::SamplingOptions;
 use crate::core::tools::{Tool, ToolChoice};
@@ -70,7 +71,50 @@ pub struct Thinking {
     pub effort: Option<&'static str>,
     /// Variables of the client for the chat template (`chat_template_kwargs`).
     pub variables: Map<String, Value>,
+    /// Maximum tokens of the reasoning; `None` leaves it to the server.
+    pub budget: Option<ReasoningLimit>,
 }
+
+/// Maximum tokens of a reply's reasoning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReasoningLimit {
+    /// No limit.
+    Unlimited,
+    /// So many tokens; with 0, reasoning is closed at once.
+    Tokens(usize),
+}
+
+impl ReasoningLimit {
+    /// Checks a client's number of tokens, of which -1 means no limit; `name` is its parameter.
+    ///
+    /// # Errors
+    /// When it is below -1.
+    pub fn new(name: &str, tokens: i64) -> Result<ReasoningLimit, RequestError> {
+        match usize::try_from(tokens) {
+            Ok(tokens) => Ok(ReasoningLimit::Tokens(tokens)),
+            Err(_) if tokens == -1 => Ok(ReasoningLimit::Unlimited),
+            Err(_) => {
+                let message =
+                    format!("{name} is {tokens}; it must be at least 0, or -1 for no limit");
+                Err(RequestError::parameter(name, message))
+            }
+        }
+    }
+    /// Limit of an effort; `None` for efforts that need none.
+    pub fn for_effort(effort: Option<&str>) -> Option<ReasoningLimit> {
+        let row = EFFORT_TOKENS.iter().find(|row| Some(row.0) == effort);
+        row.map(|row| ReasoningLimit::Tokens(row.1))
+    }
+}
+
+/// Tokens of reasoning by effort, for models whose template has no efforts. Higher efforts are not
+/// limited.
+const EFFORT_TOKENS: [(&str, usize); 4] = [
+    ("none", 0),
+    ("minimal", 512),
+    ("low", 2048),
+    ("medium", 8192),
+];
 
 impl Thinking {
     /// Converts a client's effort: "none" switches reasoning off; efforts beyond the three names
@@ -85,7 +129,7 @@ impl Thinking {
         Thinking {
             switch: (effort == Some("none")).then_some(false),
             effort: named,
-            variables: Map::new(),
+            ..Thinking::default()
         }
     }
 }

@@ -8,9 +8,10 @@ use crate::core::error::RequestError;
 use crate::core::event::{Chosen, Delta, Event, Finish};
 use crate::core::model::Served;
 use crate::core::probabilities::probabilities;
+use gristmill_llm::chat::ReasoningTexts;
 use gristmill_llm::generation::{self, Generation, TokenStep};
 use gristmill_llm::sampling::{RowParams, RowSampling, Sampler, StopMatcher, TokenSet};
-use gristmill_llm::sched::{self, ConstraintError};
+use gristmill_llm::sched::{self, ConstraintError, ReasoningBudget};
 use gristmill_llm::tokenizer::Utf8Stream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,6 +72,14 @@ impl Sequence {
                 markers: params.markers,
             };
             tokens = tokens.with_constraint(Box::new(bound));
+        }
+        if let Some(bound) = &params.reasoning {
+            let text = served.clone();
+            let bytes = move |token, out: &mut Vec<u8>| out.extend(text.shown(token, true));
+            let texts = ReasoningTexts::for_markup(served.markup);
+            let closing = bound.closing.clone();
+            let budget = ReasoningBudget::new(texts, bound.tokens, bound.begun, closing, bytes);
+            tokens = tokens.with_reasoning_budget(budget);
         }
         if params.logprobs.is_some() {
             tokens = tokens.with_logits();

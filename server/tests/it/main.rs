@@ -12,6 +12,7 @@ mod large;
 mod operations;
 mod pooling;
 mod readers;
+mod reasoning;
 mod replicas;
 mod running;
 mod scores;

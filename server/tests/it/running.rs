@@ -4,7 +4,7 @@ use crate::client::Client;
 use gristmill_backend::Opened;
 use gristmill_backend::cpu::{Cc, CpuDevice, Isa, QUICK_FLAG, dialect};
 use gristmill_llm::arch;
-use gristmill_llm::chat::Isolation;
+use gristmill_llm::chat::{ChatTemplate, Isolation, SpecialTexts};
 use gristmill_llm::engine::{Engine, MemoryEstimate, Progress, Settings};
 use gristmill_llm::file::ModelFile;
 use gristmill_llm::language;
@@ -53,6 +53,8 @@ pub struct File {
     pooling: Option<PoolingKind>,
     /// Whether n-grams are drafts.
     drafts: bool,
+    /// Chat template in place of that of the file.
+    template: Option<&'static str>,
 }
 
 /// CPU device. Kernels are compiled once, for these tests and those of the program, in a store that
@@ -89,6 +91,7 @@ impl File {
             sequences,
             pooling: None,
             drafts: false,
+            template: None,
         };
         file.offered()
     }
@@ -101,6 +104,20 @@ impl File {
             sequences: PARALLEL,
             pooling: Some(kind),
             drafts: false,
+            template: None,
+        };
+        file.offered()
+    }
+    /// The demo model with another chat template, and drafts by n-grams.
+    pub fn templated_spec(template: &'static str, opened: Opened) -> ModelSpec {
+        let file = File {
+            name: "demo".into(),
+            path: Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf"),
+            opened: vec![opened],
+            sequences: PARALLEL,
+            pooling: None,
+            drafts: true,
+            template: Some(template),
         };
         file.offered()
     }
@@ -113,6 +130,7 @@ impl File {
             sequences: PARALLEL,
             pooling: None,
             drafts: true,
+            template: None,
         };
         file.offered()
     }
@@ -160,8 +178,16 @@ impl ModelSource for File {
     fn text(&self) -> Result<ModelText, LoadError> {
         let file = self.open()?;
         let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
-        let (template, _) = language::template(file.metadata(), &tokenizer, &Isolation::InProcess)
-            .expect("a template");
+        let isolation = Isolation::InProcess;
+        let (template, _) = match self.template {
+            None => language::template(file.metadata(), &tokenizer, &isolation),
+            Some(source) => {
+                let (pre, special) = (tokenizer.pre(), SpecialTexts::from(&tokenizer));
+                let selected = ChatTemplate::select(Some(source), pre, &special, &isolation);
+                selected.map_err(Into::into)
+            }
+        }
+        .expect("a template");
         let (sampling, _) = language::sampling(file.metadata());
         Ok(ModelText {
             name: self.name.clone(),

@@ -12,7 +12,7 @@ use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
 use crate::core::preprocess::Preprocessor;
-use crate::core::request::{GenerateRequest, Input};
+use crate::core::request::{GenerateRequest, Input, ReasoningLimit, Thinking};
 use crate::core::sampling::{SamplingOptions, whole};
 use crate::core::tools::{Tool, ToolChoice, ToolField, ToolSet};
 use crate::net::body::{self, IgnoredFields, UnreadRequest};
@@ -42,7 +42,7 @@ pub struct MessageRequest {
     lora: Option<Vec<AdapterChoice>>,
     tools: Option<Vec<RequestTool>>,
     tool_choice: Option<RequestToolChoice>,
-    thinking: Option<Thinking>,
+    thinking: Option<RequestThinking>,
     output_config: Option<OutputConfig>,
     output_format: Option<SchemaFormat>,
     #[serde(flatten)]
@@ -84,11 +84,28 @@ enum ChoiceKind {
 
 #[derive(Deserialize, Debug)]
 #[serde(expecting = "an object")]
-struct Thinking {
+struct RequestThinking {
     #[serde(rename = "type")]
     kind: ThinkingKind,
+    budget_tokens: Option<Whole>,
     #[serde(flatten)]
     _others: IgnoredFields,
+}
+
+impl RequestThinking {
+    fn control(&self) -> Result<Thinking, RequestError> {
+        let (switch, budget) = match self.kind {
+            ThinkingKind::Enabled => (Some(true), self.budget_tokens),
+            ThinkingKind::Disabled => (Some(false), None),
+            ThinkingKind::Adaptive => (None, self.budget_tokens),
+        };
+        let limit = |tokens: Whole| ReasoningLimit::new("thinking.budget_tokens", tokens.0);
+        Ok(Thinking {
+            switch,
+            budget: budget.map(limit).transpose()?,
+            ..Thinking::default()
+        })
+    }
 }
 
 #[derive(Deserialize, Clone, Copy, Debug)]
@@ -190,14 +207,11 @@ impl Interface for Messages {
 impl MessageRequest {
     fn request(self) -> Result<GenerateRequest, RequestError> {
         let mut ignored = FIELDS.ignored(&self.others)?;
-        let thinking = self.thinking.and_then(|thinking| match thinking.kind {
-            ThinkingKind::Enabled => Some(true),
-            ThinkingKind::Disabled => Some(false),
-            ThinkingKind::Adaptive => None,
-        });
+        let thinking = self.thinking.as_ref().map(RequestThinking::control);
+        let thinking = thinking.transpose()?.unwrap_or_default();
         let input = Input::Conversation {
             messages: convert(self.system, self.messages, &mut ignored)?,
-            thinking: thinking.into(),
+            thinking,
         };
         let mut request = GenerateRequest::new(&NAMES, input);
         request.limit = self.max_tokens.map(|limit| limit.0);

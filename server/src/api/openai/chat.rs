@@ -15,7 +15,7 @@ use crate::core::id::fresh_id;
 use crate::core::limits::MAX_TOP_LOGPROBS;
 use crate::core::model::Served;
 use crate::core::output::{FinishedReply, OutputEvent};
-use crate::core::request::{GenerateRequest, Input, Thinking};
+use crate::core::request::{GenerateRequest, Input, ReasoningLimit, Thinking};
 use crate::core::tools::ToolChoice;
 use crate::net::error::to_json;
 use crate::net::lenient::{Count, Switch, Whole};
@@ -49,6 +49,11 @@ common_fields! { declare_request
         top_logprobs: Option<Count>,
         /// "none" switches reasoning off, if the model supports that.
         reasoning_effort: Option<String>,
+        /// Maximum tokens of the reasoning; -1 for no limit. llama.cpp's name is
+        /// `thinking_budget_tokens`.
+        reasoning_budget: Option<Whole>,
+        /// The same.
+        thinking_budget_tokens: Option<Whole>,
         /// Variables for the chat template.
         chat_template_kwargs: Option<Map<String, Value>>,
         /// The predecessor of `tools`; an answer then has a `function_call`.
@@ -197,9 +202,17 @@ impl ChatRequest {
         // `thinking` is DeepSeek's name of the variable.
         let mut switches = ["enable_thinking", "thinking"].into_iter();
         let switch = switches.find_map(|name| kwargs.get(name)?.as_bool());
+        let budgets = [
+            ("reasoning_budget", self.reasoning_budget),
+            ("thinking_budget_tokens", self.thinking_budget_tokens),
+        ];
+        let mut budgets = budgets
+            .into_iter()
+            .filter_map(|(name, tokens)| Some(ReasoningLimit::new(name, tokens?.0)));
         Ok(Thinking {
             switch: switch.or(thinking.switch),
             variables: kwargs,
+            budget: budgets.next().transpose()?,
             ..thinking
         })
     }

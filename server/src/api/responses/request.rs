@@ -10,7 +10,7 @@ use crate::core::constraint::grammar::OutputFormat;
 use crate::core::error::RequestError;
 use crate::core::field_names::FieldNames;
 use crate::core::model::Served;
-use crate::core::request::{GenerateRequest, Input, Thinking};
+use crate::core::request::{GenerateRequest, Input, ReasoningLimit, Thinking};
 use crate::core::sampling::{SamplingOptions, whole};
 use crate::core::tools::ToolChoice;
 use crate::net::body::IgnoredFields;
@@ -187,7 +187,13 @@ impl Interface for Responses {
             .reasoning
             .as_ref()
             .and_then(|reasoning| reasoning.value.effort.as_deref());
-        let thinking = Thinking::of_effort(effort);
+        // A template with efforts of its own knows what they mean.
+        let has_efforts = served.template.mentions("reasoning_effort");
+        let budget = ReasoningLimit::for_effort(effort).filter(|_| !has_efforts);
+        let thinking = Thinking {
+            budget,
+            ..Thinking::of_effort(effort)
+        };
         let form = body
             .text
             .and_then(|text| text.value.format)

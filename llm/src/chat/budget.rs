@@ -1,0 +1,57 @@
+//! Text that ends a reply's reasoning when its budget is used up.
+
+use super::markup::{Frame, Markup};
+use crate::tokenizer::Tokenizer;
+
+/// What a model says before it closes reasoning that is cut off, so that it goes on with an answer.
+const MESSAGE: &str = "I have reasoned for long enough, so I give my answer now.";
+
+/// Texts that delimit reasoning in a reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReasoningTexts {
+    /// Text that opens reasoning.
+    pub open: &'static str,
+    /// Text that closes it.
+    pub close: &'static str,
+    /// Whether reasoning may begin anywhere in a reply, and more than once.
+    pub repeats: bool,
+}
+
+impl ReasoningTexts {
+    /// Returns the texts of a model's markup.
+    pub fn for_markup(markup: &Markup) -> ReasoningTexts {
+        ReasoningTexts {
+            open: markup.think[0],
+            close: markup.think[1],
+            repeats: matches!(markup.frame, Frame::Messages(_)),
+        }
+    }
+}
+
+/// Returns the tokens that close reasoning after `budget` tokens. Where an answer is a message of
+/// its own, they open it too, unless the model `may_call` tools instead.
+pub fn closing_tokens(
+    markup: &Markup,
+    tokenizer: &Tokenizer,
+    budget: usize,
+    may_call: bool,
+) -> Vec<u32> {
+    let message = match budget {
+        0 => "\n".to_owned(),
+        _ => format!("\n\n{MESSAGE}\n"),
+    };
+    let close = markup.think[1];
+    let (message, close) = match markup.frame {
+        Frame::Text => (message, format!("{close}\n\n")),
+        Frame::Messages(_) if may_call => (message.trim().to_owned(), close.to_owned()),
+        Frame::Messages(of) => {
+            let [start, author] = of.start;
+            let answer = of.answer;
+            (
+                message.trim().to_owned(),
+                format!("{close}{start}{author}{answer}"),
+            )
+        }
+    };
+    tokenizer.encode_spans(&[(message, false), (close, true)], false)
+}
