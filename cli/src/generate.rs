@@ -28,7 +28,7 @@ pub struct Generation {
 
 /// Limits of an answer.
 pub struct AnswerLimits<'t> {
-    /// Maximum tokens.
+    /// Maximum tokens of reasoning and answer.
     pub tokens: usize,
     /// Bound of the reasoning among them.
     pub reasoning: Option<ReasoningBudget<'t>>,

@@ -73,7 +73,7 @@ pub(crate) fn is_permuted(architecture: &str) -> bool {
 pub(crate) enum Direction {
     /// From Hugging Face's order to that of GGUF files.
     ToGguf,
-    /// The other way.
+    /// From that of GGUF files to Hugging Face's order.
     FromGguf,
 }
 

@@ -277,8 +277,8 @@ pub fn run(options: ServeArgs) -> Result {
     let scanning = |at, of| loading.set("reading model files", at as u64, of as u64);
     let arguments: Vec<String> =
         options.flags.name().map(str::to_owned).into_iter().chain(options.models).collect();
-    let parallel = options.limits.parallel.map(usize::from);
     let pooling = options.pooling.or(options.reranking.then_some(PoolingKind::Rank));
+    let parallel = options.limits.parallel.map(usize::from);
     let speculation = options.speculation;
     let served = ServedModels { arguments: &arguments, name: options.name, parallel, pooling, speculation };
     let models = serve_models::specs(served, &common, &open, &scanning)?;

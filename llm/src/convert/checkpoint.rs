@@ -64,7 +64,7 @@ impl Checkpoint {
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.files[*self.tensors.get(name)?].info(name)
     }
-    /// Describes a tensor as a matrix whose rows are its last axis.
+    /// Describes a tensor as a matrix with rows along its last axis.
     pub fn matrix(&self, name: &str) -> Result<Source, ConvertError> {
         let failed = |problem: &str| ConvertError::tensor(name, problem);
         let (Some(info), Some(&file)) = (self.info(name), self.tensors.get(name)) else {

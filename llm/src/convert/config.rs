@@ -60,7 +60,7 @@ impl Fields {
         let missing = || ConvertError::malformed(FILE, format!("it has no {}", names[0]));
         self.count(names)?.ok_or_else(missing)
     }
-    /// A finite number.
+    /// A number that is finite as f32.
     pub fn number(&self, names: &[&str]) -> Result<Option<f64>, ConvertError> {
         let Some((name, value)) = self.get(names) else {
             return Ok(None);
@@ -69,7 +69,7 @@ impl Fields {
         let wrong = || self.wrong(name, value, "a number");
         number.ok_or_else(wrong).map(Some)
     }
-    /// A text.
+    /// A text; `None` if the field is absent.
     pub fn text(&self, names: &[&str]) -> Result<Option<&str>, ConvertError> {
         let Some((name, value)) = self.get(names) else {
             return Ok(None);

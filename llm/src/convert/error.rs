@@ -36,7 +36,7 @@ pub enum ConvertError {
     /// A file asks for something that is not implemented.
     #[error("{what} is not supported")]
     Unsupported {
-        /// Setting and value.
+        /// Setting and value, as the message names them.
         what: String,
         /// Supported values, or a way around.
         hint: String,

@@ -4,7 +4,7 @@ use super::config::{CheckpointConfig, FULL, Fields};
 use super::error::ConvertError;
 use crate::gguf::{Array, Metadata, Value};
 
-/// Values of `expert_gating_func`.
+/// Functions of a router's scores, as values of `expert_gating_func`.
 const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
 
@@ -386,6 +386,21 @@ pub(super) fn gemma3(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     keys.windows(config, 6)
 }
 
+/// A count of the first layer without a window in `per_layer_config`, if it has one of its own.
+fn of_full_layer(config: &CheckpointConfig, windows: &[bool], name: &str) -> Result<Option<u32>> {
+    let layers = config.object("per_layer_config")?;
+    let full = windows.iter().position(|within| !within);
+    let own = full.and_then(|layer| layers.get(&layer.to_string())?.get(name));
+    let count = |value: &serde_json::Value| value.as_u64().and_then(|n| u32::try_from(n).ok());
+    match own.map(|value| (value, count(value))) {
+        Some((value, None)) if !value.is_null() => {
+            let problem = format!("{name} of a layer is {value}");
+            Err(ConvertError::malformed("config.json", problem))
+        }
+        own => Ok(own.and_then(|own| own.1)),
+    }
+}
+
 pub(super) fn gemma4(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     let missing = || ConvertError::malformed("config.json", "it has no layer_types");
     let windows = config.windows()?.ok_or_else(missing)?;
@@ -400,7 +415,9 @@ pub(super) fn gemma4(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
         &["final_logit_softcapping"],
     )?;
     let head = config.need(&["head_dim"])?;
-    let full = config.count(&["global_head_dim"])?.unwrap_or(head);
+    let full = config.count(&["global_head_dim"])?;
+    let full = full.or(of_full_layer(config, &windows, "head_dim")?);
+    let full = full.unwrap_or(head);
     for (key, value) in [
         ("attention.key_length", full),
         ("attention.value_length", full),
@@ -427,6 +444,7 @@ pub(super) fn gemma4(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     }
     let of_window = config.count(&["num_key_value_heads"])?;
     let of_full = config.count(&["num_global_key_value_heads"])?;
+    let of_full = of_full.or(of_full_layer(config, &windows, "num_key_value_heads")?);
     if let (Some(of_window), Some(of_full)) = (of_window, of_full) {
         let heads = windows
             .iter()

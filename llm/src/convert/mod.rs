@@ -1,8 +1,8 @@
 //! Checkpoints of Hugging Face's transformers as GGUF models: `config.json`, `.safetensors` files
 //! and a tokenizer, in the layout that llama.cpp's `convert_hf_to_gguf.py` writes.
 //!
-//! [`open`] reads the small files and the headers, and returns a model file whose tensors are made
-//! when they are read: rows of the checkpoint in another order, stacked, or with another type.
+//! [`open`] reads the small files and the headers, and returns a model file of tensors that are
+//! made when they are read: rows of the checkpoint in another order, stacked, or with another type.
 //! Such a file can be written, quantised or run. Folders are untrusted: every size is checked
 //! before memory is taken, and nothing outside the folder is read.
 
@@ -18,6 +18,7 @@ mod pieces;
 mod plan;
 mod special;
 mod tensor;
+mod token_table;
 mod vocab;
 
 pub use error::ConvertError;
@@ -35,7 +36,7 @@ use std::path::Path;
 use std::sync::Arc;
 use vocab::TokenizerFiles;
 
-/// A converted checkpoint.
+/// A checkpoint as a model file, with notes for the user.
 pub struct Converted {
     /// The model, as a file.
     pub file: Gguf,

@@ -44,7 +44,8 @@ const GLOBALS: [(&str, &str); 6] = [
     ),
 ];
 
-/// Architectures whose norm after attention is the feed-forward's own.
+/// Architectures that name the norm before the feed-forward by its place after attention, or have
+/// both norms.
 const POST_ATTENTION: [&str; 8] = [
     "gemma2",
     "gemma3",
@@ -96,7 +97,7 @@ const MODULES: [(&str, &str); 36] = [
     ("self_attn.kv_b_proj", "attn_kv_b"),
 ];
 
-/// Tensors of blocks whose names do not end like those of modules.
+/// Tensors of blocks with names of their own, without the suffix of a module.
 const WHOLE: [(&str, &str); 8] = [
     ("self_attn.sinks", "attn_sinks.weight"),
     ("mlp.gate.e_score_correction_bias", "exp_probs_b.bias"),
@@ -111,7 +112,7 @@ const WHOLE: [(&str, &str); 8] = [
     ("router.scale", "ffn_gate_inp.scale"),
 ];
 
-/// A scale of each expert's output, whose tensor has the name of the experts.
+/// A scale of each expert's output, with the experts' name in files.
 const EXPERT_SCALE: (&str, &str) = ("router.per_expert_scale", "ffn_down_exps.scale");
 
 /// Modules of experts, each a tensor of its own or all in one.

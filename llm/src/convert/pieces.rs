@@ -2,7 +2,7 @@
 
 use super::error::ConvertError;
 use super::folder::{CheckpointFolder, Object};
-use super::vocab::{Added, NORMAL, TokenizerFiles, UNUSED_SCORE, USER_DEFINED, Vocab};
+use super::token_table::{Added, NORMAL, SETTINGS, UNUSED_SCORE, USER_DEFINED, Vocab};
 use prost::Message;
 use serde_json::Value as Json;
 
@@ -45,7 +45,7 @@ struct NormalizerSpec {
     add_dummy_prefix: Option<bool>,
 }
 
-/// A SentencePiece model.
+/// A SentencePiece model, and the tokens of `added_tokens.json`.
 pub(super) struct Pieces {
     model: ModelProto,
     /// `added_tokens.json`: ids by text.
@@ -81,8 +81,14 @@ impl Pieces {
             added: folder.object("added_tokens.json")?.unwrap_or_default(),
         }))
     }
-    /// The vocabulary of a model whose embedding has `rows` rows.
-    pub fn vocab(&self, files: &TokenizerFiles<'_>, rows: usize) -> Result<Vocab, ConvertError> {
+    /// The vocabulary of an embedding of `rows` rows; `added` are the tokens of `tokenizer.json`
+    /// that were added.
+    pub fn vocab(
+        &self,
+        settings: &Object,
+        added: Vec<Added>,
+        rows: usize,
+    ) -> Result<Vocab, ConvertError> {
         let name = "tokenizer.model";
         let mut vocab = Vocab::unused("llama", rows);
         let mut scores = vec![UNUSED_SCORE; rows];
@@ -110,33 +116,33 @@ impl Pieces {
             };
             vocab.add("added_tokens.json", &token)?;
         }
-        for token in self.declared(files)?.iter().filter(|token| token.id < rows) {
-            vocab.add(super::vocab::SETTINGS, token)?;
+        let declared = declared(settings)?.unwrap_or(added);
+        for token in declared.iter().filter(|token| token.id < rows) {
+            vocab.add(SETTINGS, token)?;
         }
-        let setting = files
-            .settings
-            .get("add_prefix_space")
-            .and_then(Json::as_bool);
+        let setting = settings.get("add_prefix_space").and_then(Json::as_bool);
         let normalizer = self.model.normalizer.as_ref();
         let dummy = normalizer.and_then(|normalizer| normalizer.add_dummy_prefix);
         vocab.space_prefix = setting.or(dummy);
-        vocab.set_default_pre();
+        vocab.pre = Some("default");
         Ok(vocab)
     }
-    /// Tokens that `tokenizer_config.json` adds, or else `tokenizer.json`.
-    fn declared(&self, files: &TokenizerFiles<'_>) -> Result<Vec<Added>, ConvertError> {
-        let Some(Json::Object(decoder)) = files.settings.get("added_tokens_decoder") else {
-            return files.added();
-        };
-        let token = |(id, json): (&String, &Json)| {
-            Some(Added {
-                id: id.parse().ok()?,
-                text: json.get("content")?.as_str()?.to_owned(),
-                special: json.get("special").and_then(Json::as_bool) == Some(true),
-            })
-        };
-        let all: Option<Vec<_>> = decoder.iter().map(token).collect();
-        let problem = "added_tokens_decoder has another form";
-        all.ok_or_else(|| ConvertError::malformed(super::vocab::SETTINGS, problem))
-    }
+}
+
+/// Tokens that `tokenizer_config.json` adds; `None` if it does not list them.
+fn declared(settings: &Object) -> Result<Option<Vec<Added>>, ConvertError> {
+    let Some(Json::Object(decoder)) = settings.get("added_tokens_decoder") else {
+        return Ok(None);
+    };
+    let token = |(id, json): (&String, &Json)| {
+        Some(Added {
+            id: id.parse().ok()?,
+            text: json.get("content")?.as_str()?.to_owned(),
+            special: json.get("special").and_then(Json::as_bool) == Some(true),
+        })
+    };
+    let all: Option<Vec<_>> = decoder.iter().map(token).collect();
+    let problem = "added_tokens_decoder has another form";
+    all.ok_or_else(|| ConvertError::malformed(SETTINGS, problem))
+        .map(Some)
 }

@@ -24,7 +24,7 @@ pub(super) enum Picks {
         step: usize,
         count: usize,
     },
-    /// Their numbers.
+    /// Their numbers, in any order.
     List(Arc<[u32]>),
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// A whole tensor.
+    /// All rows and columns of a tensor, as they are.
     pub fn whole(source: Source) -> Matrix {
         Matrix {
             rows: Picks::all(source.rows),
@@ -175,7 +175,7 @@ impl Matrix {
         }
         Ok(out)
     }
-    /// Values of rows.
+    /// Values of rows, multiplied by their scales.
     fn values(&self, from: &Checkpoint, rows: Range<usize>) -> io::Result<Vec<f32>> {
         let bytes = self.bytes(from, rows.clone())?;
         let values = decode(self.source.dtype, &bytes);
@@ -199,9 +199,9 @@ impl Matrix {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Change {
     No,
-    /// Adds 1.
+    /// Adds 1 to every element.
     AddOne,
-    /// `-exp(x)`.
+    /// Replaces every element `x` by `-exp(x)`.
     NegatedExp,
 }
 

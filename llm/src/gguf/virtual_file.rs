@@ -1,4 +1,4 @@
-//! A model file whose data is made when it is read.
+//! A model file with data that is made when it is read.
 
 use super::error::Result;
 use super::metadata::Metadata;
@@ -19,7 +19,7 @@ pub trait TensorData: Send + Sync {
     fn fill(&self, block: u64, out: &mut [u8]) -> io::Result<()>;
 }
 
-/// A file in memory whose tensors are made on request.
+/// A file with its header in memory and tensors that are made on request.
 pub struct VirtualFile<T> {
     header: Vec<u8>,
     /// Tensors with their offsets in the file, ascending.

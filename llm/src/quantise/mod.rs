@@ -212,15 +212,21 @@ impl<'f> Quantise<'f> {
 
 /// Metadata of the quantised model.
 fn metadata(file: &Gguf, options: &QuantiseOptions<'_>) -> Metadata {
-    let is_packed = |info: &TensorInfo| options.keep_quantised && info.encoding.name == "mxfp4";
+    // A file of floats and kept blocks is named by the blocks.
     let is_of_floats = options
         .file_type
         .base()
         .is_some_and(|base| base.elements == 1);
-    let id = match is_of_floats && file.tensors().iter().any(is_packed) {
-        true => Mix::parse("MXFP4_MOE").and_then(Mix::id),
-        false => options.file_type.id(),
-    };
+    let packed = file
+        .tensors()
+        .iter()
+        .find(|info| info.encoding.elements > 1);
+    let packed = packed.filter(|_| options.keep_quantised && is_of_floats);
+    let of_packed = packed.and_then(|info| {
+        let is_it = |mix: &&Mix| mix.base() == Some(info.encoding);
+        Mix::all().iter().find(is_it)
+    });
+    let id = of_packed.unwrap_or(options.file_type).id();
     let mut out = rewrite::metadata(file, id.map(Some));
     if id.is_some() {
         out.insert("general.quantization_version", QUANTISATION_VERSION);

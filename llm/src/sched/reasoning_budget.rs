@@ -9,9 +9,9 @@ use crate::chat::ReasoningTexts;
 /// Where a reply is with respect to its reasoning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Before reasoning.
+    /// Before the opening text.
     Before,
-    /// Within reasoning.
+    /// Between the opening and the closing text.
     Within,
     /// Within the closing text: the number of its next token.
     Closing(usize),

@@ -75,7 +75,7 @@ pub enum Task {
 
 /// Bound of the reasoning of a reply.
 pub struct ReasoningBound {
-    /// Maximum tokens.
+    /// Maximum tokens of it.
     pub tokens: usize,
     /// Whether the prompt has opened reasoning.
     pub begun: bool,

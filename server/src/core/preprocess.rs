@@ -127,25 +127,21 @@ impl Preprocessor {
         let count = choices * prompts.len();
         let limit = request.limit.map(saturated);
         if !request.stream {
-            let wanted = ReplySize {
-                prompt: longest(&prompts),
-                choices: count,
-                limit,
-                logprobs: request.logprobs,
-                prompt_logprobs: request.prompt_logprobs,
-            };
+            let logprobs = [request.logprobs, request.prompt_logprobs];
+            let wanted = reply_size(&prompts, count, limit, logprobs);
             budget::check(&wanted, served, self.limits().answer, names.limit)?;
         }
         let form = request.form.as_ref();
         let constraint = tools
             .constraint(form, names)
             .map(|(constraint, field)| self.constraint(&constraint, begins, form, field));
-        let several = request.several_calls;
-        let conversation = is_conversation.then(|| Conversation::new(begins, &tools, several));
-        let sampled = &request.sampling;
+        let conversation =
+            is_conversation.then(|| Conversation::new(begins, &tools, request.several_calls));
         let options = SequenceOptions {
-            adapters: self.adapters(sampled.lora.as_deref())?,
-            ..sampled.sequence_options(self.models.shared.batch_invariant)
+            adapters: self.adapters(request.sampling.lora.as_deref())?,
+            ..request
+                .sampling
+                .sequence_options(self.models.shared.batch_invariant)
         };
         let params = GenerationParams {
             reasoning: reasoning.map(|tokens| self.reasoning_bound(tokens, begins, &tools)),
@@ -164,11 +160,11 @@ impl Preprocessor {
             stream: request.stream,
             sampling,
         };
-        let task = Task::Generate(Arc::new(params));
         let replies = Replies {
             count,
             conversation,
         };
+        let task = Task::Generate(Arc::new(params));
         Ok(self.engine_request(origin, task, prompts, options, replies))
     }
     /// Maximum tokens of the reasoning of an input; `None` is unlimited. With 0, reasoning is
@@ -361,13 +357,21 @@ fn saturated(limit: u64) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// Returns the number of tokens of the longest prompt.
-fn longest(prompts: &[Prompt]) -> usize {
-    prompts
-        .iter()
-        .map(|prompt| prompt.tokens.len())
-        .max()
-        .unwrap_or(0)
+/// Returns the size of a response of `choices` choices to the longest prompt.
+fn reply_size(
+    prompts: &[Prompt],
+    choices: usize,
+    limit: Option<usize>,
+    [logprobs, prompt_logprobs]: [Option<usize>; 2],
+) -> ReplySize {
+    let lengths = prompts.iter().map(|prompt| prompt.tokens.len());
+    ReplySize {
+        prompt: lengths.max().unwrap_or(0),
+        choices,
+        limit,
+        logprobs,
+        prompt_logprobs,
+    }
 }
 
 fn is_schema(form: &OutputFormat) -> bool {

@@ -78,7 +78,7 @@ pub struct Thinking {
 /// Maximum tokens of a reply's reasoning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReasoningLimit {
-    /// No limit.
+    /// Any number of tokens.
     Unlimited,
     /// So many tokens; with 0, reasoning is closed at once.
     Tokens(usize),

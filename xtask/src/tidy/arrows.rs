@@ -131,7 +131,7 @@ const ONLY: &[Only] = &[
         hint: "only server knows HTTP",
     },
     Only {
-        libraries: &["tonic", "tonic-prost", "prost"],
+        libraries: &["tonic", "tonic-prost"],
         package: GRPC,
         hint: "only grpc knows gRPC",
     },

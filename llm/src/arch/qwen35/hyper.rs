@@ -102,6 +102,21 @@ pub(super) struct Qwen35Hparams {
     base: f64,
 }
 
+/// Refuses a list of recurrent layers other than all but the last of every `interval`.
+fn check_recurrent(r: &Reader, metadata: &Metadata, layers: usize, interval: usize) -> Result<()> {
+    let key = "attention.recurrent_layers";
+    let Some(recurrent) = metadata.bools(&r.key(key))? else {
+        return Ok(());
+    };
+    let is_usual =
+        |(layer, &recurrent): (usize, &bool)| recurrent != (layer + 1).is_multiple_of(interval);
+    let listed = recurrent.get(..layers);
+    match listed.is_some_and(|listed| listed.iter().enumerate().all(is_usual)) {
+        true => Ok(()),
+        false => r.unsupported(key, "another pattern than full_attention_interval"),
+    }
+}
+
 impl Qwen35Hparams {
     /// Reads and validates the hyper-parameters; `experts` selects the mixture-of-experts family.
     ///
@@ -123,17 +138,7 @@ impl Qwen35Hparams {
             interval > 0,
             "positive",
         )?;
-        let key = "attention.recurrent_layers";
-        if let Some(recurrent) = metadata.bools(&r.key(key))? {
-            let is_usual = |(layer, &recurrent): (usize, &bool)| {
-                recurrent != (layer + 1).is_multiple_of(interval)
-            };
-            let good =
-                recurrent.len() >= layers && recurrent[..layers].iter().enumerate().all(is_usual);
-            if !good {
-                return r.unsupported(key, "another pattern than full_attention_interval");
-            }
-        }
+        check_recurrent(&r, metadata, layers, interval)?;
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
         let base = r.positive("rope.freq_base", 10000.0)?;

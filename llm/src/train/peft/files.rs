@@ -35,7 +35,7 @@ fn io_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> AdapterErr
     move |error| AdapterError::Io(what, path.clone(), error)
 }
 
-/// An open adapter.
+/// The open safetensors file of an adapter.
 pub(super) struct TensorFile {
     file: SafetensorsFile,
     path: PathBuf,

@@ -21,7 +21,7 @@ import numpy as np
 import sentencepiece
 import torch
 import transformers
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 HERE = Path(__file__).parent
@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 FIXTURES = ["llama", "qwen3", "gemma3", "qwen3moe", "deepseek2", "gpt-oss"]
 LIMIT = 1e-5
 # Ids of BOS tokens of the two kinds of tokenizers.
-BOS = [1, 298]
+BOS = [1, 2, 298]
 
 TEXT = (HERE.parent / "real" / "gpl.txt").read_text(encoding="utf-8")
 PROBE = "The model reads GGUF files:\n  12345 tokens, don't they? I'LL see — naïve 我们 x86_64 <|eot|>\n\nEnd."
@@ -104,6 +104,26 @@ def pieces(prefix, bos=True, tokens=340):
         (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
     return save
+
+
+def characters(folder):
+    """Gemma 4's BPE: merges of characters with U+2581, and bytes."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=340, special_tokens=special, limit_alphabet=40, show_progress=False)
+    tokenizer.train_from_iterator(TEXT.splitlines(), trainer)
+    names = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    json_text = json.loads(tokenizer.to_str())
+    json_text["added_tokens"] = [token for token in json_text["added_tokens"] if token["content"] in names]
+    tokenizer = Tokenizer.from_str(json.dumps(json_text))
+    single = processors.TemplateProcessing(single="<bos> $A", pair="<bos> $A <bos> $B", special_tokens=[("<bos>", 2)])
+    tokenizer.post_processor = single
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", unk_token="<unk>", pad_token="<pad>")
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
 
 
 COMMON = dict(
@@ -187,6 +207,20 @@ FAMILIES = {
         ),
         pieces(False),
         "bfloat16",
+    ),
+    "gemma4": (
+        "Gemma4ForCausalLM",
+        dict(
+            GEMMA, num_hidden_layers=3, global_head_dim=32, num_kv_shared_layers=0, hidden_size_per_layer_input=0,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"], final_logit_softcapping=30.0,
+            use_double_wide_mlp=False, enable_moe_block=False, attention_k_eq_v=False, vocab_size_per_layer_input=340,
+            rope_parameters=dict(
+                full_attention=dict(rope_type="proportional", rope_theta=1000000.0, partial_rotary_factor=0.25),
+                sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+            ),
+        ),
+        characters,
+        "float32",
     ),
     "phi3": ("Phi3ForCausalLM", dict(vocab_size=340, bos_token_id=1, eos_token_id=2, sliding_window=None), pieces(True), "float32"),
     "phi4": (

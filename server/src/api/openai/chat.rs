@@ -49,10 +49,9 @@ common_fields! { declare_request
         top_logprobs: Option<Count>,
         /// "none" switches reasoning off, if the model supports that.
         reasoning_effort: Option<String>,
-        /// Maximum tokens of the reasoning; -1 for no limit. llama.cpp's name is
-        /// `thinking_budget_tokens`.
+        /// Maximum tokens of the reasoning; -1 for no limit.
         reasoning_budget: Option<Whole>,
-        /// The same.
+        /// The same number under llama.cpp's name.
         thinking_budget_tokens: Option<Whole>,
         /// Variables for the chat template.
         chat_template_kwargs: Option<Map<String, Value>>,
