@@ -67,21 +67,12 @@ pub fn run(options: ConvertArgs) -> Result {
         _ => "F16",
     };
     let file_type = chosen.or_else(|| Mix::parse(usual));
+    let file_type = file_type.ok_or_else(|| unknown_type(usual))?;
+    let threads = options.threads.filter(|n| *n > 0);
+    let threads = threads.unwrap_or_else(gristmill_backend::parallel::cores);
     let settings = QuantiseOptions {
-        file_type: file_type.ok_or_else(|| unknown_type(usual))?,
-        pure: false,
-        output: None,
-        embedding: None,
-        tensors: Vec::new(),
-        keep_output: false,
-        requantise: false,
         keep_quantised: true,
-        importance: None,
-        importance_path: None,
-        threads: options
-            .threads
-            .filter(|n| *n > 0)
-            .unwrap_or_else(gristmill_backend::parallel::cores),
+        ..QuantiseOptions::new(file_type, threads)
     };
     let quantise = Quantise::new(&converted.file, &settings)?;
     if options.dry_run {

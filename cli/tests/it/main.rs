@@ -2,6 +2,7 @@
 
 mod bad;
 mod clients;
+mod convert;
 mod deploy;
 mod grammars;
 mod merge;

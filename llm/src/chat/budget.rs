@@ -42,7 +42,7 @@ pub fn closing_tokens(
     };
     let close = markup.think[1];
     let (message, close) = match markup.frame {
-        Frame::Text => (message, format!("{close}\n\n")),
+        Frame::Text => (message, close.to_owned()),
         Frame::Messages(_) if may_call => (message.trim().to_owned(), close.to_owned()),
         Frame::Messages(of) => {
             let [start, author] = of.start;

@@ -8,6 +8,9 @@ use crate::module_names::{Direction, is_permuted, permutation};
 
 type Result<T = ()> = std::result::Result<T, ConvertError>;
 
+/// Name, sizes and matrices of a tensor of latent attention.
+type LatentTensor = (&'static str, Vec<u64>, Vec<Matrix>);
+
 /// Numbers and widths of heads, as far as conversions depend on them.
 pub(super) struct Heads {
     /// Heads of queries and of keys, where the halves of a head's rows are put in turn.
@@ -95,7 +98,7 @@ impl Heads {
     }
     /// Keys and values of latent attention: names, sizes, and one matrix for each head. Keys are
     /// transposed.
-    pub fn latent(&self, whole: &Matrix) -> Result<[(&'static str, Vec<u64>, Vec<Matrix>); 2]> {
+    pub fn latent(&self, whole: &Matrix) -> Result<[LatentTensor; 2]> {
         let Source { rows, columns, .. } = whole.source;
         let fits = self.latent.filter(|[heads, keys, values]| {
             let height = keys.checked_add(*values);

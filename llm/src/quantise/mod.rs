@@ -53,6 +53,25 @@ pub struct QuantiseOptions<'i> {
     pub threads: usize,
 }
 
+impl QuantiseOptions<'_> {
+    /// Options that give every tensor the type of the mix.
+    pub fn new(file_type: &'static Mix, threads: usize) -> Self {
+        QuantiseOptions {
+            file_type,
+            pure: false,
+            output: None,
+            embedding: None,
+            tensors: Vec::new(),
+            keep_output: false,
+            requantise: false,
+            keep_quantised: false,
+            importance: None,
+            importance_path: None,
+            threads,
+        }
+    }
+}
+
 /// A tensor of the output.
 pub struct QuantisedTensor<'f> {
     info: &'f TensorInfo,

@@ -137,6 +137,10 @@ impl<'a> Generation<'a> {
     pub fn tokens(&self) -> usize {
         self.tokens
     }
+    /// Number of tokens of reasoning among them; `None` without a budget.
+    pub fn reasoning_tokens(&self) -> Option<usize> {
+        self.budget.as_ref().map(ReasoningBudget::used)
+    }
     /// The last generated token, which the model has not run yet.
     pub fn last_token(&self) -> Option<u32> {
         self.last

@@ -27,6 +27,8 @@ pub struct ReasoningBudget<'a> {
     texts: ReasoningTexts,
     /// Tokens of reasoning that are left.
     left: usize,
+    /// Tokens of reasoning so far, with those of the closing text.
+    used: usize,
     /// Tokens of the closing text.
     closing: Vec<u32>,
     bytes: Box<TokenBytes<'a>>,
@@ -49,6 +51,7 @@ impl<'a> ReasoningBudget<'a> {
         let mut budget = ReasoningBudget {
             texts,
             left: tokens,
+            used: 0,
             closing,
             bytes: Box::new(bytes),
             state: if begun { State::Within } else { State::Before },
@@ -56,6 +59,10 @@ impl<'a> ReasoningBudget<'a> {
         };
         budget.close_if_used();
         budget
+    }
+    /// Number of tokens of reasoning so far.
+    pub fn used(&self) -> usize {
+        self.used
     }
     /// The token that must come next; `None` if the sampler chooses.
     pub fn forced(&self) -> Option<u32> {
@@ -76,6 +83,7 @@ impl<'a> ReasoningBudget<'a> {
     }
     /// Advances by a token.
     pub fn accept(&mut self, token: u32) {
+        self.used += usize::from(matches!(self.state, State::Within | State::Closing(_)));
         match self.state {
             State::Over => return,
             State::Closing(at) if at + 1 < self.closing.len() => {
@@ -176,7 +184,10 @@ mod tests {
                 },
             };
             out.push(token as u8 as char);
+            let used =
+                budget.used() + usize::from(!matches!(budget.state, State::Before | State::Over));
             budget.accept(token);
+            assert_eq!(budget.used(), used);
         }
     }
 
@@ -228,6 +239,6 @@ mod tests {
         let mut over =
             ReasoningBudget::new(TEXTS, 5, false, CLOSING.to_vec(), |_, out| out.push(b'x'));
         over.accept(0);
-        assert_eq!((over.free(), over.forced()), (None, None));
+        assert_eq!((over.free(), over.forced(), over.used()), (None, None, 0));
     }
 }

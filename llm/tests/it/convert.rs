@@ -73,24 +73,12 @@ fn error(file: &Gguf, expected: &Value) -> f64 {
     rms(&rows.collect::<Vec<_>>(), &wanted)
 }
 
-fn options(name: &str) -> QuantiseOptions<'static> {
-    QuantiseOptions {
-        file_type: Mix::parse(name).expect("a type"),
-        pure: false,
-        output: None,
-        embedding: None,
-        tensors: Vec::new(),
-        keep_output: false,
-        requantise: false,
-        keep_quantised: true,
-        importance: None,
-        importance_path: None,
-        threads: 2,
-    }
-}
-
 fn written(file: &Gguf, name: &str) -> Gguf {
-    let settings = options(name);
+    let file_type = Mix::parse(name).expect("a type");
+    let settings = QuantiseOptions {
+        keep_quantised: true,
+        ..QuantiseOptions::new(file_type, 2)
+    };
     let quantise = Quantise::new(file, &settings).expect("types");
     let mut out = Vec::new();
     quantise.write(&mut out, &mut |_| true).expect("a file");

@@ -16,18 +16,10 @@ fn demo() -> Gguf {
 }
 
 fn options(name: &str) -> QuantiseOptions<'static> {
+    let file_type = Mix::parse(name).expect("a file type");
     QuantiseOptions {
-        file_type: Mix::parse(name).expect("a file type"),
-        pure: false,
-        output: None,
-        embedding: None,
-        tensors: Vec::new(),
-        keep_output: false,
         requantise: true,
-        keep_quantised: false,
-        importance: None,
-        importance_path: None,
-        threads: 2,
+        ..QuantiseOptions::new(file_type, 2)
     }
 }
 

@@ -75,7 +75,7 @@ pub enum Task {
 
 /// Bound of the reasoning of a reply.
 pub struct ReasoningBound {
-    /// Maximum tokens of it.
+    /// Maximum tokens of it; `usize::MAX` without a limit.
     pub tokens: usize,
     /// Whether the prompt has opened reasoning.
     pub begun: bool,
@@ -91,7 +91,7 @@ pub struct GenerationParams {
     pub bias: Vec<(u32, f32)>,
     /// Grammar constraint of each choice.
     pub constraint: Option<Constraint>,
-    /// Bound of the reasoning of each choice.
+    /// Bound of the reasoning of each choice of a conversation.
     pub reasoning: Option<ReasoningBound>,
     /// Number of choices for each prompt.
     pub choices: usize,

@@ -55,6 +55,8 @@ pub struct Delta {
     pub tokens: Vec<Chosen>,
     /// Number of tokens of the choice so far.
     pub so_far: usize,
+    /// Number of tokens of reasoning among them; `None` if they are not counted.
+    pub reasoning: Option<usize>,
     /// Generation time of those tokens.
     pub time: Duration,
 }

@@ -61,12 +61,17 @@ struct ReasoningCount {
     so_far: usize,
     /// Tokens of the reasoning.
     reasoning: usize,
+    /// The same, where the sequence counts them.
+    counted: Option<usize>,
 }
 
 impl ReasoningCount {
     fn take(&mut self, so_far: usize, parts: &[ReplyPart]) {
         self.so_far = so_far.max(self.so_far);
         self.finish(parts);
+    }
+    fn total(&self) -> usize {
+        self.counted.unwrap_or(self.reasoning)
     }
     /// Assigns the tokens so far by the parts that they became.
     fn finish(&mut self, parts: &[ReplyPart]) {
@@ -143,6 +148,7 @@ impl Outputs {
                     None if delta.text.is_empty() => Vec::new(),
                     None => vec![ReplyPart::Content(delta.text)],
                 };
+                self.reasoning[choice].counted = delta.reasoning;
                 self.reasoning[choice].take(delta.so_far, &parts);
                 parts
                     .into_iter()
@@ -163,7 +169,7 @@ impl Outputs {
                 self.ready.push_back(StreamItem::Together);
             }
             Event::End(usage) => {
-                let reasoning = self.reasoning.iter().map(|count| count.reasoning).sum();
+                let reasoning = self.reasoning.iter().map(ReasoningCount::total).sum();
                 self.ready
                     .push_back(StreamItem::End(Usage { reasoning, ..usage }));
             }

@@ -144,7 +144,7 @@ impl Preprocessor {
                 .sequence_options(self.models.shared.batch_invariant)
         };
         let params = GenerationParams {
-            reasoning: reasoning.map(|tokens| self.reasoning_bound(tokens, begins, &tools)),
+            reasoning: is_conversation.then(|| self.reasoning_bound(reasoning, begins, &tools)),
             bias,
             constraint: constraint.transpose()?,
             choices,
@@ -183,14 +183,22 @@ impl Preprocessor {
         }
         tokens
     }
-    fn reasoning_bound(&self, tokens: usize, begins: Begins, tools: &ToolSet) -> ReasoningBound {
+    /// Bounds the reasoning of a reply; without a limit its tokens are counted all the same.
+    fn reasoning_bound(
+        &self,
+        limit: Option<usize>,
+        begins: Begins,
+        tools: &ToolSet,
+    ) -> ReasoningBound {
         let Served {
             markup, tokenizer, ..
         } = &*self.served;
+        let may_call = tools.schemas().is_some();
+        let closing = limit.map(|limit| closing_tokens(markup, tokenizer, limit, may_call));
         ReasoningBound {
-            tokens,
+            tokens: limit.unwrap_or(usize::MAX),
             begun: begins == Begins::Reasoning,
-            closing: closing_tokens(markup, tokenizer, tokens, tools.schemas().is_some()),
+            closing: closing.unwrap_or_default(),
         }
     }
     /// Checks the number of choices of each prompt; `name` is its parameter.

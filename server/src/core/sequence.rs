@@ -138,6 +138,7 @@ impl Sequence {
             return Some(self.end(finish.into()));
         };
         self.pending.so_far = self.tokens.tokens();
+        self.pending.reasoning = self.tokens.reasoning_tokens();
         if let Some(top) = self.params.logprobs {
             let chosen = probabilities(logits, token, top);
             self.bytes += budget::bytes(&self.served, &chosen);
@@ -200,10 +201,16 @@ impl Sequence {
         }
     }
     fn send_delta(&mut self) {
-        let Delta { choice, so_far, .. } = self.pending;
+        let Delta {
+            choice,
+            so_far,
+            reasoning,
+            ..
+        } = self.pending;
         let next = Delta {
             choice,
             so_far,
+            reasoning,
             ..Delta::default()
         };
         let mut delta = std::mem::replace(&mut self.pending, next);

@@ -70,7 +70,8 @@ fn reasoning_ends_at_its_budget() {
     let tokens = usage["completion_tokens_details"]["reasoning_tokens"]
         .as_u64()
         .unwrap();
-    assert!((13..80).contains(&tokens), "{usage}");
+    // The closing text has some 20 tokens in this vocabulary.
+    assert!((13..60).contains(&tokens), "{usage}");
     assert_eq!(usage["completion_tokens"], 80);
     // llama.cpp's name, and a budget that is not used up.
     assert_eq!(
@@ -163,11 +164,9 @@ fn anthropics_and_responses_budgets_hold() {
     assert!(thought.ends_with(MESSAGE), "{answer}");
     let mut wrong = body;
     wrong["thinking"]["budget_tokens"] = (-7).into();
-    let error = server
-        .client
-        .post("/v1/messages", &wrong)
-        .refused(400)
-        .to_string();
+    let refused = server.client.post("/v1/messages", &wrong);
+    let error = refused.json().to_string();
+    assert_eq!(refused.status, 400, "{error}");
     assert!(error.contains("thinking.budget_tokens is -7"), "{error}");
     let body = json!({
         "model": "demo", "input": QUESTION, "max_output_tokens": 40, "temperature": 0,
