@@ -1,7 +1,6 @@
 //! A new block for draft tokens of a model, with random weights: what its training begins with.
 
 use super::config::tensor;
-use super::generated::Generated;
 use super::plan::file_type;
 use super::{Error, SynthPlan, fill};
 use crate::arch::{self, DRAFT_PROJECTION, Tensors};
@@ -62,6 +61,6 @@ pub fn add_draft_block(file: &mut Gguf, seed: u64) -> Result<(), Error> {
         return Err(Error::Option(super::DRAFT_BLOCK.to_owned()));
     }
     let plan = SynthPlan { metadata, tensors };
-    let side = Gguf::from_source(Box::new(Generated::new(plan)?))?;
+    let side = plan.open()?;
     Ok(file.attach_draft_block(side)?)
 }
