@@ -10,7 +10,8 @@ use crate::table::{Column, Format, Table};
 use gristmill_backend::Opened;
 use gristmill_llm::engine::Settings;
 use gristmill_llm::sampling::RowSampling;
-use gristmill_llm::sched::{Batcher, ReadySequence, SequenceId, SequenceOptions};
+use gristmill_llm::sched::{Batcher, ReadySequence, SequenceId, SequenceOptions, SpeculationStats};
+use indicatif::ProgressBar;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io;
@@ -99,48 +100,8 @@ pub fn run(
     }
     let bar = progress::count("decode", (2 * of.times * of.sequences.len()) as u64);
     for &n in of.sequences {
-        let mut all = [Vec::new(), Vec::new()];
-        let (mut counted, mut steps) = (batcher.speculation(), batcher.steps().all);
-        for turn in 0..=of.times {
-            for (speculates, measured) in [false, true].into_iter().zip(&mut all) {
-                let one = once(&mut batcher, &mut ids, n, speculates, of)?;
-                if turn > 0 {
-                    measured.push(one);
-                    bar.inc(1);
-                }
-            }
-            if turn == 0 {
-                (counted, steps) = (batcher.speculation(), batcher.steps().all);
-            }
-        }
-        let counted = batcher.speculation().since(&counted);
-        let steps = (batcher.steps().all - steps) as f64;
-        let [plain, drafted] = all.map(median);
-        let kept = counted.accepted() as f64 / counted.drafted().max(1) as f64;
-        let per_step = counted.drafted() as f64 / (counted.steps.max(1) as f64);
-        let record = json!({
-            "model": model.name,
-            "sequences": n,
-            "tokens_per_second": plain.rate,
-            "tokens_per_second_with_drafts": drafted.rate,
-            "speedup": drafted.rate / plain.rate,
-            "kept": kept,
-            "drafts_per_step": per_step,
-            "share_of_steps_with_drafts": counted.steps as f64 / steps.max(1.0),
-            "first_token_ms": plain.first_token * 1e3,
-            "first_token_ms_with_drafts": drafted.first_token * 1e3,
-        });
-        let cells = [
-            n.to_string(),
-            format!("{:.1}", plain.rate),
-            format!("{:.1}", drafted.rate),
-            format!("{:.3}", drafted.rate / plain.rate),
-            format!("{:.1} %", 100.0 * kept),
-            format!("{per_step:.2}"),
-            format!("{:.1}", plain.first_token * 1e3),
-            format!("{:.1}", drafted.first_token * 1e3),
-        ];
-        table.row(&record, &cells)?;
+        let compared = compared(&mut batcher, &mut ids, n, of, &bar)?;
+        table.row(&compared.json(n, &model.name), &compared.cells(n))?;
     }
     bar.finish_and_clear();
     table.finish()?;
@@ -155,6 +116,85 @@ pub fn run(
         say!("note: ms of a draft step by its rows: {drafting}");
     }
     Ok(())
+}
+
+/// Medians without drafts and with them, and the drafts that were made.
+struct Compared {
+    plain: Measured,
+    drafted: Measured,
+    counted: SpeculationStats,
+    steps: f64,
+}
+
+/// Measures `n` sequences at a time without drafts and with them, alternately.
+fn compared(
+    batcher: &mut Batcher,
+    ids: &mut Ids,
+    n: usize,
+    of: &Drafts,
+    bar: &ProgressBar,
+) -> Result<Compared> {
+    let mut all = [Vec::new(), Vec::new()];
+    let (mut counted, mut steps) = (batcher.speculation(), batcher.steps().all);
+    for turn in 0..=of.times {
+        for (speculates, measured) in [false, true].into_iter().zip(&mut all) {
+            let one = once(batcher, ids, n, speculates, of)?;
+            if turn > 0 {
+                measured.push(one);
+                bar.inc(1);
+            }
+        }
+        if turn == 0 {
+            (counted, steps) = (batcher.speculation(), batcher.steps().all);
+        }
+    }
+    let counted = batcher.speculation().since(&counted);
+    let steps = (batcher.steps().all - steps) as f64;
+    let [plain, drafted] = all.map(median);
+    Ok(Compared {
+        plain,
+        drafted,
+        counted,
+        steps,
+    })
+}
+
+impl Compared {
+    fn kept(&self) -> f64 {
+        self.counted.accepted() as f64 / self.counted.drafted().max(1) as f64
+    }
+    fn per_step(&self) -> f64 {
+        self.counted.drafted() as f64 / self.counted.steps.max(1) as f64
+    }
+    fn speedup(&self) -> f64 {
+        self.drafted.rate / self.plain.rate
+    }
+    fn json(&self, n: usize, model: &str) -> serde_json::Value {
+        json!({
+            "model": model,
+            "sequences": n,
+            "tokens_per_second": self.plain.rate,
+            "tokens_per_second_with_drafts": self.drafted.rate,
+            "speedup": self.speedup(),
+            "kept": self.kept(),
+            "drafts_per_step": self.per_step(),
+            "share_of_steps_with_drafts": self.counted.steps as f64 / self.steps.max(1.0),
+            "first_token_ms": self.plain.first_token * 1e3,
+            "first_token_ms_with_drafts": self.drafted.first_token * 1e3,
+        })
+    }
+    fn cells(&self, n: usize) -> [String; 8] {
+        [
+            n.to_string(),
+            format!("{:.1}", self.plain.rate),
+            format!("{:.1}", self.drafted.rate),
+            format!("{:.3}", self.speedup()),
+            format!("{:.1} %", 100.0 * self.kept()),
+            format!("{:.2}", self.per_step()),
+            format!("{:.1}", self.plain.first_token * 1e3),
+            format!("{:.1}", self.drafted.first_token * 1e3),
+        ]
+    }
 }
 
 /// Tokens of a KV page.
@@ -173,8 +213,8 @@ fn median(of: Vec<Measured>) -> Measured {
     }
 }
 
-/// Runs `n` sequences at a time, and returns the tokens per second from the time when all have their
-/// first one.
+/// Runs `n` sequences at a time, and returns the tokens per second from the time when all have
+/// their first one.
 fn once(
     batcher: &mut Batcher,
     ids: &mut Ids,

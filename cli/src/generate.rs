@@ -144,7 +144,7 @@ pub fn answer(
 /// Describes how many drafts were kept, by their origin if there are several.
 fn described(drafts: &SpeculationStats) -> String {
     let counted = DraftOrigin::ALL.map(|origin| {
-        let of = drafts.of(origin);
+        let of = drafts.counts(origin);
         let sums = [&of.drafted, &of.accepted].map(|of| of.iter().sum::<u64>());
         (origin.name(), sums)
     });

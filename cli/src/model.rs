@@ -6,7 +6,6 @@ use crate::failure::{Failure, Result, printable};
 use crate::flags::{Common, Lora, warn_of};
 use crate::isolation;
 use crate::progress::{Bars, Fetching};
-use crate::speculation::Speculation;
 use gristmill_backend::Opened;
 use gristmill_hub::{Client, FileFormat, Name, SHORT_NAMES, Store};
 use gristmill_llm::arch::{self, MAX_CHOICES};
@@ -14,7 +13,6 @@ use gristmill_llm::chat::{ChatTemplate, Isolation, Message, RenderOptions, TextS
 use gristmill_llm::convert::is_checkpoint;
 use gristmill_llm::engine::{self, Engine, Progress, Settings};
 use gristmill_llm::file::{Error as FileError, ModelFile, OtherKind};
-use gristmill_llm::sched::Batcher;
 use gristmill_llm::tokenizer::Tokenizer;
 use gristmill_llm::train::{Adapter, AdapterError, open_adapter, stacked};
 use gristmill_llm::{language, synth};
@@ -286,23 +284,8 @@ impl Model {
     pub fn load(&self, common: &Common, context: Option<usize>) -> Result<Engine> {
         Ok(self.load_as(common, common.settings(context))?.0)
     }
-    /// Loads the model with `drafts` rows for drafts; kernels that a first prompt of `prompt`
-    /// tokens does not need may be compiled in the background.
-    pub fn load_for_prompt(
-        &self,
-        common: &Common,
-        prompt: usize,
-        speculation: &Speculation,
-    ) -> Result<Batcher> {
-        let first_prompt = Some(prompt);
-        let settings = Settings {
-            first_prompt,
-            ..speculation.over(common.settings(None))
-        };
-        let (engine, opened) = self.load_as(common, settings)?;
-        speculation.batcher(engine, &opened, common)
-    }
-    fn load_as(&self, common: &Common, settings: Settings) -> Result<(Engine, Opened)> {
+    /// Loads the model with these settings on the device of `common`, which is returned too.
+    pub fn load_as(&self, common: &Common, settings: Settings) -> Result<(Engine, Opened)> {
         common.check_computes()?;
         let described = self.describe()?;
         let common = common.over(described.context());

@@ -30,6 +30,7 @@ struct Candidate {
 }
 
 /// Models as given on the command line.
+#[derive(Clone)]
 pub struct ServedModels<'a> {
     /// Names, files and folders.
     pub arguments: &'a [String],
@@ -39,7 +40,7 @@ pub struct ServedModels<'a> {
     pub parallel: Option<usize>,
     /// Kind of pooling in place of that of the files.
     pub pooling: Option<PoolingKind>,
-    /// Sources of drafts.
+    /// Where drafts of next tokens come from.
     pub speculation: Speculation,
 }
 
@@ -63,12 +64,8 @@ pub fn specs(
     scanning: &dyn Fn(usize, usize),
 ) -> Result<Vec<ModelSpec>> {
     let ServedModels {
-        arguments,
-        name,
-        parallel,
-        pooling,
-        speculation,
-    } = served;
+        arguments, name, ..
+    } = served.clone();
     common.check_computes()?;
     let mut candidates = candidates(arguments, scanning)?;
     rename(&mut candidates, name)?;
@@ -88,8 +85,7 @@ pub fn specs(
     } in candidates
     {
         let model = model.with_choices(&common.lora)?;
-        let with = (parallel, pooling, speculation.clone());
-        let file = File::new(&model, &name, common, with, &devices)?;
+        let file = File::new(&model, &name, common, &served, &devices)?;
         let plan = match file.planned(&model) {
             Ok(plan) => Ok(plan),
             // A model that does not fit now may fit later, unless it is the only one.
@@ -366,7 +362,7 @@ impl File {
         model: &Model,
         name: &str,
         common: &Common,
-        (parallel, pooling, speculation): (Option<usize>, Option<PoolingKind>, Speculation),
+        served: &ServedModels,
         devices: &Arc<ReplicaDevices>,
     ) -> Result<File> {
         let common = match model.describe() {
@@ -378,11 +374,11 @@ impl File {
             at: Location::for_model(model),
             name: name.to_owned(),
             common,
-            parallel,
+            parallel: served.parallel,
             devices: devices.clone(),
             kept: Mutex::default(),
-            pooling,
-            speculation,
+            pooling: served.pooling,
+            speculation: served.speculation.clone(),
         })
     }
     /// Adapters by which requests name them.

@@ -39,8 +39,8 @@ impl Source {
 #[derive(Args, Clone, Debug)]
 pub struct Speculation {
     /// Run drafts of next tokens in steps that have room; the distribution of texts is the same.
-    /// SOURCE is `off`, `ngram` (tokens that followed the last 6 to 24 ones before, in the prompt or
-    /// the answer), `mtp` (the file's block for draft tokens), `auto` (both, as there are), or a
+    /// SOURCE is `off`, `ngram` (tokens that followed the last 6 to 24 ones before, in the prompt
+    /// or the answer), `mtp` (the file's block for draft tokens), `auto` (both, as there are), or a
     /// smaller MODEL with the same vocabulary
     #[arg(long, value_parser = Source::parse, value_name = "SOURCE", default_value = "off")]
     speculate: Source,
@@ -124,6 +124,21 @@ impl Speculation {
             let message = format!("{} cannot draft for this model: {why}", printable(name));
             Failure::new(message, "a smaller model of the same family has the same vocabulary; -c N takes less memory")
         })
+    }
+    /// Loads a model for `run` and `chat`, whose first prompt has `prompt` tokens.
+    pub fn load_for_prompt(
+        &self,
+        model: &Model,
+        common: &Common,
+        prompt: usize,
+    ) -> Result<Batcher> {
+        let first_prompt = Some(prompt);
+        let settings = Settings {
+            first_prompt,
+            ..self.over(common.settings(None))
+        };
+        let (engine, opened) = model.load_as(common, settings)?;
+        self.batcher(engine, &opened, common)
     }
     /// Returns the batcher of an engine on this device.
     pub fn batcher(&self, engine: Engine, opened: &Opened, common: &Common) -> Result<Batcher> {

@@ -14,7 +14,7 @@ mod preset;
 mod vocab;
 
 pub use config::ModelConfig;
-pub use draft_block::add_draft_block;
+pub use draft_block::{DRAFT_BLOCK, add_draft_block};
 pub use fill::fill;
 pub use plan::{ConfigError, Error, SynthPlan, TensorPlan};
 
@@ -87,9 +87,6 @@ fn gigabytes(bytes: u64) -> String {
 
 /// Option of a quantisation that skews routers: see [`plan`].
 pub const ROUTER_SKEW: &str = "router-skew";
-
-/// Option of a quantisation that adds a block for draft tokens: see [`plan`].
-pub const DRAFT_BLOCK: &str = "mtp";
 
 /// Options of a quantisation.
 #[derive(Clone, Copy, Default)]

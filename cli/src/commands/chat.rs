@@ -104,7 +104,7 @@ pub fn run(options: ChatArgs) -> Result {
     let shortest = shortest(&template, &tokenizer, options.system.as_deref())?;
     model.check_context(&options.common, shortest)?;
     let sampler = options.sampling.sampler(&model)?;
-    let batcher = model.load_for_prompt(&options.common, shortest + MESSAGE, &options.speculation)?;
+    let batcher = options.speculation.load_for_prompt(&model, &options.common, shortest + MESSAGE)?;
     let mut talk = Talk {
         sampler,
         batcher,

@@ -102,7 +102,7 @@ pub fn run(options: RunArgs) -> Result {
     };
     model.check_context(&options.common, prompt.len())?;
     let sampler = options.sampling.sampler(&model)?;
-    let mut batcher = model.load_for_prompt(&options.common, prompt.len(), &options.speculation)?;
+    let mut batcher = options.speculation.load_for_prompt(&model, &options.common, prompt.len())?;
     let mut out = Screen::new(io::stdout().lock());
     let answer = answer(&mut batcher, &mut reader, &sampler, &prompt, limits, &mut out, &|| false)?;
     // Programs get the completion without a line end.

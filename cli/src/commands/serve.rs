@@ -278,9 +278,8 @@ pub fn run(options: ServeArgs) -> Result {
     let arguments: Vec<String> =
         options.flags.name().map(str::to_owned).into_iter().chain(options.models).collect();
     let pooling = options.pooling.or(options.reranking.then_some(PoolingKind::Rank));
-    let parallel = options.limits.parallel.map(usize::from);
-    let speculation = options.speculation;
-    let served = ServedModels { arguments: &arguments, name: options.name, parallel, pooling, speculation };
+    let (name, speculation, parallel) = (options.name, options.speculation, options.limits.parallel.map(usize::from));
+    let served = ServedModels { arguments: &arguments, name, parallel, pooling, speculation };
     let models = serve_models::specs(served, &common, &open, &scanning)?;
     if let Some(address) = grpc {
         check_single(&models)?;

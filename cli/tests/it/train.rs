@@ -411,7 +411,7 @@ fn a_configuration_becomes_a_model() {
     assert!(empty.stderr.contains("missing field"), "{}", empty.stderr);
 }
 
-/// `train --draft-block` adds a block to a model, which drafts afterwards; the model's answers stay.
+/// `train --draft-block` adds a block to a model, which drafts afterwards; its answers stay.
 #[test]
 fn a_trained_block_drafts() {
     let folder = tempfile::tempdir().unwrap();

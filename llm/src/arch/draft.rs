@@ -9,37 +9,20 @@
 //! logits = head(rms(y, shared_head_norm))
 //! ```
 //!
-//! The logits are of the token behind `x`. A block may be run again on its own output: `y` takes the
-//! place of `h`, with `shared_head_norm` in place of `output_norm`. `h` is 0 for the first token.
+//! The logits are of the token behind `x`. A block may be run again on its own output: `y` takes
+//! the place of `h`, with `shared_head_norm` in place of `output_norm`. `h` is 0 for the first
+//! token.
 //! Formula: DeepSeek-V3 technical report, section 2.2; names of tensors: llama.cpp.
 
 use super::embed_head::{EMBEDDING, EmbedAndHead, OUTPUT_NORM};
+use super::plan::{Bind, DraftOptions, DraftSource, Logits};
 use super::step::{StepBuilder, StepFunction};
 use super::tensors::{Checked, LayerWeights, TensorTable};
-use super::{Bind, Logits};
 use crate::gguf::Role;
 use gristmill_tensor::dims;
 use gristmill_tensor::nn;
 use gristmill_tensor::tensor::Tensor;
 use gristmill_uop::dtype::Scalar;
-
-/// Hidden rows that a step of a draft block reads.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum DraftSource {
-    /// Those of the model's last layer.
-    Model,
-    /// Those of the block's last step.
-    Block,
-}
-
-/// A step of a draft block. Without logits it fills the block's KV cache alone.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct DraftOptions {
-    /// Hidden rows that it reads.
-    pub source: DraftSource,
-    /// Number of these rows.
-    pub rows: usize,
-}
 
 /// Name of a draft block's projection, without the prefix of the block: blocks that have it draft.
 pub const DRAFT_PROJECTION: &str = "nextn.eh_proj.weight";
@@ -107,8 +90,8 @@ fn own_or<'w>(
 }
 
 impl EmbedAndHead {
-    /// Builds a step of the draft block; `layer` builds its layer, by its number, which follows that
-    /// of the model's last one, and its weights.
+    /// Builds a step of the draft block; `layer` builds its layer, by its number, which follows
+    /// that of the model's last one, and its weights.
     pub fn draft(
         &self,
         step: &mut StepBuilder,

@@ -43,15 +43,15 @@ mod trained;
 mod training;
 
 pub use cache::{CacheExtent, CacheSpec, CacheTensor, CacheType, Component};
-pub use draft::{DRAFT_PROJECTION, DraftOptions, DraftSource};
+pub use draft::DRAFT_PROJECTION;
 pub use error::{Error, Result};
 pub use lookup::Tensors;
 pub use low_rank::{AdapterScales, AppliedAdapter, LowRank, LowRankShape, MAX_CHOICES};
 use model::{AdaptedModel, DraftingModel};
 pub use model::{Architecture, Model, ModelInfo};
 pub use plan::{
-    Bind, BoundCall, CachedExperts, CutBind, ExpertBind, ExpertTile, Functions, Logits, Options,
-    Plan, StepKind,
+    Bind, BoundCall, CachedExperts, CutBind, DraftOptions, DraftSource, ExpertBind, ExpertTile,
+    Functions, Logits, Options, Plan, StepKind,
 };
 pub use pools::{CacheKinds, Pools};
 pub use rope::RopeTable;

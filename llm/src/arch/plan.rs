@@ -1,7 +1,6 @@
 //! A step as a list of function calls: the interface between a model and a runtime.
 
 use super::cache::CacheType;
-use super::draft::DraftOptions;
 use super::pools::Pools;
 use gristmill_tensor::function::{ContentKey, Key};
 use gristmill_uop::function::Function;
@@ -101,6 +100,24 @@ pub struct Options {
     pub cached: Option<CachedExperts>,
     /// The step is one of the model's draft block.
     pub draft: Option<DraftOptions>,
+}
+
+/// Hidden rows that a step of a draft block reads.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum DraftSource {
+    /// Those of the model's last layer.
+    Model,
+    /// Those of the block's last step.
+    Block,
+}
+
+/// A step of a draft block. Without logits it fills the block's KV cache alone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DraftOptions {
+    /// Hidden rows that it reads.
+    pub source: DraftSource,
+    /// Number of these rows.
+    pub rows: usize,
 }
 
 /// Experts of a layer in two places: slots that hold some of them, and all of them elsewhere.

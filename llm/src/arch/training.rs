@@ -1,8 +1,7 @@
 //! Builds the steps of training of a model, and those that measure its activations.
 
-use super::draft::{DraftOptions, DraftSource};
 use super::model::Model;
-use super::plan::{Functions, Options, Plan};
+use super::plan::{DraftOptions, DraftSource, Functions, Options, Plan};
 use super::step::StepBuilder;
 use super::trained::{Trained, TrainingPlan, TrainingProducts, TrainingShape};
 use gristmill_uop::dtype::Scalar;

@@ -1,4 +1,5 @@
-//! Blocks for draft tokens in files of their own, `mtp-*.gguf`, as llama.cpp's converter writes them.
+//! Blocks for draft tokens in files of their own, `mtp-*.gguf`, as llama.cpp's converter writes
+//! them.
 
 use super::error::{Error, Result};
 use super::metadata::Metadata;

@@ -288,8 +288,8 @@ impl Candidates {
     }
 }
 
-/// Modelled times of weights outside of layers on other devices than the main one, beyond those that
-/// they would have there.
+/// Modelled times of weights outside of layers on other devices than the main one, beyond those
+/// that they would have there.
 #[derive(Clone, Copy, Default)]
 struct OuterPrices {
     decode: f64,

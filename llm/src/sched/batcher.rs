@@ -506,34 +506,8 @@ impl Batcher {
             self.record_hidden(prefill, (decodes, drafts));
             return Ok(());
         }
-        let mut ask_all = || {
-            let chunk = prefill
-                .iter()
-                .map(|chunk| (chunk.sequence, chunk.needs_logits));
-            let all = chunk.chain(
-                decodes
-                    .iter()
-                    .map(|decode| (decode.sequence, decode.needs_logits)),
-            );
-            let ask = |(sequence, ends)| {
-                if ends {
-                    row_params(sequence, scheduler.tokens(sequence))
-                } else {
-                    None
-                }
-            };
-            let mut asked: Vec<_> = all.map(ask).collect();
-            // The row behind a draft is used if the sequence's tokens are those before it then.
-            let mut tokens: Vec<u32> = Vec::new();
-            for (nth, draft) in drafts.iter().enumerate() {
-                if nth == 0 || drafts[nth - 1].sequence != draft.sequence {
-                    tokens = scheduler.tokens(draft.sequence).to_vec();
-                }
-                tokens.push(draft.token);
-                asked.push(row_params(draft.sequence, &tokens));
-            }
-            asked
-        };
+        let rows = (decodes, drafts);
+        let mut ask_all = || asked_params(scheduler, prefill, rows, row_params);
         let (output, ranked) = engine.run_with_candidates(&step, &mut ask_all)?;
         (self.chosen, self.candidates) = (output.chosen, ranked);
         self.record_hidden(prefill, (decodes, drafts));
@@ -681,4 +655,31 @@ impl Batcher {
         on_logits(logits);
         generation.take(ModelOutput::Logits(logits), history, context)
     }
+}
+
+/// Returns the sampling parameters of all rows of a step with logits: of a prompt's part, of decode
+/// rows, and of drafts.
+fn asked_params(
+    scheduler: &Scheduler,
+    prefill: Option<&PrefillChunk>,
+    (decodes, drafts): (&[Decode], &[DraftRow]),
+    row_params: &mut RowParamsFn,
+) -> Vec<Option<RowParams>> {
+    let chunk = prefill.map(|chunk| (chunk.sequence, chunk.needs_logits));
+    let rows = decodes.iter().map(|of| (of.sequence, of.needs_logits));
+    let mut asked = Vec::new();
+    for (sequence, ends) in chunk.into_iter().chain(rows) {
+        let params = ends.then(|| row_params(sequence, scheduler.tokens(sequence)));
+        asked.push(params.flatten());
+    }
+    // The row behind a draft is used if the sequence's tokens are those before it then.
+    let mut tokens: Vec<u32> = Vec::new();
+    for (nth, draft) in drafts.iter().enumerate() {
+        if nth == 0 || drafts[nth - 1].sequence != draft.sequence {
+            tokens = scheduler.tokens(draft.sequence).to_vec();
+        }
+        tokens.push(draft.token);
+        asked.push(row_params(draft.sequence, &tokens));
+    }
+    asked
 }

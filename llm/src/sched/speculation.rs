@@ -17,10 +17,11 @@ use super::batch::{Batch, Decode, DraftRow};
 use super::ngram::Draft;
 use super::scheduler::Scheduler;
 use super::sequence::SequenceId;
+use crate::engine::Engine;
 pub use drafter::Drafter;
-use kept_times::KeptTimes;
+use kept_times::{KeptTimes, Times};
 use rustc_hash::FxHashMap;
-use sequence_drafts::{SequenceDrafts, Survival};
+use sequence_drafts::{MOST_STEPS, SequenceDrafts, Survival};
 pub use stats::{DraftCounts, DraftOrigin, SpeculationStats};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -32,8 +33,6 @@ const LONG_MATCH: usize = 12;
 const ASSUMED_DRAFTING: f64 = 0.15;
 /// Least gain that drafts must promise.
 const LEAST_GAIN: f64 = 1.03;
-/// Most drafts of a sequence that a model makes, one after the other.
-const MOST_STEPS: usize = 8;
 
 /// Where drafts come from.
 #[derive(Debug, Default)]
@@ -42,8 +41,8 @@ pub struct DraftSources {
     pub ngrams: bool,
     /// A model that drafts.
     pub drafter: Option<Drafter>,
-    /// Decides by assumed times of steps in place of measured ones, so that what is drafted does
-    /// not depend on what else a machine does.
+    /// Decides by assumed times of steps in place of measured ones, so that drafts do not depend on
+    /// the load of a machine.
     pub assumes_times: bool,
 }
 
@@ -52,7 +51,7 @@ impl DraftSources {
     pub fn is_empty(&self) -> bool {
         !self.ngrams && self.drafter.is_none()
     }
-    /// n-grams alone.
+    /// Returns n-grams as the only source of drafts.
     pub fn ngrams() -> DraftSources {
         DraftSources {
             ngrams: true,
@@ -79,7 +78,7 @@ pub(super) struct ChosenDraft {
     pub origin: DraftOrigin,
     /// The drafted tokens; empty until a model has made them.
     pub tokens: Vec<u32>,
-    /// Number of drafts.
+    /// Number of drafts that run, at most that of `tokens`.
     pub count: usize,
     is_long: bool,
 }
@@ -141,6 +140,22 @@ impl Speculation {
             stats: SpeculationStats::default(),
         }
     }
+    /// Begins with the times that an earlier start has measured, and keeps those of this one.
+    pub fn with_kept_times(mut self, engine: &Engine) -> Speculation {
+        if self.assumes_times {
+            return self;
+        }
+        let origin = self
+            .drafter
+            .as_ref()
+            .map_or("none", |of| of.origin().name());
+        let kept = KeptTimes::new(engine, origin);
+        let Times { steps, drafting } = kept.read();
+        self.times.restore(steps);
+        self.draft_times.restore(drafting);
+        self.kept = Some(kept);
+        self
+    }
     pub fn is_on(&self) -> bool {
         self.rows > 1
     }
@@ -190,7 +205,7 @@ impl Speculation {
         self.draft_times.time(rows).unwrap_or_else(assumed)
     }
     /// Returns the drafts of a sequence, which begin with what was learned of others.
-    fn of(&mut self, id: SequenceId) -> &mut SequenceDrafts {
+    fn drafts_mut(&mut self, id: SequenceId) -> &mut SequenceDrafts {
         let first = &self.survival;
         self.drafts
             .entry(id)
@@ -208,7 +223,7 @@ impl Speculation {
             return None;
         }
         let (ngrams, tokens) = (self.ngrams, scheduler.tokens(id));
-        let own = self.of(id);
+        let own = self.drafts_mut(id);
         let ngram = ngrams.then(|| own.ngram(tokens)).flatten();
         (ngram.is_some() || may_draft).then_some(Proposal {
             decode: *decode,
@@ -343,7 +358,7 @@ impl Speculation {
         let mut rows = Vec::new();
         for draft in drafts {
             let mut unverified = VecDeque::new();
-            let counts = self.stats.of_mut(draft.origin);
+            let counts = self.stats.counts_mut(draft.origin);
             for (i, &token) in draft.tokens.iter().take(draft.count).enumerate() {
                 let (position, row) = (draft.decode.position + 1 + i, own + rows.len());
                 unverified.push_back((row, position, token));
@@ -361,7 +376,7 @@ impl Speculation {
                 kept: 0,
             };
             let id = draft.decode.sequence;
-            self.of(id).counted[0] += unverified.rows.len();
+            self.drafts_mut(id).counted[0] += unverified.rows.len();
             self.unverified.insert(id, unverified);
         }
         self.stats.steps += u64::from(!rows.is_empty());
@@ -403,7 +418,7 @@ impl Speculation {
                 of_all.learn_from_any((place, of.is_long), is_kept);
             }
             if is_kept {
-                stats.of_mut(of.origin).accepted[of.kept] += 1;
+                stats.counts_mut(of.origin).accepted[of.kept] += 1;
                 of.kept += 1;
                 scheduler.accept_draft(id, position);
                 verified.push((id, row));
@@ -411,6 +426,16 @@ impl Speculation {
             is_kept
         });
         verified
+    }
+}
+
+impl Drop for Speculation {
+    /// Keeps the times that were measured.
+    fn drop(&mut self) {
+        let [steps, drafting] = self.known_times();
+        if let Some(kept) = self.kept.take() {
+            kept.write(&Times { steps, drafting });
+        }
     }
 }
 

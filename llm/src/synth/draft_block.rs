@@ -8,6 +8,9 @@ use crate::gguf::{Gguf, Metadata};
 use gristmill_encodings::F32;
 use gristmill_uop::encoding::EncodingRef;
 
+/// Option of a quantisation that adds a block for draft tokens: see [`super::plan`].
+pub const DRAFT_BLOCK: &str = "mtp";
+
 /// A model's tensors, and those of a block like its last one behind it.
 struct Extended<'a> {
     file: &'a Gguf,
@@ -32,8 +35,8 @@ impl Tensors for Extended<'_> {
 }
 
 /// Adds a block for draft tokens with random weights in f32, a function of names and `seed`, to a
-/// model, unless it has one: normal with a standard deviation of 0.02, less where it adds to its residual
-/// stream; norms are 1, biases 0.
+/// model, unless it has one: normal with a standard deviation of 0.02, less where it adds to its
+/// residual stream; norms are 1, biases 0.
 ///
 /// # Errors
 /// Returns an error if the architecture knows no such block.
@@ -58,7 +61,7 @@ pub fn add_draft_block(file: &mut Gguf, seed: u64) -> Result<(), Error> {
     });
     let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
     if tensors.is_empty() {
-        return Err(Error::Option(super::DRAFT_BLOCK.to_owned()));
+        return Err(Error::Option(DRAFT_BLOCK.to_owned()));
     }
     let plan = SynthPlan { metadata, tensors };
     let side = plan.open()?;

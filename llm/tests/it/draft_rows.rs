@@ -185,7 +185,7 @@ fn kept_drafts(family: &str, origin: DraftOrigin) -> u64 {
         assert_eq!(none, SpeculationStats::default());
         assert_eq!(drafted, plain, "{family} at {temperature}: {stats:?}");
         assert_eq!(
-            stats.of(origin).drafted.iter().sum::<u64>(),
+            stats.counts(origin).drafted.iter().sum::<u64>(),
             stats.drafted()
         );
         kept += stats.accepted();
@@ -243,8 +243,8 @@ fn a_block_drafts_the_tokens_of_its_reference() {
         let (tokens, expected) = (ids(&of("tokens.txt")), npy(&of("q8_0-mtp-logits.npy")));
         let vocabulary = expected.len() / tokens.len();
         let mut drafted = 0;
-        // Prompts of one step: the hidden row before a further one would count as 0. Drafts that are
-        // never kept end soon, so each prompt begins with none.
+        // Prompts of one step: the hidden row before a further one would count as 0. Drafts that
+        // are never kept end soon, so each prompt begins with none.
         for begin in [10, 17, 24, 31] {
             let prompt = &tokens[..begin];
             let mut e = batcher(&format!("{family}-q8_0"), (2, 6), Some(DraftOrigin::Block));

@@ -44,10 +44,10 @@ impl DraftCounters {
             families: families.clone(),
         }
     }
-    /// Adds counts.
+    /// Adds the tokens drafted and chosen since the last call.
     pub fn add(&self, stats: &SpeculationStats) {
         for origin in DraftOrigin::ALL {
-            let of = stats.of(origin);
+            let of = stats.counts(origin);
             for (family, counts) in self.families.iter().zip([&of.drafted, &of.accepted]) {
                 let used = (1..).zip(counts).filter(|(_, count)| **count > 0);
                 for (position, &count) in used {

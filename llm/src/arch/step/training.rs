@@ -7,7 +7,6 @@ use super::super::trained::{Trained, TrainingPlan};
 use super::adapters::{WeightAdapter, adapter};
 use super::trained_call::{Pass, TrainedCall, Training};
 use super::{AttentionMask, StepBuilder, StepFunction};
-use crate::placement::layer_of;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::grad::pullback;
 use gristmill_tensor::tensor::{Dim, Tensor};
@@ -175,7 +174,7 @@ impl<'o> StepFunction<'o> {
         let trained = self.trained.as_ref()?;
         let is_trained = match trained.trained {
             Trained::Full => true,
-            Trained::DraftBlock(layer) => layer_of(&w.name).is_some_and(|of| of.0 == *layer),
+            Trained::DraftBlock(layer) => w.name.starts_with(&format!("blk.{layer}.")),
             Trained::LowRank(_) | Trained::Nothing => false,
         };
         let is_trained = is_trained && !w.name.ends_with(SELECTION_BIAS);

@@ -1,13 +1,13 @@
 //! Models that draft tokens: the block of a model, or another model.
 
-use super::DraftOrigin;
+use super::stats::DraftOrigin;
 use crate::arch::{DraftSource, Logits};
 use crate::engine::{Chunk, DecodeRow, Engine, PageCopy, Step};
 use crate::error::Error;
 use std::fmt;
 
-/// A model that drafts the most probable next tokens of sequences. Its KV cache has rows in the same
-/// pages as that of the model whose drafts it makes.
+/// A model that drafts the most probable next tokens of sequences. Its KV cache has rows in the
+/// pages of the model that verifies them.
 pub enum Drafter {
     /// The block of the model itself: see [`Engine::run_drafts`].
     Block,
@@ -62,7 +62,8 @@ impl Drafter {
     pub(super) fn reads_hidden(&self) -> bool {
         matches!(self, Drafter::Block)
     }
-    /// Fills its KV cache with consecutive tokens of a sequence. Hidden rows before them count as 0.
+    /// Fills its KV cache with consecutive tokens of a sequence. Hidden rows before them count
+    /// as 0.
     pub(super) fn fill(&mut self, engine: &mut Engine, chunk: Chunk) -> Result<(), Error> {
         let most = match self {
             Drafter::Block => engine.chunk(),

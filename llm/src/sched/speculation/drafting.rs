@@ -90,7 +90,10 @@ impl Drafting<'_> {
                 if draft.tokens.len() == draft.count {
                     continue;
                 }
-                self.speculation.of(draft.decode.sequence).ran.push(token);
+                self.speculation
+                    .drafts_mut(draft.decode.sequence)
+                    .ran
+                    .push(token);
                 last.push(rows.len());
                 rows.push(DrafterRow {
                     sequence: draft.decode.sequence,
@@ -114,7 +117,7 @@ impl Drafting<'_> {
     ) -> Result<Vec<DrafterRow>, Error> {
         let (id, end) = (decode.sequence, decode.position);
         let tokens = self.scheduler.tokens(id);
-        let own = self.speculation.of(id);
+        let own = self.speculation.drafts_mut(id);
         own.keep_ran(tokens, end);
         let reads_hidden = drafter.reads_hidden();
         let rows = match reads_hidden {
@@ -205,7 +208,7 @@ impl Speculation {
             let (start, end) = (chunk.tokens.start, chunk.tokens.end);
             let fills = self.fills_drafts(scheduler, chunk.sequence);
             let is_new = !self.drafts.contains_key(&chunk.sequence);
-            let own = self.of(chunk.sequence);
+            let own = self.drafts_mut(chunk.sequence);
             // Rows before a sequence's first part are of a prefix that another one has filled.
             let filled = if is_new { start } else { own.filled.min(start) };
             own.filled = if fills && filled == start {
@@ -216,10 +219,10 @@ impl Speculation {
             own.hidden = (end - 1, vec![chunk_rows.saturating_sub(1)]);
         }
         for (row, decode) in decodes.iter().enumerate() {
-            self.of(decode.sequence).hidden = (decode.position, vec![first + row]);
+            self.drafts_mut(decode.sequence).hidden = (decode.position, vec![first + row]);
         }
         for (row, draft) in drafts.iter().enumerate() {
-            let hidden = &mut self.of(draft.sequence).hidden;
+            let hidden = &mut self.drafts_mut(draft.sequence).hidden;
             hidden.1.push(first + decodes.len() + row);
         }
     }

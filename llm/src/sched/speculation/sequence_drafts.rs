@@ -1,9 +1,10 @@
-//! What is known of a sequence's drafts: its n-grams, how many drafts were kept, and what the model
-//! that drafts has of it.
+//! State of a sequence's drafts: its n-grams, the share of kept drafts, and its tokens in the cache
+//! of the model that drafts.
 
 use super::super::ngram::{Draft, NgramIndex};
-use super::MOST_STEPS;
 
+/// Most drafts of a sequence that a model makes, one after the other.
+pub(super) const MOST_STEPS: usize = 8;
 /// Shares of drafted tokens that are expected to be kept at first: after short and long matches.
 const FIRST_OF_NGRAMS: [f64; 2] = [0.6, 0.85];
 /// The same of a model's drafts, each if those before it are kept.
@@ -66,16 +67,16 @@ impl Survival {
     }
 }
 
-/// What is known of a sequence's drafts.
+/// Drafts of a sequence: n-grams, shares, and the cache of the model that drafts.
 #[derive(Debug)]
 pub(super) struct SequenceDrafts {
     index: NgramIndex,
     pub survival: Survival,
-    /// Number of leading tokens whose rows the cache of the model that drafts has.
+    /// Number of leading tokens with rows in the cache of the model that drafts.
     pub filled: usize,
     /// Tokens behind these that it ran as drafts.
     pub ran: Vec<u32>,
-    /// First position whose hidden row the model's last step left, and the rows from there on.
+    /// First position with a hidden row of the model's last step, and the rows from there on.
     pub hidden: (usize, Vec<usize>),
     /// Drafted and kept tokens.
     pub counted: [usize; 2],

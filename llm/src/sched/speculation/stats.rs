@@ -9,7 +9,7 @@ pub enum DraftOrigin {
     Ngram,
     /// The model's draft block.
     Block,
-    /// Another model.
+    /// A smaller model with the same vocabulary.
     Model,
 }
 
@@ -46,10 +46,10 @@ pub struct SpeculationStats {
 
 impl SpeculationStats {
     /// Returns the counts of drafts of an origin.
-    pub fn of(&self, origin: DraftOrigin) -> &DraftCounts {
+    pub fn counts(&self, origin: DraftOrigin) -> &DraftCounts {
         &self.counts[origin as usize]
     }
-    pub(super) fn of_mut(&mut self, origin: DraftOrigin) -> &mut DraftCounts {
+    pub(super) fn counts_mut(&mut self, origin: DraftOrigin) -> &mut DraftCounts {
         &mut self.counts[origin as usize]
     }
     /// Returns the number of tokens that were run as drafts.
