@@ -100,7 +100,15 @@ impl<'a> ReasoningBudget<'a> {
         if self.found(self.texts.close) {
             return self.leave();
         }
-        self.close_if_used();
+        // A text that has begun to close the reasoning ends it.
+        if !self.is_closing() {
+            self.close_if_used();
+        }
+    }
+    /// Whether the reply ends with a part of the text that closes reasoning.
+    fn is_closing(&self) -> bool {
+        let close = self.texts.close.as_bytes();
+        (1..close.len()).any(|length| self.tail.ends_with(&close[..length]))
     }
     /// Whether the end of the reply contains a text. Bytes that cannot begin it are dropped.
     fn found(&mut self, text: &str) -> bool {

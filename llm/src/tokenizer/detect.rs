@@ -77,7 +77,13 @@ mod tests {
                 continue;
             };
             let found = pre_type(&steps, row.ignore_merges, &[]).unwrap();
-            assert_eq!(found, Some(row.names[0]), "{:?}", row.names);
+            // The first of several rows that split alike.
+            let found = found.unwrap_or_else(|| panic!("{:?}", row.names));
+            let other = PRE_TYPES.iter().find(|other| other.names.contains(&found));
+            let pieces = |name: &str| PreTokenizer::new(name).unwrap().split(PROBE);
+            assert_eq!(pieces(found), pieces(row.names[0]), "{:?}", row.names);
+            let ignores = other.map(|other| other.ignore_merges);
+            assert_eq!(ignores, Some(row.ignore_merges), "{:?}", row.names);
         }
     }
 

@@ -165,10 +165,6 @@ pub(super) const PRE_TYPES: &[PreType] = &[
     ),
     PreType {
         ignore_merges: true,
-        ..row(&["glm5"], &[Match(cl100k!(r"\p{N}{1,3}"))])
-    },
-    PreType {
-        ignore_merges: true,
         add_bos: true,
         ..row(
             &[
@@ -183,6 +179,10 @@ pub(super) const PRE_TYPES: &[PreType] = &[
             ],
             &[Match(cl100k!(r"\p{N}{1,3}"))],
         )
+    },
+    PreType {
+        ignore_merges: true,
+        ..row(&["glm5"], &[Match(cl100k!(r"\p{N}{1,3}"))])
     },
     PreType {
         ignore_merges: true,
