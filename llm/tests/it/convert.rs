@@ -412,7 +412,11 @@ fn malformed_configurations_are_refused() {
         "64 rows are not those",
         with("v_head_dim", json!(1_u64 << 31)),
     );
-    refused("qwen3moe", "4 of 5 experts", with("num_experts", json!(5)));
+    refused(
+        "qwen3moe",
+        "4 of 5 experts",
+        with("num_local_experts", json!(5)),
+    );
     refused(
         "gemma3",
         "layer_types has 3 entries",
