@@ -47,7 +47,7 @@ pub use draft::DRAFT_PROJECTION;
 pub use error::{Error, Result};
 pub use lookup::Tensors;
 pub use low_rank::{AdapterScales, AppliedAdapter, LowRank, LowRankShape, MAX_CHOICES};
-use model::{AdaptedModel, DraftingModel};
+use model::ExtendedModel;
 pub use model::{Architecture, Model, ModelInfo};
 pub use plan::{
     Bind, BoundCall, CachedExperts, CutBind, DraftOptions, DraftSource, ExpertBind, ExpertTile,
@@ -94,7 +94,11 @@ pub fn load(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>
     let adapters = tensors.adapters();
     Ok(match adapters.is_empty() {
         true => model,
-        false => Box::new(AdaptedModel { model, adapters }),
+        false => Box::new(ExtendedModel {
+            caches: model.caches().to_vec(),
+            model,
+            adapters,
+        }),
     })
 }
 
@@ -103,7 +107,11 @@ pub fn load(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>
 pub fn with_draft_block(model: Box<dyn Model>) -> Box<dyn Model> {
     match model.draft_caches().is_empty() {
         true => model,
-        false => Box::new(DraftingModel::new(model)),
+        false => Box::new(ExtendedModel {
+            caches: [model.caches(), model.draft_caches()].concat(),
+            adapters: model.adapters().to_vec(),
+            model,
+        }),
     }
 }
 

@@ -126,56 +126,14 @@ pub trait Model: Send + Sync {
     }
 }
 
-/// A model with adapters.
-pub(super) struct AdaptedModel {
+/// A model with adapters, or with the cache of its draft block: the rest is that of `model`.
+pub(super) struct ExtendedModel {
     pub model: Box<dyn Model>,
     pub adapters: Vec<AppliedAdapter>,
+    pub caches: Vec<CacheSpec>,
 }
 
-impl Model for AdaptedModel {
-    fn info(&self) -> &ModelInfo {
-        self.model.info()
-    }
-    fn tensors(&self) -> &[TensorSpec] {
-        self.model.tensors()
-    }
-    fn caches(&self) -> &[CacheSpec] {
-        self.model.caches()
-    }
-    fn rope_tables(&self, context: usize) -> Vec<RopeTable> {
-        self.model.rope_tables(context)
-    }
-    fn layer_input(&self) -> usize {
-        self.model.layer_input()
-    }
-    fn adapters(&self) -> &[AppliedAdapter] {
-        &self.adapters
-    }
-    fn build(&self, step: &mut StepBuilder) {
-        self.model.build(step);
-    }
-    fn draft_caches(&self) -> &[CacheSpec] {
-        self.model.draft_caches()
-    }
-    fn build_draft(&self, step: &mut StepBuilder) {
-        self.model.build_draft(step);
-    }
-}
-
-/// A model whose draft block is used.
-pub(super) struct DraftingModel {
-    model: Box<dyn Model>,
-    caches: Vec<CacheSpec>,
-}
-
-impl DraftingModel {
-    pub fn new(model: Box<dyn Model>) -> DraftingModel {
-        let caches = [model.caches(), model.draft_caches()].concat();
-        DraftingModel { model, caches }
-    }
-}
-
-impl Model for DraftingModel {
+impl Model for ExtendedModel {
     fn info(&self) -> &ModelInfo {
         self.model.info()
     }
@@ -192,7 +150,7 @@ impl Model for DraftingModel {
         self.model.layer_input()
     }
     fn adapters(&self) -> &[AppliedAdapter] {
-        self.model.adapters()
+        &self.adapters
     }
     fn build(&self, step: &mut StepBuilder) {
         self.model.build(step);

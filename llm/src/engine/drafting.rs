@@ -92,7 +92,9 @@ impl Engine {
         let from: Vec<_> = (0..chunk.tokens.len())
             .map(|row| row.checked_sub(1))
             .collect();
+        // Drafts are guesses: their rows may depend on where a prompt is cut.
         let chunk = Chunk {
+            exact: false,
             logits: Logits::None,
             ..chunk
         };
