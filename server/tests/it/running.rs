@@ -108,22 +108,9 @@ impl File {
         };
         file.offered()
     }
-    /// The demo model with another chat template, and drafts by n-grams.
-    pub fn templated_spec(template: &'static str, opened: Opened) -> ModelSpec {
-        let file = File {
-            name: "demo".into(),
-            path: Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf"),
-            opened: vec![opened],
-            sequences: PARALLEL,
-            pooling: None,
-            drafts: true,
-            template: Some(template),
-        };
-        file.offered()
-    }
     /// The demo model, with drafts by n-grams.
-    pub fn drafting_demo(opened: Opened) -> ModelSpec {
-        let file = File {
+    fn drafting(opened: Opened) -> File {
+        File {
             name: "demo".into(),
             path: Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/demo-glm-Q4_0.gguf"),
             opened: vec![opened],
@@ -131,8 +118,19 @@ impl File {
             pooling: None,
             drafts: true,
             template: None,
+        }
+    }
+    /// The demo model with another chat template, and drafts by n-grams.
+    pub fn templated_spec(template: &'static str, opened: Opened) -> ModelSpec {
+        let file = File {
+            template: Some(template),
+            ..File::drafting(opened)
         };
         file.offered()
+    }
+    /// The demo model, with drafts by n-grams.
+    pub fn drafting_demo(opened: Opened) -> ModelSpec {
+        File::drafting(opened).offered()
     }
     fn offered(self) -> ModelSpec {
         let (name, file) = (self.name.clone(), self);
