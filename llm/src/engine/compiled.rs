@@ -203,6 +203,7 @@ impl<'a> CompiledModel<'a> {
         let mut loaded = vec![loaded];
         loaded.resize_with(self.units.len(), Weights::default);
         let mut on = Vec::new();
+        let placement = self.placement.chosen.placement.clone();
         for (number, (unit, loaded)) in self.units.iter_mut().zip(loaded).enumerate() {
             let weights = load::weights(self.file, &mut unit.jit, &unit.layouts, loaded, progress)?;
             let device = unit.jit.device().clone();
@@ -212,11 +213,10 @@ impl<'a> CompiledModel<'a> {
                 model,
                 weights,
                 &self.sizes,
-                number == 0,
+                (number == 0, placement.has_logits(number)),
             )?);
         }
         let (stream, experts) = self.load_experts(&mut on[0].weights, progress)?;
-        let placement = &self.placement.chosen.placement;
         self.units[0].jit.prepare_in_background(&self.rest);
         let devices: Vec<_> = self.units.iter().map(|u| u.jit.device().clone()).collect();
         let mut graphs = self.sizes.graphs();
@@ -283,15 +283,16 @@ impl<'a> CompiledModel<'a> {
     }
 }
 
-/// Loads a model, with its draft block if that is wanted, there is one, and the hidden rows that it
-/// reads are on the main device; the settings say whether it has it.
+/// Loads a model, with its draft block if that is wanted, there is one, and all that it reads is on
+/// the main device; the settings say whether it has it.
 fn load_model(
     file: &Gguf,
     settings: Settings,
     placement: &Placement,
 ) -> Result<(Box<dyn Model>, Settings), Error> {
     let model = arch::load(file.metadata(), file)?;
-    let is_near = placement.layer(model.layers().saturating_sub(1)).layer == 0;
+    let last = placement.layer(model.layers().saturating_sub(1)).layer;
+    let is_near = last == 0 && placement.outer().next().is_none();
     let draft_block = settings.draft_block && is_near && !model.draft_caches().is_empty();
     let settings = Settings {
         draft_block,
@@ -303,13 +304,13 @@ fn load_model(
     }
 }
 
-/// Allocates what an engine has on one device; only the main one has logits.
+/// Allocates what an engine has on one device, which may be the main one and may compute logits.
 fn device_buffers(
     device: &dyn Device,
     model: &dyn Model,
     weights: Weights,
     sizes: &Sizes,
-    is_main: bool,
+    (is_main, has_logits): (bool, bool),
 ) -> Result<DeviceBuffers, Error> {
     let Sizes {
         settings,
@@ -320,7 +321,7 @@ fn device_buffers(
     } = sizes;
     let others = settings.decode_rows().unwrap_or(0);
     let tokens = (limits.long + others).max(settings.rows());
-    let logits = if is_main {
+    let logits = if has_logits {
         limits.chunk.max(settings.rows())
     } else {
         1

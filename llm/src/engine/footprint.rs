@@ -61,7 +61,7 @@ impl Footprint {
         let tokens = step + others;
         let hidden =
             2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
-        let rows = if device == 0 {
+        let rows = if placement.has_logits(device) {
             chunk.max(settings.rows())
         } else {
             1

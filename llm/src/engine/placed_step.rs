@@ -260,7 +260,7 @@ impl Engine {
                 },
                 to,
                 bytes: transfer.bytes,
-                row: transfer.is_per_token.then(|| transfer.bytes / most),
+                row: (transfer.rows == Some(most)).then(|| transfer.bytes / most),
                 is_of_misses: transfer.is_of_misses,
                 chosen: transfer.chosen,
                 waits: transfer.waits.clone(),

@@ -1,7 +1,7 @@
 //! Steps on several devices: segments of calls, each captured on its device, joined by copies.
 
 use super::expert_stream::SETS;
-use crate::arch::{Bind, BoundCall, ExpertBind};
+use crate::arch::{Bind, BoundCall, CutBind, ExpertBind};
 use crate::placement::{is_cached, is_of_experts, layer_of};
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::function::{Slot, SlotKind, Storage};
@@ -45,9 +45,10 @@ pub(super) struct LayerLookup {
 pub(super) struct Transfer {
     pub bind: Bind,
     pub from: usize,
-    /// Largest size in bytes, and whether the value has a row for each token.
+    /// Largest size in bytes.
     pub bytes: usize,
-    pub is_per_token: bool,
+    /// Most rows, if the value has a row for each token or sequence.
+    pub rows: Option<usize>,
     /// Whether it is the sum of experts that were not cached: 0 if there was none.
     pub is_of_misses: bool,
     /// Layer of whose experts it has the numbers that a token chose.
@@ -62,6 +63,10 @@ fn buffer_of(bind: &Bind) -> Bind {
     match bind {
         Bind::Hidden(layer) => Bind::Hidden(layer % 2),
         Bind::LayerInput(_) => Bind::LayerInput(0),
+        Bind::Cut(cut) => Bind::Cut(CutBind {
+            is_per_token: false,
+            ..*cut
+        }),
         bind => bind.clone(),
     }
 }
@@ -175,7 +180,7 @@ fn sampler_segment(calls: &[BoundCall], segments: &[Segment]) -> Option<Segment>
             bind: Bind::Logits,
             from,
             bytes: slot.storage.bytes(&slot.dims).unwrap_or(0),
-            is_per_token: false,
+            rows: None,
             is_of_misses: false,
             chosen: None,
             waits: vec![writer],
@@ -253,10 +258,8 @@ fn needed_copies(calls: &[BoundCall]) -> Vec<Needed> {
             } else if let Some(there) = written.get_mut(&value)
                 && !there.devices.contains(&call.device)
             {
-                let per_token = match bind {
-                    Bind::Cut(cut) => cut.is_per_token,
-                    _ => true,
-                };
+                let has_rows = !matches!(bind, Bind::Cut(cut) if !cut.is_per_token);
+                let rows = slot.dims.first().map(|&rows| rows as usize);
                 let of_misses = calls[there.call].misses.is_some();
                 needed.push(Needed {
                     reader: number,
@@ -265,7 +268,7 @@ fn needed_copies(calls: &[BoundCall]) -> Vec<Needed> {
                         bind: value,
                         from: calls[there.call].device,
                         bytes: slot.storage.bytes(&slot.dims).unwrap_or(0),
-                        is_per_token: per_token,
+                        rows: rows.filter(|_| has_rows),
                         is_of_misses: of_misses,
                         chosen: chosen_by_copy(call, slot),
                         waits: Vec::new(),

@@ -57,6 +57,11 @@ impl Placement {
     pub(crate) fn has_whole_layers(&self) -> bool {
         self.outer.is_empty() && self.layers.iter().all(|at| at.layer == at.experts)
     }
+    /// Returns whether a device may compute logits: the main device, or one with weights outside of
+    /// layers.
+    pub(crate) fn has_logits(&self, device: usize) -> bool {
+        device == 0 || self.outer.values().any(|&at| at == device)
+    }
     /// Returns the number of devices up to the last one with a part.
     pub(super) fn devices(&self) -> usize {
         let layers = self.layers.iter().map(|at| at.layer.max(at.experts));

@@ -29,13 +29,14 @@ const NEVER: i64 = i64::MAX / 8;
 
 /// Returns the nodes that run where the away weights are: the side of the minimum cut, by bytes of
 /// values at their largest dims. `None` if there is no cut, or no valid order of the two sides.
-pub(super) fn away_nodes(
-    function: &Function,
-    order: &[Id],
-    is_away: &dyn Fn(u32) -> bool,
-) -> Option<FxHashSet<Id>> {
+pub(super) fn away_nodes(function: &Function, order: &[Id], by: Cut) -> Option<FxHashSet<Id>> {
     let g = &function.graph;
     let mut network = Network::default();
+    let results = function.outputs.iter();
+    let stays: FxHashSet<Id> = results
+        .filter(|&&(slot, id)| g[id].op.is_version() || (by.is_early)(slot))
+        .map(|result| result.1)
+        .collect();
     let mut number: FxHashMap<Id, usize> = FxHashMap::default();
     for &id in order {
         let has_data = g[id].src.iter().any(|s| number.contains_key(s));
@@ -43,16 +44,16 @@ pub(super) fn away_nodes(
             let at = network.node();
             number.insert(id, at);
             match slot_of(g, id) {
-                Some(slot) if is_away(slot) => network.edge(SOURCE, at, NEVER),
+                Some(slot) if (by.is_away)(slot) => network.edge(SOURCE, at, NEVER),
                 Some(_) => network.edge(at, SINK, NEVER),
                 None => {}
             }
         }
     }
-    for (_, id) in &function.outputs {
+    for id in &stays {
         network.edge(number.get(id).copied()?, SINK, NEVER);
     }
-    add_values(g, order, &number, &mut network);
+    add_values(function, order, &number, &mut network)?;
     if network.saturate() >= NEVER {
         return None;
     }
@@ -62,11 +63,18 @@ pub(super) fn away_nodes(
         .copied()
         .filter(|id| number.get(id).is_some_and(|&at| reached[at]))
         .collect();
-    absorb(function, order, &mut away).then_some(away)
+    absorb(g, order, &stays, &mut away).then_some(away)
 }
 
 /// Adds an edge for each value: it costs its bytes once if any of its readers is on the other side.
-fn add_values(g: &Graph, order: &[Id], number: &FxHashMap<Id, usize>, network: &mut Network) {
+/// Results are read at home. `None` if one of them does not depend on data.
+fn add_values(
+    function: &Function,
+    order: &[Id],
+    number: &FxHashMap<Id, usize>,
+    network: &mut Network,
+) -> Option<()> {
+    let g = &function.graph;
     let mut readers: FxHashMap<Id, Vec<usize>> = FxHashMap::default();
     for id in order {
         for source in &g[*id].src {
@@ -74,6 +82,10 @@ fn add_values(g: &Graph, order: &[Id], number: &FxHashMap<Id, usize>, network: &
                 readers.entry(*source).or_default().push(reader);
             }
         }
+    }
+    for (_, id) in &function.outputs {
+        number.get(id)?;
+        readers.entry(*id).or_default().push(SINK);
     }
     for id in order {
         let (Some(readers), Some(&at)) = (readers.get(id), number.get(id)) else {
@@ -86,6 +98,7 @@ fn add_values(g: &Graph, order: &[Id], number: &FxHashMap<Id, usize>, network: &
             network.edge(last, member, NEVER);
         }
     }
+    Some(())
 }
 
 /// Cost of moving a value: its bytes, and a little more for a view, since the value that it views
@@ -109,15 +122,15 @@ fn cost(g: &Graph, id: Id) -> i64 {
 }
 
 /// Adds the nodes that lie between two nodes that are away. Returns false if one of them must stay.
-fn absorb(function: &Function, order: &[Id], away: &mut FxHashSet<Id>) -> bool {
-    let g = &function.graph;
+fn absorb(g: &Graph, order: &[Id], stays: &FxHashSet<Id>, away: &mut FxHashSet<Id>) -> bool {
     let below = users(g, order, away);
     let begin: Vec<Id> = away.iter().copied().collect();
     let above: FxHashSet<Id> = g.toposort(&begin).into_iter().collect();
     let between: Vec<Id> = below.intersection(&above).copied().collect();
     away.extend(&between);
-    let stays = |id: &Id| function.outputs.iter().any(|o| o.1 == *id) || g[*id].op.is_version();
-    !between.iter().any(stays)
+    !between
+        .iter()
+        .any(|id| stays.contains(id) || g[*id].op.is_version())
 }
 
 const SOURCE: usize = 0;

@@ -33,7 +33,7 @@ impl Sides {
     }
     pub(super) fn new(function: &Function, order: &[Id], by: Cut) -> Option<Sides> {
         let g = &function.graph;
-        let away = away_nodes(function, order, by.is_away)?;
+        let away = away_nodes(function, order, by)?;
         let mut data: FxHashSet<Id> = FxHashSet::default();
         for &id in order {
             if g[id].op == Op::Param || g[id].src.iter().any(|s| data.contains(s)) {

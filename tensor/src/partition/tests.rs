@@ -158,6 +158,28 @@ fn experts_get_rows_indices_and_weights_and_return_a_row_per_token() {
 }
 
 #[test]
+fn a_product_with_a_weight_that_is_away_is_a_result_there() {
+    let c = Capture::new("head");
+    let n = c.var("n", 1, 5);
+    let f32s = by_name("f32").unwrap();
+    let x = c.input("x", dims![n, WIDTH], Scalar::F32);
+    let y = rms_norm(x, c.weight("norm", &[WIDTH], f32s), 1e-6);
+    c.output(
+        "logits",
+        y.linear(c.weight("output_exps", &[3 * WIDTH, WIDTH], f32s)),
+    );
+    let whole = c.finish();
+    let Partition { parts, values } = partition(&whole, Cut::at(&away(&whole))).unwrap();
+    let names: Vec<&str> = parts.iter().map(|p| &*p.function.name).collect();
+    assert_eq!(names, ["head.before", "head.away"]);
+    let dims: Vec<_> = values.iter().map(|value| value.dims.clone()).collect();
+    assert_eq!(dims, [[5, WIDTH as i64]]);
+    let logits = whole.outputs[0].0;
+    let last = &parts[1];
+    assert!(last.slots.contains(&PartSlot::Whole(logits)));
+}
+
+#[test]
 fn results_that_would_pass_twice_have_no_partition() {
     let c = Capture::new("chain");
     let f32s = by_name("f32").unwrap();
@@ -165,7 +187,6 @@ fn results_that_would_pass_twice_have_no_partition() {
     let near = c.weight("near", &[64, 64], f32s);
     let far = c.weight("far", &[64, 64], f32s);
     // The weight that stays is read between two products of the one that does not.
-    // Its product is a result of its own, and so cannot move.
     let middle = x.linear(far).linear(near);
     c.output("middle", middle);
     c.output("y", x + middle.linear(far));
