@@ -223,21 +223,21 @@ impl Engine {
     /// Returns the function and program of every launch of a captured step: a prefill chunk with
     /// the logits of its last token, or a decode step if `tokens` is 1. Empty if none was captured.
     pub fn step_launches(&self, tokens: usize, position: usize) -> &[(Arc<Ready>, usize)] {
-        self.launches_of(&self.chunk_key(tokens, Logits::Last, position))
+        self.launches_of(&self.chunk_key(tokens, Logits::Last, position), false)
     }
     /// Returns the number of launches of such a step that run.
     pub fn step_launch_count(&self, tokens: usize, position: usize) -> usize {
         let key = self.chunk_key(tokens, Logits::Last, position);
-        let captured = self.graphs.captured_step(&key);
+        let captured = self.graphs.captured_step(&key, false);
         captured.map_or(0, |of| of.launches.len() - of.passed)
     }
     /// Returns the function and program of every launch of a captured batched decode step.
     pub fn batch_launches(&self, sequences: usize) -> &[(Arc<Ready>, usize)] {
-        self.launches_of(&self.rows_key(sequences, 0))
+        self.launches_of(&self.rows_key(sequences, 0), true)
     }
-    pub(super) fn launches_of(&self, graph: &GraphKey) -> &[(Arc<Ready>, usize)] {
+    pub(super) fn launches_of(&self, graph: &GraphKey, samples: bool) -> &[(Arc<Ready>, usize)] {
         self.graphs
-            .captured_step(graph)
+            .captured_step(graph, samples)
             .map_or(&[], |captured: &Captured| &captured.launches)
     }
     /// Returns the bytes that a step of `tokens` tokens at `position` must read.

@@ -56,10 +56,11 @@ impl Engine {
     /// so many rows, behind hidden rows of the model.
     pub fn draft_launches(&self, rows: usize, position: usize) -> &[(Arc<Ready>, usize)] {
         let [draft, _] = self.draft_sources();
-        self.launches_of(&GraphKey {
+        let graph = GraphKey {
             draft: Some(draft),
             ..self.rows_key(rows, position)
-        })
+        };
+        self.launches_of(&graph, true)
     }
     /// Returns the hidden rows that steps of the draft block read, of the model and of the block.
     fn draft_sources(&self) -> [DraftOptions; 2] {

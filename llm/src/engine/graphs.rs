@@ -184,12 +184,17 @@ impl Graphs {
             None => unreachable!("{key:?} was captured"),
         }
     }
-    /// Returns a captured step of that graph, with any inputs and sampling.
-    pub fn captured_step(&self, graph: &GraphKey) -> Option<&Captured> {
-        let of = |key: &CaptureKey| matches!(key, CaptureKey::Step(step) if step.graph == *graph);
-        self.captured
+    /// Returns a captured step of that graph with any inputs: one that samples, or one that does
+    /// not, or the other if there is none.
+    pub fn captured_step(&self, graph: &GraphKey, samples: bool) -> Option<&Captured> {
+        let of = self
+            .captured
             .iter()
-            .find(|(key, _)| of(key))
+            .filter_map(|(key, captured)| match key {
+                CaptureKey::Step(step) if step.graph == *graph => Some((step, captured)),
+                _ => None,
+            });
+        of.min_by_key(|(step, _)| step.among.is_some() != samples)
             .map(|found| found.1)
     }
 }
