@@ -81,7 +81,13 @@ const TOOLS: &str =
 /// Files of the repository that each archive has.
 const DOCUMENTS: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
 /// Files that are copied to the output with version, address and checksums filled in.
-const TEMPLATES: [&str; 2] = ["deploy/install.sh", "deploy/homebrew/gristmill.rb"];
+const TEMPLATES: [&str; 3] = [
+    "deploy/install.sh",
+    "deploy/homebrew/gristmill.rb",
+    "deploy/winget/gristmill.yaml",
+];
+/// File name extensions of archives: `.zip` for Windows.
+const ARCHIVES: [&str; 2] = [".tar.gz", ".zip"];
 
 /// Builds all files; returns true.
 pub fn run(options: &Options) -> Result<bool> {
@@ -296,7 +302,7 @@ fn fresh(folder: &Path) -> Result<PathBuf> {
 fn checksums(output: &Path) -> Result<String> {
     let mut names: Vec<String> = fs::read_dir(output)?
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.ends_with(".tar.gz") || name.ends_with(".whl"))
+        .filter(|name| ARCHIVES.iter().any(|end| name.ends_with(end)) || name.ends_with(".whl"))
         .collect();
     names.sort();
     let sums = shell::stdout(Command::new("sha256sum").current_dir(output).args(&names))?;
@@ -310,8 +316,10 @@ fn filled(template: &str, url: &str, sums: &str) -> Option<String> {
     let mut text = template.replace("@VERSION@", VERSION).replace("@URL@", url);
     while let Some((before, rest)) = text.split_once("@SHA256 ") {
         let (triple, after) = rest.split_once('@')?;
-        let file = format!("{}.tar.gz", archive_name(triple));
-        let sum = sums.lines().find_map(|line| line.strip_suffix(&file))?;
+        let files = ARCHIVES.map(|end| archive_name(triple) + end);
+        let sum = sums
+            .lines()
+            .find_map(|line| files.iter().find_map(|file| line.strip_suffix(file)))?;
         text = format!("{before}{}{after}", sum.trim());
     }
     Some(text)
@@ -340,5 +348,26 @@ mod tests {
         let text = filled(template, "https://example.org", &sums).unwrap();
         assert_eq!(text, format!("https://example.org/{VERSION} 00ff end"));
         assert_eq!(filled(template, "", &of("x86_64-unknown-linux-gnu")), None);
+        let zip = sums.replace(".tar.gz", ".zip");
+        assert_eq!(
+            filled(template, "https://example.org", &zip),
+            filled(template, "https://example.org", &sums)
+        );
+    }
+
+    #[test]
+    fn every_template_is_filled_by_checksums() {
+        let root = shell::root().unwrap();
+        for template in TEMPLATES {
+            let text = fs::read_to_string(root.join(template)).unwrap();
+            let sums: String = text
+                .split("@SHA256 ")
+                .skip(1)
+                .map(|part| part.split_once('@').unwrap().0)
+                .map(|triple| format!("00ff  {}.tar.gz\n", archive_name(triple)))
+                .collect();
+            let text = filled(&text, "https://example.org", &sums).unwrap();
+            assert!(!text.contains('@'), "{template}: {text}");
+        }
     }
 }
