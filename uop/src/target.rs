@@ -137,12 +137,6 @@ pub const FLAGS: &[Flag] = &[
         off: |t| t.siblings = false,
     },
     Flag {
-        name: "chains",
-        doc: "a product fused into the next one, such as low-rank queries",
-        of: None,
-        off: |t| t.chains = false,
-    },
-    Flag {
         name: "merge",
         doc: "horizontal fusion: independent kernels in one launch",
         of: None,
@@ -241,8 +235,6 @@ pub struct Target {
     pub factors: bool,
     /// Whether independent products share a kernel, if that is cheaper.
     pub siblings: bool,
-    /// Whether products are fused into the kernels of dependent products, if that is cheaper.
-    pub chains: bool,
     /// Whether independent kernels share a launch (horizontal fusion).
     pub merge: bool,
     /// Whether a value that several dependent kernels would recompute is stored by the first one,
@@ -322,7 +314,6 @@ impl Target {
             fusion: true,
             factors: true,
             siblings: true,
-            chains: true,
             merge: true,
             reuse: true,
             interleave: true,

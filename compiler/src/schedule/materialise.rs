@@ -16,7 +16,6 @@ use super::recut::{self, Cut, FusionContext, KernelShape};
 use crate::cost::{Cost, occupancy};
 use crate::decision::{Alternative, Decider, Decision, PLACE};
 use crate::kernel::{Draft, Illegal};
-use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -313,12 +312,9 @@ fn asked_for(s: &mut Search) -> Fusion {
 }
 
 /// Whether the target's flags allow fusing `node` into the kernel of `root`, given both kernels'
-/// products with weights. Dependent products are chains, independent ones siblings.
+/// products with weights: independent ones are siblings.
 pub(super) fn may_meet(s: &Search, node: Id, root: Id, fusion: &Fusion) -> bool {
-    let Target {
-        siblings, chains, ..
-    } = *s.of.target;
-    if siblings && chains {
+    if s.of.target.siblings {
         return true;
     }
     let with = |root: Id| {
@@ -338,14 +334,8 @@ pub(super) fn may_meet(s: &Search, node: Id, root: Id, fusion: &Fusion) -> bool 
         .filter(|n| !new.contains(n))
         .collect();
     let (new, there) = (products(&new), products(&there));
-    let allowed = |a: Id, b: Id| {
-        if s.reads.depends(b, a) {
-            chains
-        } else {
-            siblings
-        }
-    };
-    new.iter().all(|&a| there.iter().all(|&b| allowed(a, b)))
+    new.iter()
+        .all(|&a| there.iter().all(|&b| s.reads.depends(b, a)))
 }
 
 impl Search<'_> {
