@@ -1,9 +1,10 @@
 //! The cost model: estimates the seconds of a kernel on a target from its nests.
 //!
 //! A kernel costs its bytes over bandwidth or its operations over throughput, one launch,
-//! and for every stage the time a workgroup needs before its readers can start. Variables
-//! count with a typical value, so that a context limit of 200,000 positions that is rarely
-//! filled does not dominate.
+//! and for every stage the time a workgroup needs before its readers can start. This file counts
+//! these [`Features`]; the machine's [`Coefficients`] make them seconds. Variables count with a
+//! typical value, so that a context limit of 200,000 positions that is rarely filled does not
+//! dominate.
 
 pub mod launch;
 pub mod occupancy;
@@ -14,6 +15,7 @@ use crate::ir::mma::product::MmaProduct;
 use crate::ir::mma::tile_axes;
 use crate::ir::nest::{global_ranges, outermost_reductions};
 use crate::ir::size_estimate::typical;
+use gristmill_uop::features::{Amounts, Coefficients, Feature, Features};
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::{Machine, MachineKind};
 use gristmill_uop::program::Estimate;
@@ -21,32 +23,17 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Operations per term for GPU threads that dequantise a packed weight one element at a time to
-/// multiply it in half precision. From 100 M terms in 325 us on an H200 (docs/experiments/078).
-const OPERATIONS_OF_UNPACKED_TERM: f64 = 200.0;
-
-/// Operations per term for GPU threads that dequantise and add one element at a time. From MoE down
-/// projections on an H100: 36 and 64 measured (docs/experiments/124).
-pub(crate) const OPERATIONS_OF_LONE_TERM: f64 = 40.0;
-
-/// Peak GPU operations (an FMA counts as two) per operation in a stage. Stages compare,
-/// convert and divide, and rarely use FMA. Chosen by end-to-end tok/s of four models on an
-/// H200 (docs/experiments/094).
-const OPERATIONS_OF_STAGED_ONE: f64 = 2.0;
-
 /// Minimum SIMD lanes for packed words that a CPU multiplies together: the
 /// narrowest vector. Not measured.
 const MIN_LANES: f64 = 4.0;
-
-/// Full-vector operations that the product of a single word takes: 0.9 ns on an EPYC core (AVX2,
-/// 512 words a row) at 48 operations a nanosecond.
-const OPERATIONS_OF_LONE_WORD: f64 = 5.0;
 
 /// Modelled cost of one kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Seconds, including the launch.
     pub seconds: f64,
+    /// What they consist of.
+    pub features: Features,
     /// Bytes moved and operations.
     pub estimate: Estimate,
     /// Seconds before the last nests can start: the chain of stages.
@@ -59,6 +46,7 @@ pub struct Cost {
 struct Counter<'a> {
     g: &'a Graph,
     machine: &'a Machine,
+    by: Coefficients,
     sizes: FxHashMap<Id, f64>,
 }
 
@@ -158,23 +146,27 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
     let mut c = Counter {
         g,
         machine: &target.machine,
+        by: target.machine.coefficients(),
         sizes: FxHashMap::default(),
     };
+    let by = c.by;
     let globals = global_ranges(g, nests);
     let groups = c.product(globals.iter().copied());
     let mut cost = Cost::default();
     let mut seen_bytes: FxHashSet<(Id, Vec<Id>)> = FxHashSet::default();
     let mut seen_weights: FxHashSet<Id> = FxHashSet::default();
     let mut indices = Indices::default();
-    let (mut main_ops, mut main_cached, mut jumps) = (0.0, 0.0, 0.0);
+    let (mut main_ops, mut main_cached, mut jumps) = (Amounts::default(), 0.0, 0.0);
+    let mut stages = Amounts::default();
     let resident = occupancy::resident_of(g, nests, target);
     // With one workgroup per processor unit, memory and arithmetic time add up; with several, they
     // overlap.
-    let both = |ops: f64, cached: f64| {
+    let both = |ops: Amounts, cached: f64| {
+        let cached = Feature::Cache.of(cached);
         if resident == 1 {
             ops + cached
         } else {
-            ops.max(cached)
+            ops.longer(cached, &by)
         }
     };
     for &nest in nests {
@@ -193,39 +185,39 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
             main_cached += groups * cached;
         } else if staged {
             // Every worker does its share of the runs; the rest of the workgroup waits meanwhile.
-            let each = if target.machine.kind == MachineKind::Gpu {
-                OPERATIONS_OF_STAGED_ONE
-            } else {
-                1.0
-            };
-            let operations = target.machine.operations / each;
-            let seconds = runs * both(ops / operations, cached / target.machine.cache_bandwidth);
-            cost.stages += seconds.max(weights_again(&mut c, nest, &globals, bytes, runs));
+            let once = both(ops.staged(&by), cached) * runs;
+            stages += once.longer(weights_again(&mut c, nest, &globals, bytes, runs), &by);
             let again = closed
                 .iter()
                 .copied()
                 .filter(|&r| g.range_kind(r) == Some(RangeKind::Fused));
-            cost.stages += c.product(again) * wait(g, nest, groups / resident as f64, target);
+            stages += wait(g, nest, groups / resident as f64, target) * c.product(again);
         } else {
-            main_ops += runs * ops;
+            main_ops += ops * runs;
             main_cached += runs * cached;
         }
         if !staged && target.machine.kind == MachineKind::Gpu {
-            cost.stages += (rows_in_turn(&mut c, nest, &globals) - 1.0) * target.machine.latency;
+            stages += Feature::Wait.of(rows_in_turn(&mut c, nest, &globals) - 1.0);
         }
-        cost.stages +=
-            c.serial(nest) * target.machine.latency * rounds(groups / resident as f64, target);
+        stages += Feature::Wait.of(c.serial(nest) * rounds(groups / resident as f64, target));
     }
-    cost.estimate.operations += main_ops;
-    let memory = cost.estimate.weight_bytes / target.machine.bandwidth
-        + jumps * target.machine.jump / target.machine.units as f64;
-    let busy = both(
-        main_ops / target.machine.operations,
-        main_cached / target.machine.cache_bandwidth,
-    );
-    let main = memory.max(busy) * idle(groups, target);
-    cost.seconds = target.machine.launch + cost.stages + main;
-    cost.floor = target.machine.launch + memory.max(main_ops / target.machine.operations);
+    cost.estimate.operations += main_ops.seconds(&by) / by.get(Feature::Operation);
+    let memory = Feature::Memory.of(cost.estimate.weight_bytes)
+        + Feature::Jump.of(jumps / target.machine.units as f64);
+    let (launch, idle) = (Feature::Launch.of(1.0), idle(groups, target));
+    cost.features = Features {
+        fixed: launch + stages,
+        memory: memory * idle,
+        compute: both(main_ops, main_cached) * idle,
+    };
+    cost.seconds = cost.features.seconds(&by);
+    cost.stages = stages.seconds(&by);
+    let floor = Features {
+        fixed: launch,
+        memory,
+        compute: main_ops,
+    };
+    cost.floor = floor.seconds(&by);
     cost
 }
 
@@ -276,11 +268,17 @@ impl TextCost {
     /// The cost: weights come from memory and everything else from the cache, as in other kernels.
     pub fn cost(self, machine: &Machine) -> Cost {
         let TextCost { estimate, cached } = self;
-        let moved =
-            (estimate.weight_bytes / machine.bandwidth).max(cached / machine.cache_bandwidth);
-        let seconds = machine.launch + moved.max(estimate.operations / machine.operations);
+        let by = machine.coefficients();
+        let operations = Feature::Operation.of(estimate.operations);
+        let features = Features {
+            fixed: Feature::Launch.of(1.0),
+            memory: Feature::Memory.of(estimate.weight_bytes),
+            compute: Feature::Cache.of(cached).longer(operations, &by),
+        };
+        let seconds = features.seconds(&by);
         Cost {
             seconds,
+            features,
             estimate,
             stages: 0.0,
             floor: seconds,
@@ -297,15 +295,15 @@ fn idle(groups: f64, target: &Target) -> f64 {
     }
 }
 
-/// Seconds for the repeated reads of a CPU stage's weights from memory. 0 if they fit the cache;
-/// otherwise each run reads them again.
-fn weights_again(c: &mut Counter, nest: Id, globals: &[Id], bytes: f64, runs: f64) -> f64 {
+/// The repeated reads of a CPU stage's weights from memory. None if they fit the cache; otherwise
+/// each run reads them again.
+fn weights_again(c: &mut Counter, nest: Id, globals: &[Id], bytes: f64, runs: f64) -> Amounts {
     if c.machine.kind != MachineKind::Cpu || bytes <= c.machine.stage_bytes() as f64 {
-        return 0.0;
+        return Amounts::default();
     }
     let mine = c.g.free_ranges(nest);
     let different = c.product(globals.iter().copied().filter(|r| mine.contains(r)));
-    bytes * (runs / different).max(1.0) / c.machine.bandwidth
+    Feature::Memory.of(bytes * (runs / different).max(1.0))
 }
 
 /// How often the nest runs: once per workgroup. A CPU runs a stage once per chunk, or whenever an
@@ -327,19 +325,16 @@ fn runs(c: &mut Counter, nest: Id, globals: &[Id], target: &Target) -> f64 {
     }
 }
 
-/// Seconds that workgroups wait at the end of a stage: a barrier and the latency of its loads (less
-/// if none is from memory), once per wave. A single workgroup does not fill the machine.
-fn wait(g: &Graph, nest: Id, workgroups: f64, target: &Target) -> f64 {
+/// Waits of workgroups at the end of a stage: a barrier and the latency of its loads (less if none
+/// is from memory), once per wave. A single workgroup does not fill the machine.
+fn wait(g: &Graph, nest: Id, workgroups: f64, target: &Target) -> Amounts {
+    let barrier = Feature::Barrier.of(1.0);
     if target.machine.kind == MachineKind::Cpu {
-        return target.machine.barrier;
+        return barrier;
     }
     let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
-    let latency = if far {
-        target.machine.latency
-    } else {
-        0.2 * target.machine.latency
-    };
-    rounds(workgroups, target) * (target.machine.barrier + latency)
+    let latency = Feature::Wait.of(if far { 1.0 } else { 0.2 });
+    (barrier + latency) * rounds(workgroups, target)
 }
 
 /// Waves of a GPU launch, given its workgroups divided by those that are resident on a unit.
@@ -609,7 +604,7 @@ fn reads_elements(g: &Graph, sum: Id, machine: &Machine) -> bool {
         .any(|&n| !in_words(g[n].src[0]))
 }
 
-/// Operations and cached bytes of one run of a nest, over its closed and reduce ranges. Reads other
+/// Instructions and cached bytes of one run of a nest, over its closed and reduce ranges. Reads other
 /// than weights are added to the estimate.
 fn work(
     c: &mut Counter,
@@ -617,11 +612,11 @@ fn work(
     closed: &[Id],
     estimate: &mut Estimate,
     seen: &mut FxHashSet<(Id, Vec<Id>)>,
-) -> (f64, f64) {
+) -> (Amounts, f64) {
     let g = c.g;
-    let (mut ops, mut cached) = (0.0, 0.0);
-    // Operations per product of words that are loaded one by one; 1 if none are.
-    let mut of_words = 1.0;
+    let (mut ops, mut cached) = (Amounts::default(), 0.0);
+    // Whether words of a weight are loaded one by one.
+    let mut has_lone_words = false;
     let order = g.toposort(&[g[nest].src[2], g[nest].src[1]]);
     // Nodes absorbed by a matrix product are not counted again.
     let products = Multiplied::all(g, nest, c.machine);
@@ -652,7 +647,7 @@ fn work(
                     && node.dtype.scalar == Scalar::U32
                     && !c.loads_neighbours(n, closed, &order)
                 {
-                    of_words = OPERATIONS_OF_LONE_WORD * c.machine.lanes as f64;
+                    has_lone_words = true;
                 }
                 // Every workgroup reads the weights of a stage again.
                 if !packed || g[g[nest].src[0]].op == Op::Local {
@@ -663,21 +658,22 @@ fn work(
                 }
             }
             Op::Reduce => {
-                let alone = match () {
-                    () if unpacked_alone(g, n, c.machine) => OPERATIONS_OF_UNPACKED_TERM,
-                    () if reads_elements(g, n, c.machine) => OPERATIONS_OF_LONE_TERM,
-                    () => 1.0,
+                let (feature, weight) = match products.iter().find(|p| p.id == n) {
+                    Some(p) => (Feature::Matrix, p.surplus * c.machine.term_of(p.by)),
+                    None if unpacked_alone(g, n, c.machine) => (Feature::UnpackedTerm, 1.0),
+                    None if reads_elements(g, n, c.machine) => (Feature::LoneTerm, 1.0),
+                    None => (Feature::Operation, 1.0),
                 };
-                let of = products.iter().find(|p| p.id == n);
-                let weight = of.map_or(alone, |p| p.surplus * c.machine.term_of(p.by));
-                ops +=
-                    weight * c.product(inside.iter().copied().chain(node.src[1..].iter().copied()));
+                let terms = inside.iter().copied().chain(node.src[1..].iter().copied());
+                ops += feature.of(weight * c.product(terms));
             }
-            Op::Dot4 | Op::SignedDot4 if of_words > 1.0 => {
-                ops += of_words * c.product(inside.iter().copied())
+            Op::Dot4 | Op::SignedDot4 if has_lone_words => {
+                let words = c.machine.lanes as f64 * c.product(inside.iter().copied());
+                ops += Feature::LoneWord.of(words);
             }
             _ => {
-                ops += weight(node).map_or(0.0, |weight| weight * c.product(inside.iter().copied()))
+                let Some(weight) = weight(node) else { continue };
+                ops += Feature::Operation.of(weight * c.product(inside.iter().copied()));
             }
         }
     }

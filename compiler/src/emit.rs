@@ -118,6 +118,7 @@ pub(crate) fn program(
         threads: target.threads,
         scratch: signature.scratch_bytes,
         estimate: launch.cost.estimate,
+        features: launch.cost.features,
         notes,
         root,
         graph: Arc::new(own),

@@ -7,6 +7,7 @@
 
 use crate::ir::layout::Layout;
 use crate::pipeline::Compiled;
+use gristmill_uop::features::{Amounts, Features};
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::program::{
@@ -129,6 +130,7 @@ impl Writer {
             scratch,
             estimate,
             seconds,
+            features,
             title,
             notes,
         } = program;
@@ -173,6 +175,9 @@ impl Writer {
         [weight_bytes, other_bytes, operations, *seconds]
             .into_iter()
             .for_each(|v| self.float(v));
+        let amounts = features.parts();
+        let amounts = amounts.iter().flat_map(|part| part.0);
+        amounts.for_each(|v| self.float(v));
         self.list(notes, |out, note| out.text(note));
     }
     fn param(&mut self, param: &Param) {
@@ -291,7 +296,9 @@ impl<'a> Reader<'a> {
             other_bytes: self.float()?,
             operations: self.float()?,
         };
-        let (seconds, notes) = (self.float()?, self.list(Reader::owned)?);
+        let seconds = self.float()?;
+        let features = Features::from_parts([self.amounts()?, self.amounts()?, self.amounts()?]);
+        let notes = self.list(Reader::owned)?;
         let graph = Arc::new(graph);
         Some(Program {
             name,
@@ -307,9 +314,17 @@ impl<'a> Reader<'a> {
             scratch,
             estimate,
             seconds,
+            features,
             title,
             notes,
         })
+    }
+    fn amounts(&mut self) -> Option<Amounts> {
+        let mut all = Amounts::default();
+        for amount in &mut all.0 {
+            *amount = self.float()?;
+        }
+        Some(all)
     }
     fn param(&mut self) -> Option<Param> {
         let (slot, access) = (self.slot()?, *ACCESSES.get(self.count()?)?);

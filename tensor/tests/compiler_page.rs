@@ -11,6 +11,7 @@ use gristmill_compiler::{Cheapest, Compiled, Dialect, Watch, compile_watched};
 use gristmill_encodings::{F32, Q4_0};
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::{dims, nn};
+use gristmill_uop::features::Feature;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Scalar, text};
@@ -90,6 +91,27 @@ impl Levels {
             .collect()
     }
 
+    /// What the kernel's modelled time consists of, one feature per line: amount, seconds per unit,
+    /// microseconds.
+    fn features(&self, target: &Target) -> String {
+        let by = target.machine.coefficients();
+        let features = self.compiled.programs[0].features;
+        let mut out = String::new();
+        for (part, amounts) in ["fixed", "memory", "compute"].iter().zip(features.parts()) {
+            for of in Feature::ALL.into_iter().filter(|&of| amounts.get(of) > 0.0) {
+                let (amount, each) = (amounts.get(of), by.get(of));
+                let (name, us) = (of.name(), 1e6 * amount * each);
+                let _ = writeln!(
+                    out,
+                    "{part:<8} {name:<10} {amount:>9.1} x {each:>9.2e} = {us:.3} us"
+                );
+            }
+        }
+        let us = 1e6 * features.seconds(&by);
+        let _ = writeln!(out, "fixed + the longer of memory and compute: {us:.3} us");
+        out
+    }
+
     /// The kernel's plan, one part per line.
     fn plan(&self) -> String {
         let plans = self.compiled.plans.iter().flatten();
@@ -120,13 +142,15 @@ fn excerpt(text: &str, first: &str, last: &str) -> String {
 
 /// The blocks of the page by name.
 fn blocks() -> BTreeMap<&'static str, String> {
-    let gpu = Levels::new(&Target::named("h200"), &Cuda);
+    let h200 = Target::named("h200");
+    let gpu = Levels::new(&h200, &Cuda);
     let cpu = Levels::new(&Target::cpu("avx512vnni", 16, 4), &C);
     BTreeMap::from([
         ("captured", gpu.function_after("captured")),
         ("factors", gpu.function_after("factors")),
         ("int8", gpu.function_after("int8")),
         ("decisions", gpu.decisions()),
+        ("features", gpu.features(&h200)),
         ("schedule", gpu.function_after("schedule")),
         ("plan", gpu.plan()),
         ("map, last nest", gpu.last_nest_after("map")),

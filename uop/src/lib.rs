@@ -10,6 +10,7 @@ mod decode;
 pub mod dtype;
 pub mod encoding;
 pub mod expression;
+pub mod features;
 pub mod fold;
 pub mod fragment;
 pub mod function;

@@ -1,6 +1,7 @@
 //! Programs, the interface between `compiler` and `runtime`: a kernel's text, signature, launch
 //! dimensions and cost estimates.
 
+use crate::features::Features;
 use crate::graph::Graph;
 use crate::id::Id;
 use crate::launch::LaunchPlan;
@@ -128,6 +129,8 @@ pub struct Program {
     pub estimate: Estimate,
     /// Seconds per launch, by the cost model.
     pub seconds: f64,
+    /// What these seconds consist of.
+    pub features: Features,
     /// Short description for display: the weights that it reads, and a summary of its operations.
     pub title: String,
     /// Nodes of its function that it computes, with their shapes.
@@ -151,6 +154,7 @@ impl Program {
             scratch: 0,
             estimate: Estimate::default(),
             seconds: 0.0,
+            features: Features::default(),
             title: String::new(),
             notes: Vec::new(),
         }

@@ -9,12 +9,12 @@
 
 use super::f16_mma;
 use super::operands::{Operands, Suits, repeats};
-use crate::cost::OPERATIONS_OF_LONE_TERM;
 use crate::decision::{Alternative, Decider, Decision};
 use crate::ir::parse::{ParseError, bad};
 use crate::ir::size_estimate::typical;
 use crate::plan::FIRST;
 use gristmill_uop::encoding::EncodingRef;
+use gristmill_uop::features::Feature;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::rows::{FINE_GROUP, GROUP};
 use gristmill_uop::target::Target;
@@ -250,7 +250,10 @@ impl Sizes {
             ),
             MatmulVariant::Integers => Some(OF_A_BYTE),
             MatmulVariant::FineIntegers => Some(OF_A_BYTE + of_a_scale),
-            MatmulVariant::Floats if gpu => Some(OPERATIONS_OF_LONE_TERM),
+            MatmulVariant::Floats if gpu => {
+                let by = target.machine.coefficients();
+                Some(by.get(Feature::LoneTerm) / by.get(Feature::Operation))
+            }
             MatmulVariant::Floats => None,
         };
         known.unwrap_or(OF_A_FLOAT)

@@ -90,6 +90,7 @@ pub fn program(g: &Graph, launch: &Launch, kernel: CustomRef, around: &CustomEmi
         threads: target.threads,
         scratch: 0,
         estimate: launch.cost.estimate,
+        features: launch.cost.features,
         notes: body
             .root
             .map(|r| format!("{:?} {}", g[r].op, g.show_dims(&g.shape(r))))

@@ -9,6 +9,7 @@ use crate::ir::nest::workgroups;
 use crate::ir::title::{title_of_nests, title_of_text};
 use crate::kernel::Draft;
 use crate::plan::TilePlan;
+use gristmill_uop::features::{Amounts, Feature, Features};
 use gristmill_uop::function::Function;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -72,26 +73,32 @@ impl Share {
     }
 }
 
-/// Seconds that a fused launch loses to lower occupancy: on a GPU the body with the most
-/// registers limits all bodies.
+/// What a fused launch loses to lower occupancy: on a GPU the body with the most registers limits
+/// all bodies.
 fn crowding(
     g: &Graph,
     share: &Share,
     kernels: &[(Draft, Cost)],
     new: usize,
     target: &Target,
-) -> f64 {
+) -> Amounts {
     if target.machine.kind == MachineKind::Cpu {
-        return 0.0;
+        return Amounts::default();
     }
     let beside = |i: usize| occupancy::resident_when_merged(g, &kernels[i].0.nests, target);
     let of_launch = share.kernels.iter().map(|&i| beside(i)).min().unwrap_or(1);
     let of_new = beside(new);
-    let (own, crowded, seconds) = match of_launch < of_new {
-        true => (of_new, of_launch, kernels[new].1.seconds),
-        false => (of_launch, of_new, share.cost.seconds),
+    let (own, crowded, cost) = match of_launch < of_new {
+        true => (of_new, of_launch, &kernels[new].1),
+        false => (of_launch, of_new, &share.cost),
     };
-    (own as f64 / crowded as f64 - 1.0) * (seconds - target.machine.launch)
+    behind_launch(cost, target) * (own as f64 / crowded as f64 - 1.0)
+}
+
+/// What a launch consists of, without the launch itself.
+fn behind_launch(cost: &Cost, target: &Target) -> Amounts {
+    let all = cost.features.decisive(&target.machine.coefficients());
+    all + Feature::Launch.of(-1.0)
 }
 
 /// Whether the buffers of these kernels fit the machine's binding limit.
@@ -143,12 +150,20 @@ pub fn merge(
         let mate = out.iter_mut().find(|s| target.merge && fits(s));
         if let Some(mate) = mate {
             let apart = mate.cost.seconds + cost.seconds;
-            let together = apart - target.machine.launch + crowding(g, mate, kernels, i, target);
+            let by = target.machine.coefficients();
+            let features = Features {
+                fixed: mate.cost.features.decisive(&by)
+                    + behind_launch(cost, target)
+                    + crowding(g, mate, kernels, i, target),
+                ..Features::default()
+            };
+            let together = features.seconds(&by);
             if decider.choose(LAUNCH_FUSION.at(context.sites[&k.root].clone(), [apart, together]))
                 == 1
             {
                 mate.kernels.push(i);
                 mate.cost.seconds = together;
+                mate.cost.features = features;
                 mate.cost.stages = mate.cost.stages.max(cost.stages);
                 mate.cost.estimate.weight_bytes += cost.estimate.weight_bytes;
                 mate.cost.estimate.other_bytes += cost.estimate.other_bytes;

@@ -1,0 +1,260 @@
+//! Features of a kernel's modelled time, and the coefficients of a machine that turn them into
+//! seconds.
+//!
+//! A kernel takes `fixed + max(memory, compute)` seconds. Each part is a sum of amounts times the
+//! machine's seconds per unit of that amount ([`Coefficients`]). The compiler counts the amounts
+//! from a kernel's nests (`compiler/src/cost.rs`); the coefficients follow from a machine's
+//! description. `cargo xtask fit` compares them with measured times.
+
+use crate::machine::{Machine, MachineKind};
+use std::ops::{Add, AddAssign, Mul};
+
+/// What a kernel's time is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Feature {
+    /// Dependent launches.
+    Launch,
+    /// Bytes of packed weights from memory.
+    Memory,
+    /// Bytes through the cache that all processor units share.
+    Cache,
+    /// f32 operations.
+    Operation,
+    /// f32 operations in stages, where a GPU rarely uses multiply-adds.
+    Staged,
+    /// Terms of matrix products, in f32 operations at the rate of the fragment.
+    Matrix,
+    /// Terms that a GPU thread dequantises one by one to multiply them in half precision.
+    UnpackedTerm,
+    /// Terms that a GPU thread dequantises and adds one by one.
+    LoneTerm,
+    /// Products of packed words that a CPU loads one by one, times the lanes of a vector.
+    LoneWord,
+    /// Jumps of a CPU core to another address of a weight, divided by the number of cores.
+    Jump,
+    /// Memory latencies that nothing overlaps.
+    Wait,
+    /// Barriers between a stage and its readers.
+    Barrier,
+}
+
+impl Feature {
+    /// Every feature, in the order of [`Amounts`].
+    pub const ALL: [Feature; 12] = [
+        Feature::Launch,
+        Feature::Memory,
+        Feature::Cache,
+        Feature::Operation,
+        Feature::Staged,
+        Feature::Matrix,
+        Feature::UnpackedTerm,
+        Feature::LoneTerm,
+        Feature::LoneWord,
+        Feature::Jump,
+        Feature::Wait,
+        Feature::Barrier,
+    ];
+    /// Name in files and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Feature::Launch => "launch",
+            Feature::Memory => "memory",
+            Feature::Cache => "cache",
+            Feature::Operation => "operation",
+            Feature::Staged => "staged",
+            Feature::Matrix => "matrix",
+            Feature::UnpackedTerm => "unpacked term",
+            Feature::LoneTerm => "lone term",
+            Feature::LoneWord => "lone word",
+            Feature::Jump => "jump",
+            Feature::Wait => "wait",
+            Feature::Barrier => "barrier",
+        }
+    }
+    /// An amount of this feature.
+    pub fn of(self, amount: f64) -> Amounts {
+        let mut all = Amounts::default();
+        all.0[self as usize] = amount;
+        all
+    }
+}
+
+/// An amount of each [`Feature`].
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Amounts(pub [f64; Feature::ALL.len()]);
+
+impl Amounts {
+    /// The amount of one feature.
+    pub fn get(&self, feature: Feature) -> f64 {
+        self.0[feature as usize]
+    }
+    /// Seconds of these amounts.
+    pub fn seconds(&self, by: &Coefficients) -> f64 {
+        self.0.iter().zip(&by.0).map(|(n, each)| n * each).sum()
+    }
+    /// The amounts that take longer; the first of equal ones.
+    #[must_use]
+    pub fn longer(self, other: Amounts, by: &Coefficients) -> Amounts {
+        if other.seconds(by) > self.seconds(by) {
+            other
+        } else {
+            self
+        }
+    }
+    /// The amounts of the instructions of a stage: plain operations become staged ones, and all
+    /// others take as much longer.
+    #[must_use]
+    pub fn staged(mut self, by: &Coefficients) -> Amounts {
+        let slower = by.get(Feature::Staged) / by.get(Feature::Operation);
+        let plain = self.get(Feature::Operation) + self.get(Feature::Matrix);
+        for term in [Feature::UnpackedTerm, Feature::LoneTerm, Feature::LoneWord] {
+            self.0[term as usize] *= slower;
+        }
+        self.0[Feature::Operation as usize] = 0.0;
+        self.0[Feature::Matrix as usize] = 0.0;
+        self.0[Feature::Staged as usize] += plain;
+        self
+    }
+}
+
+impl Add for Amounts {
+    type Output = Amounts;
+    fn add(mut self, other: Amounts) -> Amounts {
+        self += other;
+        self
+    }
+}
+
+impl AddAssign for Amounts {
+    fn add_assign(&mut self, other: Amounts) {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a += b);
+    }
+}
+
+impl Mul<f64> for Amounts {
+    type Output = Amounts;
+    fn mul(mut self, by: f64) -> Amounts {
+        self.0.iter_mut().for_each(|n| *n *= by);
+        self
+    }
+}
+
+/// Features of a launch.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Features {
+    /// Launches and stages: what nothing overlaps.
+    pub fixed: Amounts,
+    /// Weights from memory.
+    pub memory: Amounts,
+    /// Instructions, and bytes through the cache.
+    pub compute: Amounts,
+}
+
+impl Features {
+    /// Modelled seconds of the launch.
+    pub fn seconds(&self, by: &Coefficients) -> f64 {
+        self.fixed.seconds(by) + self.memory.seconds(by).max(self.compute.seconds(by))
+    }
+    /// The amounts that the time consists of: with memory or compute, whichever takes longer.
+    pub fn decisive(&self, by: &Coefficients) -> Amounts {
+        self.fixed + self.memory.longer(self.compute, by)
+    }
+    /// The three parts, in a fixed order.
+    pub fn parts(&self) -> [Amounts; 3] {
+        [self.fixed, self.memory, self.compute]
+    }
+    /// Features from their parts.
+    pub fn from_parts([fixed, memory, compute]: [Amounts; 3]) -> Features {
+        Features {
+            fixed,
+            memory,
+            compute,
+        }
+    }
+}
+
+impl AddAssign for Features {
+    fn add_assign(&mut self, other: Features) {
+        self.fixed += other.fixed;
+        self.memory += other.memory;
+        self.compute += other.compute;
+    }
+}
+
+/// Seconds per unit of each [`Feature`] on a machine.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Coefficients(pub [f64; Feature::ALL.len()]);
+
+/// Operations per term for GPU threads that dequantise a packed weight one element at a time to
+/// multiply it in half precision. From 100 M terms in 325 us on an H200 (docs/experiments/078).
+const OPERATIONS_OF_UNPACKED_TERM: f64 = 200.0;
+/// Operations per term for GPU threads that dequantise and add one element at a time. From MoE down
+/// projections on an H100: 36 and 64 measured (docs/experiments/124).
+const OPERATIONS_OF_LONE_TERM: f64 = 40.0;
+/// Peak GPU operations (an FMA counts as two) per operation in a stage. Stages compare,
+/// convert and divide, and rarely use FMA. Chosen by end-to-end tok/s of four models on an
+/// H200 (docs/experiments/094).
+const OPERATIONS_OF_STAGED_ONE: f64 = 2.0;
+/// Full-vector operations that the product of a single word takes: 0.9 ns on an EPYC core (AVX2,
+/// 512 words a row) at 48 operations a nanosecond.
+const OPERATIONS_OF_LONE_WORD: f64 = 5.0;
+
+impl Coefficients {
+    /// Seconds per unit of one feature.
+    pub fn get(&self, feature: Feature) -> f64 {
+        self.0[feature as usize]
+    }
+    /// The coefficients that follow from a machine's description.
+    pub fn from_machine(m: &Machine) -> Coefficients {
+        let operation = 1.0 / m.operations;
+        let is_gpu = m.kind == MachineKind::Gpu;
+        let each = |feature| match feature {
+            Feature::Launch => m.launch,
+            Feature::Memory => 1.0 / m.bandwidth,
+            Feature::Cache => 1.0 / m.cache_bandwidth,
+            Feature::Operation | Feature::Matrix => operation,
+            Feature::Staged if is_gpu => OPERATIONS_OF_STAGED_ONE * operation,
+            Feature::Staged => operation,
+            Feature::UnpackedTerm => OPERATIONS_OF_UNPACKED_TERM * operation,
+            Feature::LoneTerm => OPERATIONS_OF_LONE_TERM * operation,
+            Feature::LoneWord => OPERATIONS_OF_LONE_WORD * operation,
+            Feature::Jump => m.jump,
+            Feature::Wait => m.latency,
+            Feature::Barrier => m.barrier,
+        };
+        Coefficients(Feature::ALL.map(each))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn h200() -> Coefficients {
+        Coefficients::from_machine(&Machine::named("h200").unwrap())
+    }
+
+    #[test]
+    fn the_longer_of_memory_and_compute_counts() {
+        let by = h200();
+        let of = |memory: f64, compute: f64| Features {
+            fixed: Feature::Launch.of(1.0),
+            memory: Feature::Memory.of(memory),
+            compute: Feature::Operation.of(compute),
+        };
+        let launch = by.get(Feature::Launch);
+        let bytes = of(4.6e6, 0.0).seconds(&by);
+        assert!((bytes - launch - 1e-6).abs() < 1e-9, "{bytes}");
+        assert_eq!(of(4.6e6, 1.0).seconds(&by), bytes);
+        assert!(of(4.6e6, 1e9).seconds(&by) > bytes);
+        assert_eq!(of(1.0, 1e9).decisive(&by).get(Feature::Memory), 0.0);
+    }
+
+    #[test]
+    fn operations_of_a_stage_take_longer() {
+        let by = h200();
+        let plain = Feature::Operation.of(3.0) + Feature::LoneTerm.of(1.0);
+        let staged = plain.staged(&by).seconds(&by);
+        assert!((staged / plain.seconds(&by) - 2.0).abs() < 1e-12);
+    }
+}
