@@ -8,6 +8,7 @@ mod bless;
 mod ci;
 mod conformance;
 mod experiments;
+mod fit;
 mod generated_page;
 mod kernels_diff;
 mod machine;
@@ -55,6 +56,8 @@ enum Command {
     Ablation(ablation::Options),
     /// Generate docs/quality.md from the reports in docs/quality, or measure published files
     Quality(quality::Options),
+    /// Fit the cost model's coefficients of a machine to measured kernel times
+    Fit(fit::Options),
     /// Build archives, wheels and checksums of a release with zig
     Package(package::Options),
 }
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Benchmarks(options) => benchmarks::run(&options),
         Command::Ablation(options) => ablation::run(&options),
         Command::Quality(options) => quality::run(&options),
+        Command::Fit(options) => fit::run(&options),
         Command::Package(options) => package::run(&options),
     };
     match done {
