@@ -10,6 +10,7 @@ use gristmill_llm::arch::{Logits, Plan};
 use gristmill_llm::engine::{
     CompiledModel, DecodeRow, Engine, Error, Step, TokenRun, TokenSource, Weights, WholePool,
 };
+use gristmill_uop::features::Features;
 use gristmill_uop::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -319,6 +320,40 @@ impl<'a> Variants<'a> {
         let measured = self.in_turns([base, other], turn, differ)?;
         Ok(measured.then(|| work.compared(times)))
     }
+    /// Measures the step and its kernels for both targets, alternately; `None` if the kernels are
+    /// the same.
+    pub fn time_step(&mut self, base: &Target, other: &Target) -> Result<Option<StepTimings>> {
+        let (work, mut times) = (self.work, Times::default());
+        let mut kernels: [Kernels; 2] = Default::default();
+        let turn = |which: usize, engine: &mut Engine, counts| {
+            work.turn(engine, &mut times[which], counts)?;
+            work.kernels(engine, &mut kernels[which], counts)
+        };
+        let differ = |[base, other]: [&Engine; 2]| work.launches(base) != work.launches(other);
+        if !self.in_turns([base, other], turn, differ)? {
+            return Ok(None);
+        }
+        let error = error_of_ratios(&times);
+        let (which, steps) = if work.tokens > 0 {
+            (0, work.tokens)
+        } else {
+            (1, 1)
+        };
+        let seconds = times.map(|mut of| median(std::mem::take(&mut of[which])).unwrap_or(0.0));
+        let timing = |((function, title), row): (_, KernelRow)| {
+            Some(KernelTiming {
+                id: (function, row.sources),
+                title,
+                features: row.features,
+                seconds: median(row.seconds)?,
+            })
+        };
+        Ok(Some(StepTimings {
+            seconds: seconds.map(|all| all / steps as f64),
+            error,
+            kernels: kernels.map(|all| all.into_iter().filter_map(timing).collect()),
+        }))
+    }
     /// Measures both targets, and the kernels of one step that differ.
     pub fn compare_kernels(
         &mut self,
@@ -339,8 +374,30 @@ impl<'a> Variants<'a> {
 /// Seconds of the repetitions, by variant, then decode and prefill.
 type Times = [[Vec<f64>; 2]; 2];
 
-/// Sources and seconds per turn of a step's kernels, by function and title.
-type Kernels = BTreeMap<String, (BTreeSet<String>, Vec<f64>)>;
+/// Kernels of a step by the function's full name and their title.
+type Kernels = BTreeMap<(String, String), KernelRow>;
+
+/// All launches of a step with one title in one function.
+#[derive(Default)]
+struct KernelRow {
+    /// Name for display: function and title.
+    name: String,
+    sources: BTreeSet<String>,
+    /// Features of all launches of a step.
+    features: Features,
+    /// Seconds of all launches of a step, by turn.
+    seconds: Vec<f64>,
+}
+
+/// Median seconds per step of the launches of one kernel, with what the cost model says of them.
+#[derive(Clone, Debug)]
+pub struct KernelTiming {
+    /// Full name of the function, and the sources of the launches: equal kernels have equal ones.
+    pub id: (String, BTreeSet<String>),
+    pub title: String,
+    pub features: Features,
+    pub seconds: f64,
+}
 
 /// Seconds per step of one kernel in two variants.
 pub struct KernelTimes {
@@ -350,21 +407,30 @@ pub struct KernelTimes {
     pub seconds: [Option<f64>; 2],
 }
 
+/// A step and its kernels in two variants.
+pub struct StepTimings {
+    /// Median seconds of the step.
+    pub seconds: [f64; 2],
+    /// Relative standard error of their ratio.
+    pub error: f64,
+    pub kernels: [Vec<KernelTiming>; 2],
+}
+
 /// Returns the kernels with different sources, slowest first.
 fn differing([base, mut other]: [Kernels; 2]) -> Vec<KernelTimes> {
     let mut all = Vec::new();
-    for (name, (texts, seconds)) in base {
-        match other.remove(&name) {
-            Some((others, _)) if others == texts => {}
+    for (key, row) in base {
+        match other.remove(&key) {
+            Some(found) if found.sources == row.sources => {}
             found => all.push(KernelTimes {
-                name,
-                seconds: [median(seconds), found.and_then(|f| median(f.1))],
+                name: row.name,
+                seconds: [median(row.seconds), found.and_then(|f| median(f.seconds))],
             }),
         }
     }
-    all.extend(other.into_iter().map(|(name, (_, seconds))| KernelTimes {
-        name,
-        seconds: [None, median(seconds)],
+    all.extend(other.into_values().map(|row| KernelTimes {
+        name: row.name,
+        seconds: [None, median(row.seconds)],
     }));
     let most = |k: &KernelTimes| k.seconds.into_iter().flatten().fold(0.0, f64::max);
     all.sort_by(|a, b| most(b).total_cmp(&most(a)));
@@ -428,21 +494,23 @@ impl Work {
         if !counts {
             return Ok(());
         }
-        let mut step: BTreeMap<String, f64> = BTreeMap::new();
+        let mut step: BTreeMap<_, (f64, Features)> = BTreeMap::new();
         for ((ready, place), seconds) in
             engine.step_launches(tokens, self.depth).iter().zip(seconds)
         {
             let program = &ready.compiled.programs[*place];
-            let name = format!("{} {}", ready.function.name, program.title);
-            kernels
-                .entry(name.clone())
-                .or_default()
-                .0
-                .insert(program.source.clone());
-            *step.entry(name).or_default() += seconds;
+            let key = (ready.function.full_name(), program.title.clone());
+            let row = kernels.entry(key.clone()).or_default();
+            row.name = format!("{} {}", ready.function.name, program.title);
+            row.sources.insert(program.source.clone());
+            let (all, features) = step.entry(key).or_default();
+            *all += seconds;
+            *features += program.features;
         }
-        for (name, seconds) in step {
-            kernels.entry(name).or_default().1.push(seconds);
+        for (key, (seconds, features)) in step {
+            let row = kernels.entry(key).or_default();
+            row.features = features;
+            row.seconds.push(seconds);
         }
         Ok(())
     }

@@ -41,6 +41,7 @@ mod stages;
 mod style;
 mod table;
 mod terminal;
+mod timings;
 mod usage;
 mod viewer;
 mod wrap;

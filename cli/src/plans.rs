@@ -158,6 +158,15 @@ fn together(all: impl Iterator<Item = (String, Vec<(String, String)>)>) -> Vec<Q
     questions
 }
 
+/// Every decision of a step's functions, with all options.
+pub fn decisions(plan: &Plan, target: &Target) -> Vec<Decision> {
+    let compiled = |function| compile(function, target, None, &mut Listed);
+    plan.functions()
+        .into_iter()
+        .flat_map(|function| compiled(function).decisions)
+        .collect()
+}
+
 /// Decisions of a step above [`HOT`] and below [`LIKELY`], with seconds as shares of the step.
 fn of_step(plan: &Plan, target: &Target) -> Vec<Weighed> {
     let (mut all, mut layouts, mut step) = (Vec::new(), BTreeMap::new(), 0.0);

@@ -7,11 +7,14 @@ use crate::ab_bench::{Compared, KernelTimes, Variants, Speed, Work, shown};
 use crate::model::{self, Model};
 use crate::model_arg::ModelFlags;
 use crate::plans::{self, About, Answer};
+use crate::timings::{self, Measured, Timing};
 use clap::{Args, ValueHint};
 use gristmill_backend::tuning::{self, Plans};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::{PARAMETERS, Parameter, Target, Tuning};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const NOTES: &str = "\
@@ -67,6 +70,10 @@ pub struct TuneArgs {
     /// Time limit in minutes
     #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
     minutes: Duration,
+    /// Measure every candidate once against the defaults and append the times to this file, as data
+    /// for the cost model; nothing is stored
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "reset")]
+    timings: Option<PathBuf>,
     /// Restore the defaults and measure nothing
     #[arg(long)]
     reset: bool,
@@ -120,6 +127,9 @@ pub fn run(options: TuneArgs) -> Result {
     let variants = Variants::new(&model, &options.common, opened, context, work);
     let budget = Budget::new(options.minutes);
     let mut tuner = Tuner { work, variants, start, loading: Duration::ZERO, budget, out: &mut out };
+    if let Some(file) = &options.timings {
+        return tuner.time(&model, file);
+    }
     let best = tuner.tune(options.beam.into())?;
     let steps = tuner.variants.plans(&best)?;
     let Some(machine) = machine else {
@@ -147,6 +157,12 @@ fn work(options: &TuneArgs, model: &Model) -> Result<Work> {
         ));
     }
     Ok(Work { prompt, tokens, depth, times: times.into() })
+}
+
+/// Opens a file to append lines to it.
+fn appended(path: &Path) -> Result<File> {
+    let file = File::options().create(true).append(true).open(path);
+    file.map_err(|e| Failure::new(format_args!("cannot write {}: {e}", path.display()), "give --timings another file"))
 }
 
 /// A change of a target.
@@ -199,6 +215,38 @@ impl Tuner<'_, '_> {
         }
         writeln!(self.out, "the gain is not above {:.1} %: the defaults stay", 100.0 * (gain.least - 1.0))?;
         Ok(untuned)
+    }
+    /// Measures each candidate against the untuned model, the dearest decisions first, until time is
+    /// up, and appends the times to a file.
+    fn time(&mut self, model: &Model, file: &Path) -> Result {
+        let mut untuned = self.variants.target().clone();
+        (untuned.tuning, untuned.plans) = (Tuning::default(), Plans::new());
+        self.variants.load(&untuned)?;
+        let mut out = BufWriter::new(appended(file)?);
+        let steps = self.variants.plans(&untuned)?;
+        let decisions = timings::decisions(&steps, &untuned);
+        let tokens = if self.work.tokens > 0 { 1 } else { self.work.prompt };
+        let of = Measured { machine: &untuned.machine, model: &model.name, tokens, depth: self.work.depth };
+        let asked = [About::Functions, About::Kernels].map(|about| plans::questions(about, &steps, &untuned));
+        let all = timings::in_turns(&asked.concat());
+        let mut written = 0;
+        for answer in &all {
+            if !self.budget.has_room(self.start.elapsed()) {
+                break;
+            }
+            let start = Instant::now();
+            let mut other = untuned.clone();
+            other.plans.extend(answer.clone());
+            // A candidate that cannot be compiled or loaded has no times.
+            let times = self.variants.time_step(&untuned, &other).ok().flatten();
+            self.budget.took(start.elapsed(), false);
+            let timing = times.and_then(|times| Timing::new(&of, answer, &decisions, times));
+            let Some(timing) = timing else { continue };
+            writeln!(out, "{}", serde_json::json!(timing))?;
+            written += 1;
+        }
+        out.flush()?;
+        Ok(writeln!(self.out, "{written} candidates measured, times appended to {}", file.display())?)
     }
     fn print_search(&mut self, found: &Found<Target>) -> Result {
         let (changes, rounds) = (found.measured, found.rounds);

@@ -1,6 +1,7 @@
 //! Commands that measure: logits, perplexity, bench.
 
 use super::{DEMO, data, gristmill, outcome, run};
+use serde_json::Value;
 use std::path::Path;
 
 const VOCABULARY: usize = 2048;
@@ -400,4 +401,38 @@ fn ablation_and_tuning_go_through_their_tables() {
             .contains(&format!("defaults restored: {groups}"))
     );
     assert!(run(&["devices"]).ok().contains(&format!("tuned: {groups}")));
+}
+
+/// `tune --timings` appends a line for each plan: its cost, its time, and the kernels that differ.
+#[test]
+fn plans_are_timed_for_the_cost_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("times.jsonl");
+    let path = file.to_str().unwrap();
+    let tune = |path: &str| {
+        let short = ["-p", "0", "-n", "2", "-r", "3", "--minutes", "0.05"];
+        run(&[&["tune", DEMO, "--timings", path][..], &short].concat())
+    };
+    assert!(tune(path).ok().contains("candidates measured"));
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(!lines.is_empty());
+    for line in &lines {
+        let [plans, seconds] = ["plans", "seconds"].map(|of| line[of].as_array().unwrap());
+        assert_ne!(plans[0], plans[1]);
+        assert!(seconds.iter().all(|s| s.as_f64().unwrap() > 0.0), "{line}");
+        let kernels = line["kernels"].as_array().unwrap().iter();
+        let kernels: Vec<&Value> = kernels.flat_map(|of| of.as_array().unwrap()).collect();
+        assert!(!kernels.is_empty(), "{line}");
+        for kernel in kernels {
+            assert!(
+                kernel["fixed"]["launch"].as_f64().unwrap() >= 1.0,
+                "{kernel}"
+            );
+        }
+    }
+    assert!(tune("/dev/null/times").failed().contains("cannot write"));
 }
