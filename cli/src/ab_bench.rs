@@ -389,7 +389,7 @@ struct KernelRow {
     seconds: Vec<f64>,
 }
 
-/// Median seconds per step of the launches of one kernel, with what the cost model says of them.
+/// Median seconds per step of the launches of one kernel, and their features in the cost model.
 #[derive(Clone, Debug)]
 pub struct KernelTiming {
     /// Full name of the function, and the sources of the launches: equal kernels have equal ones.

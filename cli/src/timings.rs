@@ -188,7 +188,8 @@ mod tests {
     use gristmill_llm::engine::{CacheShape, GraphKey, plan_options};
     use std::path::{Path, PathBuf};
 
-    /// Standard errors by which two plans must differ, and the least difference in parts of the step.
+    /// Standard errors by which two plans must differ, and the least difference as a part of the
+    /// step.
     const ERRORS: f64 = 2.0;
     const NOISE: f64 = 0.002;
     /// How far an agreement may fall below the recorded one.

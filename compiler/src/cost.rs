@@ -51,6 +51,14 @@ struct Counter<'a> {
 }
 
 impl Counter<'_> {
+    fn new<'a>(g: &'a Graph, target: &'a Target) -> Counter<'a> {
+        Counter {
+            g,
+            machine: &target.machine,
+            by: target.machine.coefficients(),
+            sizes: FxHashMap::default(),
+        }
+    }
     fn size(&mut self, range: Id) -> f64 {
         let g = self.g;
         *self
@@ -143,16 +151,11 @@ fn neighbours(g: &Graph, load: Id) -> Vec<Id> {
 
 /// The cost of a kernel that consists of these nests.
 pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
-    let mut c = Counter {
-        g,
-        machine: &target.machine,
-        by: target.machine.coefficients(),
-        sizes: FxHashMap::default(),
-    };
+    let mut c = Counter::new(g, target);
     let by = c.by;
     let globals = global_ranges(g, nests);
     let groups = c.product(globals.iter().copied());
-    let mut cost = Cost::default();
+    let mut estimate = Estimate::default();
     let mut seen_bytes: FxHashSet<(Id, Vec<Id>)> = FxHashSet::default();
     let mut seen_weights: FxHashSet<Id> = FxHashSet::default();
     let mut indices = Indices::default();
@@ -162,7 +165,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
     // With one workgroup per processor unit, memory and arithmetic time add up; with several, they
     // overlap.
     let both = |ops: Amounts, cached: f64| {
-        let cached = Feature::Cache.of(cached);
+        let cached = Feature::Cache.times(cached);
         if resident == 1 {
             ops + cached
         } else {
@@ -173,10 +176,10 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
         let staged = g[g[nest].src[0]].op == Op::Local;
         let runs = runs(&mut c, nest, &globals, target);
         let closed: Vec<Id> = g[nest].src[3..].to_vec();
-        let (ops, cached) = work(&mut c, nest, &closed, &mut cost.estimate, &mut seen_bytes);
+        let (ops, cached) = work(&mut c, nest, &closed, &mut estimate, &mut seen_bytes);
         indices.add(g, nest, &globals);
         let bytes = weights(&mut c, nest, &indices, &mut seen_weights);
-        cost.estimate.weight_bytes += bytes;
+        estimate.weight_bytes += bytes;
         if target.machine.kind == MachineKind::Cpu {
             jumps += jumps_of(&mut c, nest, &globals);
         }
@@ -187,38 +190,39 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
             // Every worker does its share of the runs; the rest of the workgroup waits meanwhile.
             let once = both(ops.staged(&by), cached) * runs;
             stages += once.longer(weights_again(&mut c, nest, &globals, bytes, runs), &by);
-            let again = closed
-                .iter()
-                .copied()
-                .filter(|&r| g.range_kind(r) == Some(RangeKind::Fused));
+            let again = closed.iter().copied();
+            let again = again.filter(|&r| g.range_kind(r) == Some(RangeKind::Fused));
             stages += wait(g, nest, groups / resident as f64, target) * c.product(again);
         } else {
             main_ops += ops * runs;
             main_cached += runs * cached;
         }
         if !staged && target.machine.kind == MachineKind::Gpu {
-            stages += Feature::Wait.of(rows_in_turn(&mut c, nest, &globals) - 1.0);
+            stages += Feature::Wait.times(rows_in_turn(&mut c, nest, &globals) - 1.0);
         }
-        stages += Feature::Wait.of(c.serial(nest) * rounds(groups / resident as f64, target));
+        stages += Feature::Wait.times(c.serial(nest) * rounds(groups / resident as f64, target));
     }
-    cost.estimate.operations += main_ops.seconds(&by) / by.get(Feature::Operation);
-    let memory = Feature::Memory.of(cost.estimate.weight_bytes)
-        + Feature::Jump.of(jumps / target.machine.units as f64);
-    let (launch, idle) = (Feature::Launch.of(1.0), idle(groups, target));
-    cost.features = Features {
+    estimate.operations += main_ops.seconds(&by) / by.get(Feature::Operation);
+    let memory = Feature::Memory.times(estimate.weight_bytes)
+        + Feature::Jump.times(jumps / target.machine.units as f64);
+    let (launch, idle) = (Feature::Launch.times(1.0), idle(groups, target));
+    let features = Features {
         fixed: launch + stages,
         memory: memory * idle,
         compute: both(main_ops, main_cached) * idle,
     };
-    cost.seconds = cost.features.seconds(&by);
-    cost.stages = stages.seconds(&by);
-    let floor = Features {
+    let least = Features {
         fixed: launch,
         memory,
         compute: main_ops,
     };
-    cost.floor = floor.seconds(&by);
-    cost
+    Cost {
+        seconds: features.seconds(&by),
+        features,
+        estimate,
+        stages: stages.seconds(&by),
+        floor: least.seconds(&by),
+    }
 }
 
 /// Accumulates the cost of a custom kernel and of the expressions fused into it.
@@ -269,11 +273,11 @@ impl TextCost {
     pub fn cost(self, machine: &Machine) -> Cost {
         let TextCost { estimate, cached } = self;
         let by = machine.coefficients();
-        let operations = Feature::Operation.of(estimate.operations);
+        let operations = Feature::Operation.times(estimate.operations);
         let features = Features {
-            fixed: Feature::Launch.of(1.0),
-            memory: Feature::Memory.of(estimate.weight_bytes),
-            compute: Feature::Cache.of(cached).longer(operations, &by),
+            fixed: Feature::Launch.times(1.0),
+            memory: Feature::Memory.times(estimate.weight_bytes),
+            compute: Feature::Cache.times(cached).longer(operations, &by),
         };
         let seconds = features.seconds(&by);
         Cost {
@@ -303,7 +307,7 @@ fn weights_again(c: &mut Counter, nest: Id, globals: &[Id], bytes: f64, runs: f6
     }
     let mine = c.g.free_ranges(nest);
     let different = c.product(globals.iter().copied().filter(|r| mine.contains(r)));
-    Feature::Memory.of(bytes * (runs / different).max(1.0))
+    Feature::Memory.times(bytes * (runs / different).max(1.0))
 }
 
 /// How often the nest runs: once per workgroup. A CPU runs a stage once per chunk, or whenever an
@@ -328,12 +332,12 @@ fn runs(c: &mut Counter, nest: Id, globals: &[Id], target: &Target) -> f64 {
 /// Waits of workgroups at the end of a stage: a barrier and the latency of its loads (less if none
 /// is from memory), once per wave. A single workgroup does not fill the machine.
 fn wait(g: &Graph, nest: Id, workgroups: f64, target: &Target) -> Amounts {
-    let barrier = Feature::Barrier.of(1.0);
+    let barrier = Feature::Barrier.times(1.0);
     if target.machine.kind == MachineKind::Cpu {
         return barrier;
     }
     let far = g.any(nest, |_, n| n.op == Op::Load && g[n.src[0]].op == Op::Param);
-    let latency = Feature::Wait.of(if far { 1.0 } else { 0.2 });
+    let latency = Feature::Wait.times(if far { 1.0 } else { 0.2 });
     (barrier + latency) * rounds(workgroups, target)
 }
 
@@ -604,8 +608,8 @@ fn reads_elements(g: &Graph, sum: Id, machine: &Machine) -> bool {
         .any(|&n| !in_words(g[n].src[0]))
 }
 
-/// Instructions and cached bytes of one run of a nest, over its closed and reduce ranges. Reads other
-/// than weights are added to the estimate.
+/// Instructions and cached bytes of one run of a nest, over its closed and reduce ranges. Adds the
+/// reads other than weights to the estimate.
 fn work(
     c: &mut Counter,
     nest: Id,
@@ -665,15 +669,15 @@ fn work(
                     None => (Feature::Operation, 1.0),
                 };
                 let terms = inside.iter().copied().chain(node.src[1..].iter().copied());
-                ops += feature.of(weight * c.product(terms));
+                ops += feature.times(weight * c.product(terms));
             }
             Op::Dot4 | Op::SignedDot4 if has_lone_words => {
                 let words = c.machine.lanes as f64 * c.product(inside.iter().copied());
-                ops += Feature::LoneWord.of(words);
+                ops += Feature::LoneWord.times(words);
             }
             _ => {
                 let Some(weight) = weight(node) else { continue };
-                ops += Feature::Operation.of(weight * c.product(inside.iter().copied()));
+                ops += Feature::Operation.times(weight * c.product(inside.iter().copied()));
             }
         }
     }

@@ -139,9 +139,8 @@ impl Writer {
             plan,
             streams,
         } = context;
-        [name, source, title]
-            .into_iter()
-            .for_each(|text| self.text(text));
+        let texts = [name, source, title];
+        texts.into_iter().for_each(|text| self.text(text));
         let conditions = when.iter().flat_map(|w| [w.skip, w.prologue]).flatten();
         let of_bodies = bodies.iter().map(|body| body.groups);
         let roots: Vec<Id> = [*root, *groups]
@@ -172,12 +171,11 @@ impl Writer {
             other_bytes,
             operations,
         } = *estimate;
-        [weight_bytes, other_bytes, operations, *seconds]
-            .into_iter()
-            .for_each(|v| self.float(v));
-        let amounts = features.parts();
-        let amounts = amounts.iter().flat_map(|part| part.0);
-        amounts.for_each(|v| self.float(v));
+        let estimate = [weight_bytes, other_bytes, operations, *seconds];
+        let features = features.parts().into_iter().flat_map(|part| part.0);
+        for v in estimate.into_iter().chain(features) {
+            self.float(v);
+        }
         self.list(notes, |out, note| out.text(note));
     }
     fn param(&mut self, param: &Param) {

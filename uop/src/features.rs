@@ -12,13 +12,13 @@ use std::ops::{Add, AddAssign, Mul};
 /// What a kernel's time is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Feature {
-    /// Dependent launches.
+    /// Launches, each of which waits for the one before.
     Launch,
     /// Bytes of packed weights from memory.
     Memory,
     /// Bytes through the cache that all processor units share.
     Cache,
-    /// f32 operations.
+    /// f32 operations; a multiply-add counts as two.
     Operation,
     /// f32 operations in stages, where a GPU rarely uses multiply-adds.
     Staged,
@@ -71,8 +71,8 @@ impl Feature {
             Feature::Barrier => "barrier",
         }
     }
-    /// An amount of this feature.
-    pub fn of(self, amount: f64) -> Amounts {
+    /// An amount of this feature, and none of the others.
+    pub fn times(self, amount: f64) -> Amounts {
         let mut all = Amounts::default();
         all.0[self as usize] = amount;
         all
@@ -144,7 +144,7 @@ impl Mul<f64> for Amounts {
 pub struct Features {
     /// Launches and stages: what nothing overlaps.
     pub fixed: Amounts,
-    /// Weights from memory.
+    /// Packed weights, read from memory once.
     pub memory: Amounts,
     /// Instructions, and bytes through the cache.
     pub compute: Amounts,
@@ -226,6 +226,13 @@ impl Coefficients {
     }
 }
 
+impl Machine {
+    /// Seconds per unit of each feature of a kernel's modelled time.
+    pub fn coefficients(&self) -> Coefficients {
+        Coefficients::from_machine(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,9 +245,9 @@ mod tests {
     fn the_longer_of_memory_and_compute_counts() {
         let by = h200();
         let of = |memory: f64, compute: f64| Features {
-            fixed: Feature::Launch.of(1.0),
-            memory: Feature::Memory.of(memory),
-            compute: Feature::Operation.of(compute),
+            fixed: Feature::Launch.times(1.0),
+            memory: Feature::Memory.times(memory),
+            compute: Feature::Operation.times(compute),
         };
         let launch = by.get(Feature::Launch);
         let bytes = of(4.6e6, 0.0).seconds(&by);
@@ -253,7 +260,7 @@ mod tests {
     #[test]
     fn operations_of_a_stage_take_longer() {
         let by = h200();
-        let plain = Feature::Operation.of(3.0) + Feature::LoneTerm.of(1.0);
+        let plain = Feature::Operation.times(3.0) + Feature::LoneTerm.times(1.0);
         let staged = plain.staged(&by).seconds(&by);
         assert!((staged / plain.seconds(&by) - 2.0).abs() < 1e-12);
     }

@@ -2,7 +2,6 @@
 //! planning without the device.
 
 use crate::Scalar;
-use crate::features::Coefficients;
 use crate::fragment::{ADA, AMPERE, Fragment, GEFORCE, HOPPER, TURING, tensor_cores};
 use std::borrow::Cow;
 
@@ -237,10 +236,6 @@ impl Machine {
     /// Cost of one term of a sum computed by this fragment, in f32 operations.
     pub fn term_of(&self, fragment: &Fragment) -> f64 {
         2.0 * self.rate / fragment.rate
-    }
-    /// Seconds per unit of each feature of a kernel's modelled time.
-    pub fn coefficients(&self) -> Coefficients {
-        Coefficients::from_machine(self)
     }
     /// Returns the row of [`NAMED`] with this name.
     pub fn named(name: &str) -> Option<Machine> {

@@ -10,16 +10,15 @@ mod timing;
 
 use anyhow::{Result, bail};
 use orders::orders;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use timing::{Kernel, Timing};
+use timing::{Coefficients, KernelTime};
 
 const NOTES: &str = "\
 Prints the coefficients before and after, the median error, and for each kind of decision how well
 modelled and measured times agree on the order of plans (Kendall's tau; 1 is the same order, 0 none).
 
 Examples:
-  gristmill tune synth:glm-4.7-flash:q4_0 --device cuda -p 0 -d 1024 --timings docs/timings/h200.jsonl
+  gristmill tune MODEL.gguf --device cuda -p 0 -d 1024 --timings docs/timings/h200.jsonl
   cargo xtask fit docs/timings/h200.jsonl";
 
 #[derive(clap::Args)]
@@ -29,9 +28,6 @@ pub struct Options {
     #[arg(required = true)]
     files: Vec<PathBuf>,
 }
-
-/// Seconds per unit by the name of the feature.
-type Coefficients = BTreeMap<String, f64>;
 
 /// Returns true if the files could be fitted.
 pub fn run(options: &Options) -> Result<bool> {
@@ -91,7 +87,7 @@ const MOST: f64 = 16.0;
 
 /// Fits by coordinate descent with multiplicative steps: few coefficients and thousands of kernels
 /// take well under a second.
-fn fitted(kernels: &[Kernel], start: &Coefficients) -> Coefficients {
+fn fitted(kernels: &[KernelTime], start: &Coefficients) -> Coefficients {
     let loss = |by: &Coefficients| {
         let errors: f64 = kernels.iter().map(|k| k.error(by).abs()).sum();
         let left: f64 = by
@@ -125,7 +121,7 @@ fn fitted(kernels: &[Kernel], start: &Coefficients) -> Coefficients {
 }
 
 /// Median of `|modelled / measured - 1|`, as a logarithm.
-fn median_error(kernels: &[Kernel], by: &Coefficients) -> f64 {
+fn median_error(kernels: &[KernelTime], by: &Coefficients) -> f64 {
     let mut errors: Vec<f64> = kernels
         .iter()
         .map(|k| k.error(by).abs().exp() - 1.0)
@@ -137,6 +133,7 @@ fn median_error(kernels: &[Kernel], by: &Coefficients) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     /// Kernels whose times follow from coefficients are fitted to these.
     #[test]
@@ -152,10 +149,10 @@ mod tests {
         let (start, truth): (Coefficients, Coefficients) =
             (of(2e-6, 1e-12, 1e-14), of(1e-6, 2e-12, 3e-14));
         let one = |name: &str, amount: f64| BTreeMap::from([(name.to_owned(), amount)]);
-        let kernels: Vec<Kernel> = (1..60)
+        let kernels: Vec<KernelTime> = (1..60)
             .map(|i| {
                 let (bytes, operations) = (f64::from(i) * 1e5, f64::from(i * i % 37) * 1e7);
-                let mut kernel = Kernel {
+                let mut kernel = KernelTime {
                     fixed: one("launch", 1.0),
                     memory: one("memory", bytes),
                     compute: one("operation", operations),

@@ -216,8 +216,8 @@ impl Tuner<'_, '_> {
         writeln!(self.out, "the gain is not above {:.1} %: the defaults stay", 100.0 * (gain.least - 1.0))?;
         Ok(untuned)
     }
-    /// Measures each candidate against the untuned model, the dearest decisions first, until time is
-    /// up, and appends the times to a file.
+    /// Measures each candidate against the untuned model until time is up, the dearest decisions
+    /// first, and appends the times to a file.
     fn time(&mut self, model: &Model, file: &Path) -> Result {
         let mut untuned = self.variants.target().clone();
         (untuned.tuning, untuned.plans) = (Tuning::default(), Plans::new());

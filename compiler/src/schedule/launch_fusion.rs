@@ -98,7 +98,7 @@ fn crowding(
 /// What a launch consists of, without the launch itself.
 fn behind_launch(cost: &Cost, target: &Target) -> Amounts {
     let all = cost.features.decisive(&target.machine.coefficients());
-    all + Feature::Launch.of(-1.0)
+    all + Feature::Launch.times(-1.0)
 }
 
 /// Whether the buffers of these kernels fit the machine's binding limit.

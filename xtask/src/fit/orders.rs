@@ -1,15 +1,15 @@
 //! How well modelled and measured times agree on the order of a decision's plans.
 
-use super::{Coefficients, Timing};
+use super::timing::{Coefficients, Timing};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-/// Standard errors by which two plans must differ, and the least difference in parts of the step.
+/// Standard errors by which two plans must differ, and the least difference as a part of the step.
 const ERRORS: f64 = 2.0;
 const NOISE: f64 = 0.002;
 
 /// Kendall's tau of one kind of decision.
-pub struct Order {
+pub struct Agreement {
     pub kind: String,
     /// Pairs of plans whose measured times differ by more than noise.
     pub pairs: usize,
@@ -18,7 +18,7 @@ pub struct Order {
     pub taus: [f64; 3],
 }
 
-impl Display for Order {
+impl Display for Agreement {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let [asked, before, after] = self.taus;
         write!(
@@ -33,7 +33,7 @@ impl Display for Order {
 type Differences = [f64; 4];
 
 /// Returns the agreement by kind of decision, then over all of them.
-pub fn orders(timings: &[Timing], by: [&Coefficients; 2]) -> Vec<Order> {
+pub fn orders(timings: &[Timing], by: [&Coefficients; 2]) -> Vec<Agreement> {
     // Plans of one decision are compared among each other and with the chosen one.
     let mut decisions: BTreeMap<_, (Vec<Differences>, f64)> = BTreeMap::new();
     for t in timings {
@@ -66,7 +66,7 @@ pub fn orders(timings: &[Timing], by: [&Coefficients; 2]) -> Vec<Order> {
             }
         }
     }
-    let order = |(kind, (pairs, signs)): (String, (usize, [i64; 3]))| Order {
+    let order = |(kind, (pairs, signs)): (String, (usize, [i64; 3]))| Agreement {
         kind,
         pairs,
         taus: signs.map(|sum| sum as f64 / pairs.max(1) as f64),
@@ -86,10 +86,10 @@ fn agrees(measured: f64, modelled: f64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fit::timing::Kernel;
+    use crate::fit::timing::KernelTime;
 
     fn timing(keys: &str, modelled: [f64; 2], seconds: [f64; 2]) -> Timing {
-        let kernel = |seconds: f64| Kernel {
+        let kernel = |seconds: f64| KernelTime {
             seconds,
             fixed: BTreeMap::from([("launch".to_owned(), seconds)]),
             memory: BTreeMap::new(),

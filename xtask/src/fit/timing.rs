@@ -1,10 +1,12 @@
 //! Measured times as `gristmill tune --timings` writes them.
 
-use super::Coefficients;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+/// Seconds per unit by the name of the feature.
+pub type Coefficients = BTreeMap<String, f64>;
 
 /// Two plans of one decision; see `cli/src/timings.rs`.
 #[derive(Deserialize)]
@@ -23,19 +25,19 @@ pub struct Timing {
     pub error: f64,
     /// Seconds of the step that no kernel accounts for, per launch.
     pub gap: f64,
-    pub kernels: [Vec<Kernel>; 2],
+    pub kernels: [Vec<KernelTime>; 2],
 }
 
 /// All launches of one kernel in a step.
 #[derive(Deserialize, Clone)]
-pub struct Kernel {
+pub struct KernelTime {
     pub seconds: f64,
     pub fixed: BTreeMap<String, f64>,
     pub memory: BTreeMap<String, f64>,
     pub compute: BTreeMap<String, f64>,
 }
 
-impl Kernel {
+impl KernelTime {
     /// Modelled seconds: `fixed + max(memory, compute)`.
     pub fn modelled(&self, by: &Coefficients) -> f64 {
         let seconds = |amounts: &BTreeMap<String, f64>| -> f64 {
@@ -71,8 +73,8 @@ pub fn read(files: &[PathBuf]) -> Result<Vec<Timing>> {
 
 /// Kernels with a measured time, each form once with the median of its times. A launch takes its
 /// part of the time between kernels.
-pub fn kernels(timings: &[Timing]) -> Vec<Kernel> {
-    let mut alike: BTreeMap<String, Vec<Kernel>> = BTreeMap::new();
+pub fn kernels(timings: &[Timing]) -> Vec<KernelTime> {
+    let mut alike: BTreeMap<String, Vec<KernelTime>> = BTreeMap::new();
     for timing in timings {
         for kernel in timing
             .kernels
@@ -86,13 +88,13 @@ pub fn kernels(timings: &[Timing]) -> Vec<Kernel> {
                 "{:?} {:?} {:?}",
                 kernel.fixed, kernel.memory, kernel.compute
             );
-            alike.entry(form).or_default().push(Kernel {
+            alike.entry(form).or_default().push(KernelTime {
                 seconds,
                 ..kernel.clone()
             });
         }
     }
-    let median = |mut of: Vec<Kernel>| {
+    let median = |mut of: Vec<KernelTime>| {
         of.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         of.swap_remove(of.len() / 2)
     };
