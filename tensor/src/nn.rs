@@ -8,7 +8,7 @@ mod select;
 
 pub use dispatch::Dispatch;
 pub use embedding::embedding_gradient;
-pub use glu::{Glu, gelu};
+pub use glu::{Glu, gelu, gelu_erf};
 pub use group::{Sorted, Tiles, sorted, tiles};
 pub use select::{TopK, group_limited, rank, top_k};
 
@@ -31,6 +31,17 @@ pub fn rms(x: Tensor<'_>, eps: f64) -> Tensor<'_> {
         .expect("a norm over an axis of known length");
     let mean = (x * x).sum(&[last]) * (1.0 / d as f64);
     x * (mean + eps).sqrt().recip().unsqueeze(last)
+}
+
+/// Returns `(x − mean(x)) / sqrt(variance(x) + eps) · w` over the last axis of `x [.., d]`; its
+/// length must be a constant.
+pub fn layer_norm<'g>(x: Tensor<'g>, w: Tensor<'g>, eps: f64) -> Tensor<'g> {
+    let last = x.rank() - 1;
+    let (dims, c) = (x.dims(), x.capture());
+    let d = c.graph.borrow().int_value(dims[last]);
+    let d = d.expect("a norm over an axis of known length");
+    let mean = x.sum(&[last]) * (1.0 / d as f64);
+    rms(x - mean.unsqueeze(last), eps) * w
 }
 
 /// Returns `cap · tanh(x / cap)`, which is close to `x` for `|x|` much smaller than `cap`.

@@ -9,6 +9,8 @@ pub enum Glu {
     Swiglu,
     /// `gelu(gate) · up`, with the tanh approximation of GELU.
     Geglu,
+    /// `gelu(gate) · up`, with GELU by its definition.
+    GegluErf,
     /// `g · sigmoid(1.702 g) · (u + 1)`, the unit of gpt-oss.
     ///
     /// Here `g = min(gate, 7)` and `u` is `up` clamped to `-7..=7`.
@@ -26,6 +28,7 @@ impl Glu {
         match self {
             Glu::Swiglu => gate.silu() * up,
             Glu::Geglu => gelu(gate) * up,
+            Glu::GegluErf => gelu_erf(gate) * up,
             Glu::ClampedSwiglu => {
                 let (g, u) = (gate.minimum(LIMIT), up.maximum(-LIMIT).minimum(LIMIT));
                 g * (g * STEEPNESS).sigmoid() * (u + 1.0)
@@ -38,4 +41,29 @@ impl Glu {
 pub fn gelu(x: Tensor<'_>) -> Tensor<'_> {
     let argument = (x + x * x * x * 0.044715) * (2.0 * (2.0 / std::f64::consts::PI).sqrt());
     x * argument.sigmoid()
+}
+
+/// Coefficients of the polynomial of [`gelu_erf`], from the highest power down: Abramowitz and
+/// Stegun, 7.1.26, with an error of at most 1.5e-7.
+const ERF: [f64; 5] = [
+    1.061_405_429,
+    -1.453_152_027,
+    1.421_413_741,
+    -0.284_496_736,
+    0.254_829_592,
+];
+/// Factor of the argument in the polynomial's variable.
+const ERF_FACTOR: f64 = 0.327_591_1;
+
+/// Computes `x/2 · (1 + erf(x/√2))`.
+pub fn gelu_erf(x: Tensor<'_>) -> Tensor<'_> {
+    let z = x.maximum(x * -1.0) * std::f64::consts::FRAC_1_SQRT_2;
+    let t = (z * ERF_FACTOR + 1.0).recip();
+    let [highest, rest @ ..] = ERF;
+    let sum = rest
+        .iter()
+        .fold(t * highest, |sum, &factor| (sum + factor) * t);
+    // Half of 1 − erf(z): the share of x below 0, and what the share above lacks.
+    let tail = sum * (z * z * -1.0).exp() * 0.5;
+    x * x.lt(0.0).select(tail, tail * -1.0 + 1.0)
 }
