@@ -60,17 +60,18 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
     let merges = metadata.strings(&key("merges"))?;
     // Checked before the texts are copied: a text of three bytes then takes forty.
     Tokenizer::admit(tokens.len(), merges.map_or(0, Strings::len))?;
-    let types = metadata.ints(&key("token_type"))?;
-    // A type beyond 32 bits becomes 0, which is not a known type either.
-    let types: Option<Vec<i32>> = types.map(|types| {
-        types
-            .into_iter()
-            .map(|t| i32::try_from(t).unwrap_or(0))
-            .collect()
-    });
+    let types = token_types(metadata)?;
     let model = metadata.need(&key("model"), Metadata::str)?.to_owned();
     let architecture = metadata.str("general.architecture")?.unwrap_or_default();
     let pre = text("pre")?;
+    let is_bert = model == "bert";
+    let or_of_bert = |id: Option<u32>, default: u32| id.or(is_bert.then_some(default));
+    let adds_sep = metadata
+        .bool(&key("add_sep_token"))?
+        .or(is_bert.then_some(true));
+    // Texts of encoders end with a separator; the key is misspelt in all files.
+    let sep = or_of_bert(id("seperator_token_id")?, SEP).filter(|_| adds_sep == Some(true));
+    let eos = id("eos_token_id")?;
     Ok(TokenizerSpec {
         strips: strips(
             architecture,
@@ -91,16 +92,34 @@ pub fn tokenizer_spec(metadata: &Metadata) -> Result<TokenizerSpec, Error> {
             .collect(),
         scores: metadata.floats(&key("scores"))?.unwrap_or_default(),
         add_space_prefix: metadata.bool(&key("add_space_prefix"))?,
-        bos: id("bos_token_id")?,
-        eos: id("eos_token_id")?,
+        lowercase: metadata.bool(&key("normalizer.lowercase"))?,
+        strip_accents: metadata.bool(&key("normalizer.strip_accents"))?,
+        bos: or_of_bert(id("bos_token_id")?.or(id("cls_token_id")?), CLS),
+        eos: if is_bert { sep } else { eos.or(sep) },
         eot: id("eot_token_id")?,
         eom: id("eom_token_id")?,
-        unk: id("unknown_token_id")?,
+        unk: or_of_bert(id("unknown_token_id")?, UNKNOWN),
         pad: id("padding_token_id")?,
         add_bos: metadata.bool(&key("add_bos_token"))?,
-        add_eos: metadata.bool(&key("add_eos_token"))?,
+        add_eos: match is_bert {
+            true => adds_sep,
+            false => metadata.bool(&key("add_eos_token"))?.or(adds_sep),
+        },
     })
 }
+
+/// Reads the types of tokens.
+fn token_types(metadata: &Metadata) -> Result<Option<Vec<i32>>, Error> {
+    let types = metadata.ints("tokenizer.ggml.token_type")?;
+    // A type beyond 32 bits becomes 0, which is not a known type either.
+    let number = |number| i32::try_from(number).unwrap_or(0);
+    Ok(types.map(|types| types.into_iter().map(number).collect()))
+}
+
+/// Ids of BERT's special tokens in files that do not name them, as in llama.cpp.
+const UNKNOWN: u32 = 100;
+const CLS: u32 = 101;
+const SEP: u32 = 102;
 
 /// Returns the special tokens that absorb the white space after them, which only a
 /// `tokenizer.json` lists: all of Phi-3's except these. (Its successors with byte-level BPE keep

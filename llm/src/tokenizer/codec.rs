@@ -8,6 +8,7 @@ use super::spec::TokenizerSpec;
 use super::special::{Fragment, Special, Splitter};
 use super::split::PreTokenizer;
 use super::vocab::{self, Alphabet, TokenKind, Vocabulary};
+use super::word_piece::WordPieces;
 use super::{bytes::SPACE, end_tokens};
 use foldhash::HashMap;
 use std::ops::Range;
@@ -45,6 +46,49 @@ enum Merging {
     Characters { pre: PreTokenizer, merges: Merges },
     /// Characters merged by score (SentencePiece).
     Scored(Scores),
+    /// Words cut into the longest tokens (WordPiece).
+    Words(WordPieces),
+}
+
+impl Merging {
+    /// Builds the tables of the file's algorithm.
+    fn new(
+        spec: &mut TokenizerSpec,
+        pre: Option<PreTokenizer>,
+        alphabet: Alphabet,
+        vocabulary: &Vocabulary,
+    ) -> Result<Merging, TokenizerError> {
+        Ok(match (pre, alphabet) {
+            (Some(pre), Alphabet::Mapped) => {
+                let whole_pieces = pre.ignore_merges.then(|| vocabulary.by_bytes());
+                Merging::Ranked {
+                    pre,
+                    merges: vocabulary.merges(&spec.merges)?,
+                    whole_pieces,
+                }
+            }
+            (Some(pre), Alphabet::Spaced) => Merging::Characters {
+                pre,
+                merges: vocabulary.merges(&spec.merges)?,
+            },
+            (None, _) if spec.model == "bert" => {
+                let lowercase = spec.lowercase.unwrap_or(true);
+                let strips_accents = spec.strip_accents.unwrap_or(lowercase);
+                Merging::Words(WordPieces::new(vocabulary, lowercase, strips_accents)?)
+            }
+            (None, _) => {
+                let (scores, tokens) = (spec.scores.len(), vocabulary.texts.len());
+                if scores != tokens {
+                    return Err(TokenizerError::Scores { scores, tokens });
+                }
+                Merging::Scored(Scores::new(
+                    std::mem::take(&mut spec.scores),
+                    vocabulary,
+                    spec.add_space_prefix.unwrap_or(true),
+                ))
+            }
+        })
+    }
 }
 
 impl Tokenizer {
@@ -61,42 +105,23 @@ impl Tokenizer {
                 Alphabet::Spaced,
                 Some(PreTokenizer::for_pre_type(&GEMMA4, &spec.model)?),
             ),
-            "llama" => (Alphabet::Spaced, None),
+            "llama" | "bert" => (Alphabet::Spaced, None),
             _ => return Err(TokenizerError::UnsupportedModel { model: spec.model }),
         };
         let mut warnings: Vec<String> = guessed_pre(&spec).into_iter().collect();
         let special_ids = vocab::checked_ids(&mut spec, &mut warnings);
         let typed = spec.token_types.is_some();
-        let vocabulary = Vocabulary::new(spec.tokens, spec.token_types, &special_ids, alphabet)?;
+        let vocabulary = Vocabulary::new(
+            std::mem::take(&mut spec.tokens),
+            spec.token_types.take(),
+            &special_ids,
+            alphabet,
+        )?;
         let add_bos = spec
             .add_bos
             .unwrap_or(pre.as_ref().is_none_or(|pre| pre.add_bos));
         let missing = vocabulary.missing_bytes().len();
-        let merging = match (pre, alphabet) {
-            (Some(pre), Alphabet::Mapped) => {
-                let whole_pieces = pre.ignore_merges.then(|| vocabulary.by_bytes());
-                Merging::Ranked {
-                    pre,
-                    merges: vocabulary.merges(&spec.merges)?,
-                    whole_pieces,
-                }
-            }
-            (Some(pre), Alphabet::Spaced) => Merging::Characters {
-                pre,
-                merges: vocabulary.merges(&spec.merges)?,
-            },
-            (None, _) => {
-                let (scores, tokens) = (spec.scores.len(), vocabulary.texts.len());
-                if scores != tokens {
-                    return Err(TokenizerError::Scores { scores, tokens });
-                }
-                Merging::Scored(Scores::new(
-                    spec.scores,
-                    &vocabulary,
-                    spec.add_space_prefix.unwrap_or(true),
-                ))
-            }
-        };
+        let merging = Merging::new(&mut spec, pre, alphabet, &vocabulary)?;
         if missing > 0 && spec.unk.is_none() {
             warnings.push(format!(
                 "no token for {missing} byte values: text with them loses them"
@@ -215,6 +240,9 @@ impl Tokenizer {
             Merging::Scored(scores) => {
                 return scores.encode(&self.vocabulary, text, first, self.unk, ids);
             }
+            Merging::Words(words) => {
+                return words.encode(&self.vocabulary, text, self.unk, ids);
+            }
             Merging::Characters { pre, merges } => {
                 return self.encode_characters(
                     pre,
@@ -265,9 +293,12 @@ impl Tokenizer {
             .flat_map(|&id| self.output_bytes(id, show_special))
             .copied()
             .collect::<Vec<u8>>();
-        if matches!(&self.merging, Merging::Scored(scores) if scores.space_prefix)
-            && bytes.first() == Some(&b' ')
-        {
+        let begins_with_space = match &self.merging {
+            Merging::Scored(scores) => scores.space_prefix,
+            Merging::Words(_) => true,
+            Merging::Ranked { .. } | Merging::Characters { .. } => false,
+        };
+        if begins_with_space && bytes.first() == Some(&b' ') {
             bytes.remove(0);
         }
         String::from_utf8(bytes)
@@ -337,6 +368,12 @@ impl Tokenizer {
     /// Returns true if encoded text ends with EOS.
     pub fn adds_eos(&self) -> bool {
         self.add_eos && self.eos.is_some()
+    }
+
+    /// Returns true if parts of a text of any length may have one token or none: unknown words, and
+    /// white space between words.
+    pub fn drops_text(&self) -> bool {
+        matches!(self.merging, Merging::Words(_))
     }
 
     /// Returns true if generation ends with `id`.

@@ -1,5 +1,5 @@
-//! Tokenizers of GGUF files: byte-level BPE, SentencePiece BPE with scores, and Gemma
-//! 4's BPE of characters.
+//! Tokenizers of GGUF files: byte-level BPE, SentencePiece BPE with scores, Gemma 4's BPE of
+//! characters, and WordPiece.
 //!
 //! Text becomes ids in four steps: special tokens are cut out, pre-tokenisation splits the rest
 //! into pieces, each piece is merged (BPE), and BOS and EOS are added if the file requests them.
@@ -24,6 +24,7 @@ mod spec;
 mod special;
 mod split;
 mod vocab;
+mod word_piece;
 
 pub use bytes::Utf8Stream;
 pub use codec::Tokenizer;

@@ -248,6 +248,7 @@ pub(super) const PRE_TYPES: &[PreType] = &[
             "gigachat",
             "a.x-4.0",
             "mellum",
+            "modern-bert",
         ],
         &[Match(GPT2)],
     ),

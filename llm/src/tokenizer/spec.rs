@@ -3,15 +3,15 @@
 /// Tokenizer specification of a model file: the `tokenizer.ggml.*` keys.
 #[derive(Debug, Clone, Default)]
 pub struct TokenizerSpec {
-    /// `model`: the family; "gpt2" (byte-level BPE), "llama" (SentencePiece BPE) or
-    /// "gemma4" (BPE of characters).
+    /// `model`: the family; "gpt2" (byte-level BPE), "llama" (SentencePiece BPE),
+    /// "gemma4" (BPE of characters) or "bert" (WordPiece).
     pub model: String,
     /// `pre`: the pre-tokeniser of the family "gpt2".
     pub pre: String,
     /// True if the file does not name its pre-tokeniser and `pre` is a guess.
     pub guessed_pre: bool,
     /// `tokens`: for "gpt2" normal tokens are byte-mapped; for "llama" and "gemma4" they have
-    /// U+2581 in place of spaces. All others are literal.
+    /// U+2581 in place of spaces, for "bert" before words. All others are literal.
     pub tokens: Vec<Vec<u8>>,
     /// `token_type`: at least one per token.
     pub token_types: Option<Vec<i32>>,
@@ -21,6 +21,10 @@ pub struct TokenizerSpec {
     pub scores: Vec<f32>,
     /// `add_space_prefix` of SentencePiece; absent means true.
     pub add_space_prefix: Option<bool>,
+    /// `normalizer.lowercase` of WordPiece; absent means true.
+    pub lowercase: Option<bool>,
+    /// `normalizer.strip_accents` of WordPiece; absent means as `lowercase`.
+    pub strip_accents: Option<bool>,
     /// `bos_token_id`: beginning of sequence.
     pub bos: Option<u32>,
     /// `eos_token_id`: end of sequence.
