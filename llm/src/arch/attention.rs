@@ -196,6 +196,31 @@ impl Grouped {
             .reshape(dims![n, self.heads * self.value]);
         linear(s, w, out, "attn_output")
     }
+    /// Computes bidirectional attention of `x [n, d]` within each text of the step, without a
+    /// cache. Returns `[n, d]`.
+    pub(super) fn encode<'g>(
+        &self,
+        s: &'g StepFunction,
+        w: &LayerWeights,
+        x: Tensor<'g>,
+    ) -> Tensor<'g> {
+        let n = s.tokens();
+        let (q, own) = self.projected(s, w, x);
+        let [k, v] = own.expect("keys and values of its own");
+        let q = q.reshape(dims![n, self.heads, self.key]);
+        let k = k.reshape(dims![n, self.kv_heads, self.key]);
+        let [q, k] = match self.rotated {
+            0 => [q, k],
+            rotated => {
+                let rows = s.text_rope(self.tables[0], rotated);
+                [q, k].map(|x| self.rotate(x, rows))
+            }
+        };
+        let v = v.reshape(dims![n, self.kv_heads, self.value]);
+        let out = s.text_attention([q, k, v], self.scores, self.window);
+        let out = out.reshape(dims![n, self.heads * self.value]);
+        linear(s, w, out, "attn_output")
+    }
     /// Projects `x [n, d]` to queries `[n, width]` and, unless `reads` is set, to keys and values.
     /// Without a value matrix, values equal the key projection.
     fn projected<'g>(
@@ -354,7 +379,12 @@ fn has_plain_bias(w: &LayerWeights) -> bool {
 }
 
 /// Multiplies `x [n, in]` by the matrix `name` and adds its bias if there is one.
-fn linear<'g>(s: &'g StepFunction, w: &LayerWeights, x: Tensor<'g>, name: &str) -> Tensor<'g> {
+pub(super) fn linear<'g>(
+    s: &'g StepFunction,
+    w: &LayerWeights,
+    x: Tensor<'g>,
+    name: &str,
+) -> Tensor<'g> {
     let (matrix, bias) = (format!("{name}.weight"), format!("{name}.bias"));
     let y = s.linear(w, x, &matrix);
     if w.has(&bias) {

@@ -6,11 +6,13 @@
 //! several architectures is in the files of this folder.
 
 mod attention;
+mod bert;
 mod cache;
 mod decoder;
 pub mod deepseek2;
 mod draft;
 mod embed_head;
+mod encoder;
 mod error;
 mod feed_forward;
 mod gemma2;
@@ -26,7 +28,9 @@ mod low_rank;
 mod minimax_m2;
 mod mistral3;
 mod model;
+mod modern_bert;
 pub mod moe;
+mod nomic_bert;
 mod olmo2;
 mod phi3;
 mod plan;
@@ -49,6 +53,7 @@ pub use lookup::Tensors;
 pub use low_rank::{AdapterScales, AppliedAdapter, LowRank, LowRankShape, MAX_CHOICES};
 use model::ExtendedModel;
 pub use model::{Architecture, Model, ModelInfo};
+pub(crate) use plan::MAX_TEXTS;
 pub use plan::{
     Bind, BoundCall, CachedExperts, CutBind, DraftOptions, DraftSource, ExpertBind, ExpertTile,
     Functions, Logits, Options, Plan, StepKind,
@@ -65,6 +70,7 @@ use crate::gguf::Metadata;
 
 /// All architectures that [`load`] supports.
 pub static TABLE: &[Architecture] = &[
+    bert::ARCHITECTURE,
     deepseek2::ARCHITECTURE,
     glm4moe::ARCHITECTURE,
     gemma2::ARCHITECTURE,
@@ -75,6 +81,8 @@ pub static TABLE: &[Architecture] = &[
     llama::ARCHITECTURE,
     minimax_m2::ARCHITECTURE,
     mistral3::ARCHITECTURE,
+    modern_bert::ARCHITECTURE,
+    nomic_bert::ARCHITECTURE,
     olmo2::ARCHITECTURE,
     phi3::ARCHITECTURE,
     qwen2::ARCHITECTURE,
@@ -121,6 +129,20 @@ pub fn with_draft_block(model: Box<dyn Model>) -> Box<dyn Model> {
 /// Returns an error if the architecture is unknown, or if the metadata lacks a key.
 pub fn tensors(metadata: &Metadata, there: &dyn Tensors) -> Result<Vec<TensorSpec>> {
     (find(metadata)?.tensors)(metadata, there)
+}
+
+/// Returns whether the metadata is that of a text encoder.
+///
+/// # Errors
+/// Returns an error if the architecture is absent or has the wrong type.
+pub fn is_encoder(metadata: &Metadata) -> Result<bool> {
+    let name = metadata.need("general.architecture", Metadata::str)?;
+    Ok(is_encoder_name(name))
+}
+
+/// Returns whether an architecture is that of a text encoder.
+pub(crate) fn is_encoder_name(architecture: &str) -> bool {
+    encoder::NAMES.contains(&architecture)
 }
 
 /// Minimum Jaro-Winkler similarity, from 0 to 1, for an architecture to be suggested in an error.

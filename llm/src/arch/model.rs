@@ -46,6 +46,10 @@ pub trait Model: Send + Sync {
     fn layer_input(&self) -> usize {
         0
     }
+    /// Returns true for a text encoder: its steps have whole texts and no logits.
+    fn is_encoder(&self) -> bool {
+        false
+    }
     /// Returns the adapters that every step applies.
     fn adapters(&self) -> &[AppliedAdapter] {
         &[]
@@ -148,6 +152,9 @@ impl Model for ExtendedModel {
     }
     fn layer_input(&self) -> usize {
         self.model.layer_input()
+    }
+    fn is_encoder(&self) -> bool {
+        self.model.is_encoder()
     }
     fn adapters(&self) -> &[AppliedAdapter] {
         &self.adapters

@@ -7,6 +7,9 @@ use gristmill_uop::function::Function;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Maximum texts of a step of a text encoder.
+pub(crate) const MAX_TEXTS: usize = 15;
+
 /// Kind of a step: which tokens of which sequences it processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StepKind {
@@ -199,6 +202,8 @@ pub enum Bind {
     Positions,
     /// Cache row of each token in the page pool, `[n]` i32, in mixed batches.
     Slots,
+    /// Number of each token's text, `[n]` i32, in steps of text encoders.
+    Texts,
     /// Factor of each adapter for each token, `[n, choices]` f32, if rows choose adapters.
     AdapterScales,
     /// Block table of the step's only sequence or of the chunk's sequence, `[rows / PAGE]` i32.

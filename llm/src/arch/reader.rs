@@ -32,6 +32,10 @@ impl<'a> Reader<'a> {
     pub fn has(&self, name: &str) -> bool {
         self.metadata.get(&self.key(name)).is_some()
     }
+    /// Returns the value of the key, if it is present.
+    pub fn value(&self, name: &str) -> Option<&'a Value> {
+        self.metadata.get(&self.key(name))
+    }
     /// Reads a count of at most [`LIMIT`]; `default` replaces an absent key.
     pub fn size_or(&self, name: &str, default: Option<u32>) -> Result<usize> {
         let key = self.key(name);

@@ -6,6 +6,7 @@ mod cache;
 mod rotation;
 mod squares;
 mod state;
+mod texts;
 mod trained_call;
 mod training;
 mod views;

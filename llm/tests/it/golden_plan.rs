@@ -171,7 +171,7 @@ fn slots_are_bound_to_what_they_are() {
                 Bind::AdapterScales | Bind::DraftRows | Bind::Drafted => false,
                 // For quantised caches.
                 Bind::RopeMean(_) | Bind::Hadamard => false,
-                Bind::Positions | Bind::Slots | Bind::Pages | Bind::Table => false,
+                Bind::Positions | Bind::Slots | Bind::Texts | Bind::Pages | Bind::Table => false,
                 Bind::WindowPages | Bind::WindowTable | Bind::StateRow | Bind::StateRows => false,
                 Bind::Hidden(_) => matches!(slot.kind, SlotKind::Input | SlotKind::Output),
                 Bind::State(_, plane) => {

@@ -248,6 +248,7 @@ fn gated(glu: Glu, gate: &[f64], up: &[f64]) -> Vec<f64> {
         Glu::Geglu => {
             0.5 * g * (1.0 + (0.797_884_560_802_865_4 * (g + 0.044715 * g.powi(3))).tanh()) * u
         }
+        Glu::GegluErf => unreachable!("a unit of text encoders, which have no experts"),
         Glu::ClampedSwiglu => {
             let (g, u) = (g.min(7.0), u.clamp(-7.0, 7.0));
             g * sigmoid(1.702 * g) * (u + 1.0)

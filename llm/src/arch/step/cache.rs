@@ -188,7 +188,7 @@ impl StepFunction<'_> {
     }
     /// Rounds `x` to f16 and back to f32 if the cache is f16. The relative error, at most 2⁻¹¹, is
     /// that of cached rows.
-    fn round_to_cache<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
+    pub(super) fn round_to_cache<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
         if self.options.cache == CacheType::F16 {
             x.cast(Scalar::F16).cast(Scalar::F32)
         } else {
