@@ -11,6 +11,7 @@ mod compiled;
 mod device_buffers;
 mod device_sampler;
 mod drafting;
+mod encode;
 mod executor;
 mod expert_cache;
 mod expert_stream;

@@ -51,6 +51,20 @@ pub enum Error {
     /// The context is full.
     #[error("the context of {0} tokens is full")]
     Full(usize),
+    /// The model is a text encoder, and a step was to compute logits.
+    #[error("the model is a text encoder, which computes embeddings and generates no text")]
+    Encoder,
+    /// The model is no text encoder.
+    #[error("the model is no text encoder")]
+    NoEncoder,
+    /// A text to encode is longer than the context.
+    #[error("a text of {tokens} tokens is longer than the context of {context}")]
+    Text {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Most tokens of a text.
+        context: usize,
+    },
     /// A token id is outside the vocabulary.
     #[error("token {token} is not one of the model's {vocabulary}")]
     Token {
@@ -128,9 +142,15 @@ impl Error {
                 "some {fits} tokens a pass would fit: lower --batch or --ctx; --accumulate keeps the size of a step"
             )),
             Error::Full(_) => Some("start again, or give a larger --ctx".into()),
+            Error::Encoder => Some(
+                "start `gristmill serve MODEL` and send texts to /v1/embeddings".into(),
+            ),
+            Error::Text { .. } => Some(
+                "an encoder reads a text as a whole: shorten it, or send its parts as texts".into(),
+            ),
             Error::Token { vocabulary, .. } => Some(format!("ids go from 0 to {}", vocabulary - 1)),
             Error::Empty => Some("a prompt needs at least one token".into()),
-            Error::NotInFlight | Error::Pages | Error::Sequences { .. } => Some(
+            Error::NotInFlight | Error::NoEncoder | Error::Pages | Error::Sequences { .. } => Some(
                 "this is a bug in gristmill: please report it with the command that led here"
                     .into(),
             ),

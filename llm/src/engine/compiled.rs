@@ -29,8 +29,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 /// Returns the candidate sets that decode steps of one sequence sample from at load.
-fn candidate_sets(device: &dyn Device) -> Vec<CandidateSet> {
-    if device.overlaps() {
+fn candidate_sets(device: &dyn Device, model: &dyn Model) -> Vec<CandidateSet> {
+    if model.is_encoder() {
+        Vec::new()
+    } else if device.overlaps() {
         vec![CandidateSet::Top1, CandidateSet::SmallTopK]
     } else {
         vec![CandidateSet::Top1]
@@ -114,7 +116,7 @@ impl<'a> CompiledModel<'a> {
         let at = (&gpus[..], placement);
         let sizes = Sizes::choose(file, model.as_ref(), settings, loaded, at)?;
         let settings = &sizes.settings;
-        let choices = candidate_sets(&*device);
+        let choices = candidate_sets(&*device, model.as_ref());
         let planning = Planning::new(model.as_ref(), &sizes, &choice, &jits, &choices)?;
         let Some(mut made) = planning.units(jits, &sizes, placement, progress)? else {
             return again(settings.without_mixed(asked));
@@ -321,7 +323,7 @@ fn device_buffers(
     } = sizes;
     let others = settings.decode_rows().unwrap_or(0);
     let tokens = (limits.long + others).max(settings.rows());
-    let logits = if has_logits {
+    let logits = if has_logits && !model.is_encoder() {
         limits.chunk.max(settings.rows())
     } else {
         1

@@ -202,7 +202,7 @@ impl Engine {
         Ok((key, variables))
     }
     /// Fills the RoPE tables of all devices for that many positions.
-    fn fill_rope(&mut self, positions: usize) -> Result<(), Error> {
+    pub(super) fn fill_rope(&mut self, positions: usize) -> Result<(), Error> {
         for (device, on) in self.on.iter_mut().enumerate() {
             let device = self.graphs.on(device);
             on.activations.fill_rope(&**device, positions)?;
@@ -546,6 +546,9 @@ impl Engine {
     }
     /// Checks a step's tokens, positions, pages and number of rows.
     fn check(&self, step: &Step) -> Result<(), Error> {
+        if self.model.is_encoder() {
+            return Err(Error::Encoder);
+        }
         let most = match step.chunk {
             None => self.settings.rows(),
             Some(_) => self.settings.decode_rows().unwrap_or(0),

@@ -61,7 +61,7 @@ impl Footprint {
         let tokens = step + others;
         let hidden =
             2 * tokens * model.width() * size_of::<f32>() + layer_input_bytes(model, tokens);
-        let rows = if placement.has_logits(device) {
+        let rows = if placement.has_logits(device) && !model.is_encoder() {
             chunk.max(settings.rows())
         } else {
             1
@@ -216,6 +216,9 @@ pub(super) fn choose_context(
             let least = MIN_CONTEXT.min(most);
             if footprint.bytes(least) > available {
                 return refused(least, 0);
+            }
+            if footprint.cached + footprint.windowed + footprint.state == 0 {
+                return Ok(fits().min(DEFAULT_CONTEXT));
             }
             let share = footprint.rows_within((available as f64 * CONTEXT_SHARE) as u64);
             let share = (share as usize).clamp(MIN_CONTEXT, DEFAULT_CONTEXT);

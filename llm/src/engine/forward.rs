@@ -97,7 +97,7 @@ impl Engine {
         Ok(row)
     }
     /// Reads bytes of the hidden rows after the last layer, from byte `at`.
-    fn read_hidden(&self, at: usize, bytes: &mut [u8]) -> Result<(), Error> {
+    pub(super) fn read_hidden(&self, at: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let layers = self.model.layers();
         let placement = &self.placement.chosen.placement;
         let home = placement.layer(layers.saturating_sub(1)).layer;

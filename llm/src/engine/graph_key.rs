@@ -95,6 +95,9 @@ impl StepLimits {
         model: &dyn Model,
         target: &Target,
     ) -> StepLimits {
+        if model.is_encoder() {
+            return StepLimits::for_texts(settings, context);
+        }
         let chunk = settings.chunk.clamp(1, context);
         let halves = target.machine.kind == MachineKind::Gpu
             && target.machine.fragment(Scalar::F16).is_some();
@@ -116,6 +119,16 @@ impl StepLimits {
             chunk,
             long: settings.long.unwrap_or(usual).clamp(chunk, context),
         }
+    }
+    /// Returns the limits of a text encoder: a step has a whole text, and a row of padding.
+    fn for_texts(settings: &Settings, context: usize) -> StepLimits {
+        let longest = settings.context.map_or(context, |own| own.min(context));
+        let long = (longest + 1).next_multiple_of(FEW_TOKENS);
+        let chunk = match settings.chunk {
+            chunk if chunk >= longest => long,
+            chunk => chunk.max(FEW_TOKENS),
+        };
+        StepLimits { chunk, long }
     }
     /// Returns whether `long` is one of the default sizes for long prompts.
     pub fn is_usual(long: usize) -> bool {
@@ -234,6 +247,22 @@ pub fn sequence_graphs(StepLimits { chunk, long }: StepLimits, depths: &[usize])
     let mut all: Vec<GraphKey> = one
         .chain(chunks.into_iter().map(|(n, logits)| key(n, logits, rows)))
         .collect();
+    all.dedup();
+    all
+}
+
+/// Returns the graphs of a text encoder, for a cache of `rows` rows.
+pub(super) fn text_graphs(StepLimits { chunk, long }: StepLimits, rows: usize) -> Vec<GraphKey> {
+    let key = |tokens| GraphKey {
+        tokens,
+        batch: false,
+        others: 0,
+        logits: Logits::None,
+        depth: rows,
+        contiguous: true,
+        draft: None,
+    };
+    let mut all: Vec<GraphKey> = [FEW_TOKENS, chunk, long].into_iter().map(key).collect();
     all.dedup();
     all
 }

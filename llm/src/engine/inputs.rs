@@ -126,6 +126,14 @@ impl StepInputs {
             |(at, pages): (usize, Pages)| pages.all[at / page] * page as u32 + (at % page) as u32;
         Ok(device.write(&self.slots, 0, &bytes(tokens.map(slot)))?)
     }
+    /// Writes the number of each token's text, in a step of a text encoder.
+    pub(super) fn write_texts(
+        &self,
+        device: &dyn Device,
+        numbers: impl Iterator<Item = u32>,
+    ) -> Result<(), Error> {
+        Ok(device.write(&self.slots, 0, &bytes(numbers))?)
+    }
     /// Writes the factors of adapters of each token.
     pub(super) fn write_scales(
         &self,
@@ -193,7 +201,8 @@ impl StepInputs {
         match bind {
             Bind::Tokens => self.tokens.clone(),
             Bind::Positions => self.positions.clone(),
-            Bind::Slots => self.slots.clone(),
+            // Steps of text encoders have no KV cache.
+            Bind::Slots | Bind::Texts => self.slots.clone(),
             // A step of one sequence reads the first row.
             Bind::Table | Bind::Pages => self.tables[0].clone(),
             Bind::WindowTable | Bind::WindowPages => self.tables[1].clone(),

@@ -3,7 +3,7 @@
 use super::footprint::{Footprint, choose_context};
 use super::graph_key::{
     CacheShape, GraphKey, Settings, StepLimits, batch_graph, cache_rows, depths, draft_graphs,
-    draft_options, mixed_graphs, sequence_graphs,
+    draft_options, mixed_graphs, sequence_graphs, text_graphs,
 };
 use super::step_limit::StepLimit;
 use crate::arch::{DraftOptions, Functions, Logits, Model, Options, Plan, Pools, StepKind};
@@ -93,6 +93,8 @@ pub(super) struct Sizes {
     pub(super) context: usize,
     pub(super) cache: CacheShape,
     pub(super) depths: Vec<usize>,
+    /// The model is a text encoder.
+    pub(super) encodes: bool,
 }
 
 impl Sizes {
@@ -107,11 +109,15 @@ impl Sizes {
     ) -> Result<Sizes, Error> {
         let device = gpus[0];
         let limits = StepLimits::new(&settings, model.context(), model, device.target());
-        let parallel = settings.parallel.clamp(1, limits.chunk);
+        let encodes = model.is_encoder();
+        let most = if encodes { 1 } else { limits.chunk };
+        let parallel = settings.parallel.clamp(1, most);
         let settings = Settings {
             chunk: limits.chunk,
             long: Some(limits.long),
             parallel,
+            mixed: settings.mixed && !encodes,
+            drafts: if encodes { 0 } else { settings.drafts },
             ..settings
         };
         let probe = probe(&settings);
@@ -146,6 +152,7 @@ impl Sizes {
             context,
             cache,
             depths,
+            encodes,
         })
     }
     /// Returns smaller settings if the allocations do not fit into the room on a GPU. Steps of long
@@ -169,6 +176,7 @@ impl Sizes {
             false => LONG_CHUNK_SHARE,
         };
         if is_usual
+            && !self.encodes
             && limits.long > limits.chunk
             && footprint.step_bytes() as f64 > left as f64 * share
         {
@@ -213,6 +221,9 @@ impl Sizes {
     }
     /// Returns the graphs to compile when the model is loaded.
     pub(super) fn graphs(&self) -> Vec<GraphKey> {
+        if self.encodes {
+            return text_graphs(self.limits, self.cache.rows);
+        }
         let others = self.settings.decode_rows();
         let mixed = others.map(|others| mixed_graphs(self.limits.chunk, self.cache.rows, others));
         let drafts = self.draft_options();

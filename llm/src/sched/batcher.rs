@@ -151,14 +151,14 @@ impl Batcher {
     /// swaps them in again. Call it before sequences are added.
     ///
     /// There is no host cache with a window pool or recurrent states, as these may be
-    /// evicted before their page.
+    /// evicted before their page, and none for a text encoder, which has no KV cache.
     pub fn with_host_cache(self, bytes: usize) -> Batcher {
         let more = self.config.window_pool.is_some() || self.config.state_rows > 0;
-        let slots = if more {
-            0
-        } else {
-            bytes / self.engine.cache().page_bytes().max(1)
+        let slots = match more {
+            true => None,
+            false => bytes.checked_div(self.engine.cache().page_bytes()),
         };
+        let slots = slots.unwrap_or(0);
         let config = SchedulerConfig {
             host_slots: slots,
             ..self.config
@@ -622,6 +622,17 @@ impl Batcher {
         // The rows may not be finite, even if the run succeeded.
         self.scheduler.return_borrowed(&borrowed);
         flow.map(Some)
+    }
+    /// Runs texts through a text encoder: see [`Engine::encode`].
+    ///
+    /// # Errors
+    /// As for [`Engine::encode`].
+    pub fn encode(
+        &mut self,
+        texts: &[Vec<u32>],
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        Ok(self.engine.encode(texts, each)?)
     }
     /// Chooses the next token of a generation from a step's output, and advances the generation.
     /// `on_logits` is called if the host must read the row of logits.
