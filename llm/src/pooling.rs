@@ -4,7 +4,7 @@
 //! or for ranking have it. Rows pass the final norm first, as in sentence-transformers. All
 //! arithmetic here is in f64.
 
-use crate::arch::{Error, Result};
+use crate::arch::{self, Error, Result};
 use crate::gguf::{Gguf, Metadata, TensorInfo};
 use gristmill_tensor::evaluate;
 use std::fmt;
@@ -101,16 +101,34 @@ pub struct Pooling(Option<Arc<NormedPooling>>);
 #[derive(Debug)]
 struct NormedPooling {
     kind: PoolingKind,
-    /// Weights of the final RMS norm.
-    norm: Vec<f32>,
-    eps: f64,
+    norm: FinalNorm,
+    /// The rows are those of a text encoder.
+    of_encoder: bool,
     /// Present for [`PoolingKind::Rank`].
     classifier: Option<Classifier>,
+}
+
+/// Norm of the rows after the last layer.
+#[derive(Debug)]
+enum FinalNorm {
+    /// The last layer ends with its own.
+    None,
+    Rms {
+        weights: Vec<f64>,
+        eps: f64,
+    },
+    /// Subtracts the mean, too.
+    Layer {
+        weights: Vec<f64>,
+        eps: f64,
+    },
 }
 
 /// Linear classifier of a normed row, with one label or two.
 #[derive(Debug)]
 struct Classifier {
+    /// Layer before it, with tanh: rows of weights, and biases.
+    dense: Option<(Vec<Vec<f64>>, Vec<f64>)>,
     /// A row of weights for each label.
     weights: Vec<Vec<f64>>,
     /// A number for each label.
@@ -126,26 +144,30 @@ impl Pooling {
     /// When metadata or tensors that the kind needs are missing, malformed or not supported.
     pub fn read(file: &Gguf, kind: Option<PoolingKind>) -> Result<Pooling> {
         let metadata = file.metadata();
+        let of_encoder = arch::is_encoder(metadata)?;
         let kind = match kind {
             Some(kind) => Some(kind),
             None => PoolingKind::read(metadata)?,
         };
-        let Some(kind) = kind else {
+        let Some(kind) = kind.or(of_encoder.then_some(PoolingKind::Mean)) else {
             return Ok(Pooling::default());
         };
-        let key = metadata_key(metadata, "attention.layer_norm_rms_epsilon")?;
-        let eps = metadata.need(&key, Metadata::f32)?;
-        let norm = tensor(file, "output_norm.weight")?;
+        let key = metadata_key(metadata, "embedding_length")?;
+        let width = metadata.need(&key, Metadata::u32)? as usize;
         let classifier = match kind {
-            PoolingKind::Rank => Some(Classifier::read(file, norm.len())?),
+            PoolingKind::Rank => Some(Classifier::read(file, width)?),
             _ => None,
         };
         Ok(Pooling(Some(Arc::new(NormedPooling {
             kind,
-            norm: norm.into_iter().map(|x| x as f32).collect(),
-            eps: f64::from(eps),
+            norm: FinalNorm::read(file, of_encoder)?,
+            of_encoder,
             classifier,
         }))))
+    }
+    /// Returns whether the rows are those of a text encoder.
+    pub fn is_of_encoder(&self) -> bool {
+        self.0.as_ref().is_some_and(|of| of.of_encoder)
     }
     /// Returns the kind; `None` for generative models: the mean of rows before the final norm,
     /// each scaled to length 1.
@@ -157,8 +179,19 @@ impl Pooling {
         match self.kind() {
             None | Some(PoolingKind::None | PoolingKind::Mean) => PooledRows::All,
             Some(PoolingKind::Cls) => PooledRows::First,
+            Some(PoolingKind::Rank) if self.is_of_encoder() => PooledRows::First,
             Some(PoolingKind::Last | PoolingKind::Rank) => PooledRows::Last,
         }
+    }
+    /// Pools the hidden rows of a whole text, row-major `[n, width]`.
+    pub fn values(&self, rows: &[f32], width: usize) -> Vec<f32> {
+        let mut text = self.start(width);
+        text.add(match self.rows() {
+            PooledRows::All => rows,
+            PooledRows::First => &rows[..width],
+            PooledRows::Last => &rows[rows.len() - width..],
+        });
+        text.values()
     }
     /// Starts the pooling of a text, whose rows have `width` elements.
     pub fn start(&self, width: usize) -> PooledText<'_> {
@@ -183,7 +216,7 @@ impl PooledText<'_> {
             // A few elements of rows before the norm are a thousand times larger than the others.
             let row = self
                 .pooling
-                .map_or_else(|| unit(&row), |of| of.normed(&row));
+                .map_or_else(|| unit(&row), |of| of.norm.apply(&row));
             self.sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
         }
     }
@@ -196,16 +229,37 @@ impl PooledText<'_> {
     }
 }
 
-impl NormedPooling {
-    /// Applies the final RMS norm to a row.
-    fn normed(&self, row: &[f64]) -> Vec<f64> {
-        let squares: f64 = row.iter().map(|x| x * x).sum();
-        let scale = (squares / row.len() as f64 + self.eps).sqrt().recip();
-        let weights = self.norm.iter().map(|&w| f64::from(w));
-        row.iter()
-            .zip(weights)
-            .map(|(x, w)| x * scale * w)
-            .collect()
+impl FinalNorm {
+    fn read(file: &Gguf, of_encoder: bool) -> Result<FinalNorm> {
+        const WEIGHT: &str = "output_norm.weight";
+        if of_encoder && file.tensor(WEIGHT).is_none() {
+            return Ok(FinalNorm::None);
+        }
+        let metadata = file.metadata();
+        let key = match of_encoder {
+            true => "attention.layer_norm_epsilon",
+            false => "attention.layer_norm_rms_epsilon",
+        };
+        let eps = metadata.need(&metadata_key(metadata, key)?, Metadata::f32)?;
+        let (weights, eps) = (tensor(file, WEIGHT)?, f64::from(eps));
+        Ok(match of_encoder {
+            true => FinalNorm::Layer { weights, eps },
+            false => FinalNorm::Rms { weights, eps },
+        })
+    }
+    /// Applies the norm to a row.
+    fn apply(&self, row: &[f64]) -> Vec<f64> {
+        let (mean, weights, eps) = match self {
+            FinalNorm::None => return row.to_vec(),
+            FinalNorm::Rms { weights, eps } => (0.0, weights, eps),
+            FinalNorm::Layer { weights, eps } => {
+                (row.iter().sum::<f64>() / row.len() as f64, weights, eps)
+            }
+        };
+        let squares: f64 = row.iter().map(|x| (x - mean).powi(2)).sum();
+        let scale = (squares / row.len() as f64 + eps).sqrt().recip();
+        let both = row.iter().zip(weights);
+        both.map(|(x, w)| (x - mean) * scale * w).collect()
     }
 }
 
@@ -220,9 +274,14 @@ impl Classifier {
         if file.tensor(WEIGHT).is_none() {
             return Err(refused("rank, without a classifier (cls.output.weight),"));
         }
-        if file.tensor(DENSE).is_some() {
-            return Err(refused("rank, with a dense layer before the classifier,"));
-        }
+        let is_bert = file.metadata().str("general.architecture")? == Some("bert");
+        let dense = match file.tensor(DENSE) {
+            None => None,
+            Some(_) if is_bert => Some(dense(file, width)?),
+            Some(_) => {
+                return Err(refused("rank, with a dense layer before the classifier,"));
+            }
+        };
         let names = metadata_key(file.metadata(), "classifier.output_labels")?;
         let names = file.metadata().strings(&names)?;
         let names: Vec<&[u8]> = names.into_iter().flat_map(|names| names.iter()).collect();
@@ -244,6 +303,7 @@ impl Classifier {
             None => Vec::new(),
         };
         Ok(Classifier {
+            dense,
             weights: all.chunks(width).map(<[f64]>::to_vec).collect(),
             biases: biases.into_iter().chain([0.0; 2]).take(labels).collect(),
             label: yes.filter(|&yes| yes < labels).unwrap_or(0),
@@ -251,12 +311,41 @@ impl Classifier {
     }
     /// Returns the probability of the label: softmax of two, the logistic function of one.
     fn score(&self, row: &[f64]) -> f64 {
-        let product = |weights: &Vec<f64>| weights.iter().zip(row).map(|(w, x)| w * x).sum::<f64>();
-        let logits = self.weights.iter().zip(&self.biases);
-        let logits: Vec<f64> = logits.map(|(w, bias)| product(w) + bias).collect();
+        let inner = self.dense.as_ref().map(|(weights, biases)| {
+            let sums = affine(weights, biases, row);
+            sums.into_iter().map(f64::tanh).collect::<Vec<f64>>()
+        });
+        let logits = affine(&self.weights, &self.biases, inner.as_deref().unwrap_or(row));
         let other = logits.get(1 - self.label).copied().unwrap_or(0.0);
         1.0 / (1.0 + (other - logits[self.label]).exp())
     }
+}
+
+/// Reads the dense layer before a classifier: rows of weights, and biases.
+fn dense(file: &Gguf, width: usize) -> Result<(Vec<Vec<f64>>, Vec<f64>)> {
+    const NAME: &str = "cls.weight";
+    let weights = tensor(file, NAME)?;
+    let biases = match file.tensor("cls.bias") {
+        Some(_) => tensor(file, "cls.bias")?,
+        None => vec![0.0; width],
+    };
+    if weights.len() != width * width || biases.len() != width {
+        let found = file.tensor(NAME).map(|info| info.dims.clone());
+        return Err(Error::Shape {
+            tensor: NAME.into(),
+            found: found.unwrap_or_default(),
+            expected: vec![width as u64; 2],
+        });
+    }
+    let weights = weights.chunks(width).map(<[f64]>::to_vec).collect();
+    Ok((weights, biases))
+}
+
+/// Returns the products of a row with rows of weights, plus biases.
+fn affine(weights: &[Vec<f64>], biases: &[f64], row: &[f64]) -> Vec<f64> {
+    let product = |weights: &[f64]| weights.iter().zip(row).map(|(w, x)| w * x).sum::<f64>();
+    let sums = weights.iter().zip(biases);
+    sums.map(|(w, bias)| product(w) + bias).collect()
 }
 
 /// Returns an architecture's metadata key.
@@ -286,11 +375,11 @@ mod tests {
     use super::*;
 
     fn pooling(kind: PoolingKind, classifier: Option<Classifier>) -> Pooling {
-        let (norm, eps) = (vec![1.0, 2.0], 0.0);
+        let (weights, eps) = (vec![1.0, 2.0], 0.0);
         Pooling(Some(Arc::new(NormedPooling {
             kind,
-            norm,
-            eps,
+            norm: FinalNorm::Rms { weights, eps },
+            of_encoder: false,
             classifier,
         })))
     }
@@ -346,6 +435,7 @@ mod tests {
                     weights,
                     biases,
                     label,
+                    dense: None,
                 }),
             );
             let mut text = pooling.start(2);
