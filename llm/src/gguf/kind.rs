@@ -32,8 +32,8 @@ impl OtherKind {
                  open the result"
             }
             OtherKind::Encoder(_) => {
-                "open a model that generates text; encoders, for embeddings or ranking, are not \
-                 supported"
+                "of the encoders, for embeddings or ranking, those of architecture bert, \
+                 modern-bert and nomic-bert are supported"
             }
             OtherKind::Vocabulary => "`gristmill tokenize` can use it; open a file with weights",
             OtherKind::ImportanceMatrix | OtherKind::Other(_) => "open the model's own .gguf file",

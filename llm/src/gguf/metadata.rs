@@ -6,14 +6,11 @@ use super::value::{Array, Strings, Value};
 
 /// Architectures of text encoders, which have no causal attention.
 const ENCODERS: &[&str] = &[
-    "bert",
     "eurobert",
     "gemma-embedding",
     "jina-bert-v2",
     "jina-bert-v3",
-    "modern-bert",
     "neo-bert",
-    "nomic-bert",
     "nomic-bert-moe",
     "t5encoder",
 ];
@@ -261,7 +258,7 @@ mod tests {
                 &[(architecture, "llama"), ("adapter.type", "lora")],
                 "LoRA adapter",
             ),
-            (&[(architecture, "nomic-bert")], "embedding model"),
+            (&[(architecture, "neo-bert")], "embedding model"),
             (&[("general.type", "imatrix")], "importance matrix"),
             (
                 &[(architecture, "llama"), ("general.type", "vocab")],
