@@ -202,7 +202,7 @@ impl CheckpointConfig {
     }
     /// Number of layers, without blocks for draft tokens.
     pub fn layers(&self) -> Result<u32, ConvertError> {
-        let layers = self.need(&["num_hidden_layers", "n_layers", "num_layers"])?;
+        let layers = self.need(&["num_hidden_layers", "n_layers", "num_layers", "n_layer"])?;
         match layers {
             1..=MAX_LAYERS => Ok(layers),
             _ => {

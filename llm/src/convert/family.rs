@@ -1,6 +1,7 @@
 //! Families of models: their classes in transformers, and what their conversion does.
 
 use super::config::CheckpointConfig;
+use super::encoders;
 use super::error::ConvertError;
 use super::hyper::{self, Keys};
 
@@ -49,7 +50,18 @@ const fn with(of: ConvertFamily, norms: ShiftedNorms, drafts: bool) -> ConvertFa
 }
 
 /// All families; the names of architectures are those of `arch::TABLE`.
-static FAMILIES: [ConvertFamily; 18] = [
+static FAMILIES: [ConvertFamily; 21] = [
+    family("bert", &["BertModel", "BertForMaskedLM"], encoders::bert),
+    family(
+        "nomic-bert",
+        &["NomicBertModel", "NomicBertForMaskedLM"],
+        encoders::nomic_bert,
+    ),
+    family(
+        "modern-bert",
+        &["ModernBertModel", "ModernBertForMaskedLM"],
+        encoders::modern_bert,
+    ),
     family(
         "llama",
         &[

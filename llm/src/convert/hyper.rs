@@ -21,17 +21,17 @@ pub(super) struct Keys<'m> {
 }
 
 impl Keys<'_> {
-    fn set(&mut self, name: &str, value: impl Into<Value>) {
+    pub fn set(&mut self, name: &str, value: impl Into<Value>) {
         let key = format!("{}.{name}", self.architecture);
         self.metadata.insert(key, value);
     }
-    fn count(&mut self, name: &str, of: &Fields, names: &[&str]) -> Result {
+    pub fn count(&mut self, name: &str, of: &Fields, names: &[&str]) -> Result {
         if let Some(count) = of.count(names)? {
             self.set(name, count);
         }
         Ok(())
     }
-    fn number(&mut self, name: &str, of: &Fields, names: &[&str]) -> Result {
+    pub fn number(&mut self, name: &str, of: &Fields, names: &[&str]) -> Result {
         if let Some(number) = of.number(names)? {
             self.set(name, number as f32);
         }
@@ -41,7 +41,7 @@ impl Keys<'_> {
         let key = format!("{}.{name}", self.architecture);
         self.metadata.contains(&key)
     }
-    fn bools(&mut self, name: &str, bools: Vec<bool>) {
+    pub fn bools(&mut self, name: &str, bools: Vec<bool>) {
         self.set(name, Value::Array(Array::Bool(bools)));
     }
     /// Writes which layers have windows, unless it is the last of every `period` that has none.
@@ -136,7 +136,9 @@ fn activation(config: &CheckpointConfig) -> Result {
         None => Ok(()),
         Some(name) if known.contains(&name) => Ok(()),
         // Gemma 2 and 3 name one activation and use the other.
-        Some("gelu") if config.class.starts_with("Gemma") => Ok(()),
+        Some("gelu") if config.class.starts_with("Gemma") || config.class.contains("Bert") => {
+            Ok(())
+        }
         Some(other) => Err(ConvertError::unsupported(
             format!("hidden_act {other}"),
             format!("supported activations: {}", known.join(", ")),

@@ -8,11 +8,13 @@
 
 mod checkpoint;
 mod config;
+mod encoders;
 mod error;
 mod family;
 mod folder;
 mod heads;
 mod hyper;
+mod named;
 mod names;
 mod pieces;
 mod plan;
@@ -20,6 +22,7 @@ mod special;
 mod tensor;
 mod token_table;
 mod vocab;
+mod word_pieces;
 
 pub use error::ConvertError;
 pub use folder::is_checkpoint;
@@ -69,6 +72,9 @@ pub fn open(path: &Path) -> Result<Converted, ConvertError> {
     };
     hyper::common(&config, &mut keys)?;
     (family.keys)(&config, &mut keys)?;
+    if arch::is_encoder(keys.metadata)? {
+        encoders::pooling(&folder, family.architecture, keys.metadata)?;
+    }
     let (further, mut warnings) = (keys.tensors, keys.warnings);
     let planned = Planner::new(&checkpoint, &config, family)?.plan(further)?;
     blocks(

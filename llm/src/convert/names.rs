@@ -1,5 +1,8 @@
 //! Names of a checkpoint's tensors, and what they are called in a GGUF file.
 
+use super::encoders;
+use super::named::Named;
+use crate::arch::is_encoder_name as is_encoder;
 use crate::module_names::modules;
 
 /// Begin of the names of tensors of blocks.
@@ -127,31 +130,11 @@ const PROJECTIONS: [(&str, &str); 6] = [
     ("w2", "ffn_down_exps"),
 ];
 
-/// Kind of a tensor of a checkpoint.
-#[derive(Debug, PartialEq)]
-pub(super) enum Named {
-    /// It has no counterpart.
-    Skipped,
-    /// It is one tensor.
-    One {
-        layer: Option<usize>,
-        /// Name in its block, or of the whole.
-        name: String,
-    },
-    /// It is the matrix of one expert of the stack of this name.
-    Expert {
-        layer: usize,
-        expert: usize,
-        name: &'static str,
-    },
-    /// It has the matrices of all experts, or a part of them; the rest of its name.
-    Experts { layer: usize, name: String },
-    /// Its name is unknown.
-    Unknown,
-}
-
 /// Finds the counterpart of a tensor; `layers` is the number of layers without blocks for drafts.
 pub(super) fn find(name: &str, architecture: &str, layers: usize) -> Named {
+    if is_encoder(architecture) {
+        return encoders::find(name, architecture);
+    }
     if SKIPPED.iter().any(|part| name.contains(part)) {
         return Named::Skipped;
     }

@@ -5,7 +5,8 @@ use super::config::CheckpointConfig;
 use super::error::ConvertError;
 use super::family::{ConvertFamily, ShiftedNorms};
 use super::heads::Heads;
-use super::names::{Named, find};
+use super::named::Named;
+use super::names::find;
 use super::tensor::{Change, ConvertedTensor, Data, Matrix, Picks, encoding_of};
 use gristmill_encodings::by_name;
 use gristmill_uop::encoding::EncodingRef;
@@ -20,7 +21,13 @@ const SCALES: &str = "_scale_inv";
 /// Ends of the names of scales of activations, which are no part of a model.
 const ACTIVATION_SCALES: [&str; 3] = [".input_scale", "activation_scale", ".k_scale"];
 /// Parts of the names of matrices that stay in f32: small ones on which much depends.
-const PRECISE: [&str; 3] = ["_norm.weight", "ffn_gate_inp", "ssm_conv1d"];
+const PRECISE: [&str; 5] = [
+    "_norm.weight",
+    "ffn_gate_inp",
+    "ssm_conv1d",
+    "position_embd",
+    "token_types",
+];
 /// Name of the output head.
 const HEAD: &str = "output.weight";
 

@@ -3,6 +3,8 @@
 use super::error::ConvertError;
 use crate::gguf::{Array, Metadata, Strings, Value};
 
+/// Name of the tokenizer's file.
+pub(super) const FILE: &str = "tokenizer.json";
 /// Name of the file with a tokenizer's settings.
 pub(super) const SETTINGS: &str = "tokenizer_config.json";
 
@@ -37,6 +39,8 @@ pub(super) struct Vocab {
     pub scores: Option<Vec<f32>>,
     pub merges: Vec<String>,
     pub space_prefix: Option<bool>,
+    /// Whether WordPiece removes case, and accents.
+    pub normalizer: Option<[bool; 2]>,
 }
 
 impl Vocab {
@@ -52,6 +56,7 @@ impl Vocab {
             scores: None,
             merges: Vec::new(),
             space_prefix: None,
+            normalizer: None,
         }
     }
     /// Sets the text and type of a token.
@@ -99,6 +104,10 @@ impl Vocab {
         }
         if let Some(prefix) = self.space_prefix {
             set("add_space_prefix", prefix.into());
+        }
+        if let Some([lowercase, strip_accents]) = self.normalizer {
+            set("normalizer.lowercase", lowercase.into());
+            set("normalizer.strip_accents", strip_accents.into());
         }
     }
 }

@@ -4,15 +4,16 @@ use super::error::ConvertError;
 use super::folder::{CheckpointFolder, Object};
 use super::pieces::Pieces;
 use super::token_table::{
-    ADDED_SCORE, Added, BYTE, CONTROL, NORMAL, SETTINGS, UNKNOWN, UNUSED_SCORE, USER_DEFINED, Vocab,
+    ADDED_SCORE, Added, BYTE, CONTROL, FILE, NORMAL, SETTINGS, UNKNOWN, UNUSED_SCORE, USER_DEFINED,
+    Vocab,
 };
+use super::word_pieces;
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::detect::{BYTE_LEVEL, pre_type};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
-/// Names of the tokenizer's files.
-pub(super) const FILE: &str = "tokenizer.json";
+/// Name of SentencePiece's file.
 const SENTENCEPIECE: &str = "tokenizer.model";
 
 /// Control tokens of Gemma 4 that replies show, since parsers of replies read them.
@@ -33,6 +34,7 @@ const PREFERRED: &[(&str, &[&str])] = &[
     ("llama", &["smollm"]),
     ("minimax-m2", &["minimax-m2"]),
     ("glm4moe", &["glm4"]),
+    ("modern-bert", &["modern-bert"]),
 ];
 
 type Result<T = ()> = std::result::Result<T, ConvertError>;
@@ -92,6 +94,9 @@ impl<'f> TokenizerFiles<'f> {
         let pieces = || Pieces::read(self.folder, SENTENCEPIECE);
         match &self.json {
             Some(json) if architecture == "gemma4" => characters(json, self.added()?, rows),
+            Some(json) if word_pieces::is_model(json) => {
+                word_pieces::vocab(json, &self.added()?, rows)
+            }
             Some(json) if mentions(json, "ByteLevel") => {
                 byte_level(json, &self.added()?, architecture, rows)
             }
