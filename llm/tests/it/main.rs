@@ -16,6 +16,7 @@ mod decoding;
 mod deep;
 mod draft_block;
 mod draft_rows;
+mod encoders;
 mod failing_support;
 mod failures;
 mod families;

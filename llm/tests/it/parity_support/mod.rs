@@ -283,6 +283,53 @@ impl Run<'_> {
         }
         out
     }
+    /// Returns the hidden rows of texts in one step of a text encoder on that device.
+    pub fn encoded(&self, opened: Opened, policy: &mut dyn Policy, texts: &[Vec<u32>]) -> Vec<f32> {
+        let (mut tokens, mut positions, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+        for (text, number) in texts.iter().zip(0i32..) {
+            tokens.extend(text.iter().map(|&token| token as i32));
+            positions.extend(0..text.len() as i32);
+            numbers.extend(text.iter().map(|_| number));
+        }
+        let rows = tokens.len();
+        // The row of padding.
+        tokens.push(0);
+        positions.push(0);
+        numbers.push(15);
+        // Not all rows that the kernels are compiled for.
+        let class = StepKind::Prefill { max: rows + 7 };
+        let options = of_one_sequence(self.model, class, 256, self.way.cache);
+        let plan = self.model.plan(&options, &mut Functions::new());
+        let mut jit = Jit::new(opened);
+        let functions = plan.calls.iter().map(|c| self.way.form.apply(&c.function));
+        let functions: Vec<_> = functions.collect();
+        let ready = jit.prepare_with(&functions, policy, &|_, _| ());
+        let (calls, buffers) = self.bound(&mut jit, &plan, ready.expect("compiled"));
+        let d = jit.device().clone();
+        let all: Vec<_> = calls.iter().map(|c| c.function.clone()).collect();
+        let arena = d.alloc(Jit::arena(&all).max(64), Memory::Scratch);
+        let mut step = jit
+            .capture(&calls, &arena.expect("memory"))
+            .expect("captured");
+        let inputs = [
+            (Bind::Tokens, tokens),
+            (Bind::Positions, positions),
+            (Bind::Texts, numbers),
+        ];
+        for (bind, values) in &inputs {
+            // Without RoPE and learned positions no slot reads positions.
+            if let Some(buffer) = buffers.get(bind) {
+                d.write(buffer, 0, bytemuck::cast_slice(values))
+                    .expect("written");
+            }
+        }
+        step.replay(&[("n", rows as i64 + 1)]).expect("run");
+        let mut found = vec![0f32; rows * self.model.width()];
+        let last = &buffers[&Bind::Hidden(self.model.layers())];
+        d.read(last, 0, bytemuck::cast_slice_mut(&mut found))
+            .expect("read");
+        found
+    }
     /// Binds buffers to the calls of a plan, with weights in the layouts that the functions read.
     fn bound(
         &self,

@@ -29,7 +29,7 @@ const INTERPRETED: usize = 3;
 const WORKERS: usize = 4;
 
 /// This CPU with `-O0`, as each kernel runs only briefly.
-fn unoptimised() -> Opened {
+pub fn unoptimised() -> Opened {
     let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let store = Store::open(store, 1 << 30).expect("a store");
     let (isa, cc) = (
@@ -43,7 +43,7 @@ fn unoptimised() -> Opened {
 }
 
 /// Returns the interpreter for every other seed, alternating one token at a time and chunks.
-fn interpreted(seed: u64) -> Option<Opened> {
+pub fn interpreted(seed: u64) -> Option<Opened> {
     let exact = Options {
         precision: Precision::Exact,
         ..Options::default()
