@@ -91,6 +91,8 @@ pub(super) enum Started {
     Pooled(SequenceId),
     /// The prompt needs no decode steps and is done.
     Done(Usage),
+    /// So many prompts are done, which were texts of an encoder.
+    Encoded(Usage, usize),
 }
 
 /// Breaks once a request is cancelled or its queue is closed.
@@ -299,6 +301,13 @@ impl BatchWorker {
             Ok(Ok(Started::Done(usage))) => {
                 let mut request = request;
                 request.usage.add(&usage);
+                self.prompt_finished(request);
+            }
+            Ok(Ok(Started::Encoded(usage, prompts))) => {
+                let mut request = request;
+                request.usage.add(&usage);
+                // The last one is counted below.
+                request.answered += prompts.saturating_sub(1);
                 self.prompt_finished(request);
             }
             Ok(Err(aborted)) => self.fail(&request, aborted),

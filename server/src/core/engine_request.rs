@@ -47,6 +47,10 @@ impl EngineRequest {
     pub fn prompt(&self) -> &[u32] {
         &self.prompts[self.answered]
     }
+    /// Returns the tokens of each prompt that is not finished.
+    pub fn rest(&self) -> &[Vec<u32>] {
+        &self.prompts[self.answered..]
+    }
     /// Hashes the next prompt, by which one of several replicas is chosen.
     pub fn hash_prefix(&mut self) {
         let prompt = self.prompts.get(self.answered);

@@ -139,6 +139,13 @@ impl RequestError {
         );
         RequestError::parameter(name, message).code("context_length_exceeded")
     }
+    /// Error about a text that exceeds the context of a text encoder.
+    pub fn text(name: &str, tokens: usize, context: usize) -> RequestError {
+        let message = format!(
+            "the text is too long: {tokens} tokens > {context} maximum; an encoder reads a text as a whole: shorten it, or send its parts as texts"
+        );
+        RequestError::parameter(name, message).code("context_length_exceeded")
+    }
     /// Error about a missing or wrong API key.
     pub fn key() -> RequestError {
         let message = "a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY";

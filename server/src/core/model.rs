@@ -69,7 +69,7 @@ pub struct Served {
     pub created: u64,
     /// Special tokens that structure a reply.
     markers: HashSet<u32>,
-    /// Length of the longest token in bytes.
+    /// Maximum bytes of a token's text.
     longest: usize,
 }
 
@@ -87,7 +87,10 @@ impl Served {
         let lengths = (0..tokenizer.n_tokens() as u32)
             .filter_map(|id| tokenizer.token_bytes(id))
             .map(<[u8]>::len);
-        let longest = lengths.max().unwrap_or(1).max(1);
+        let longest = match tokenizer.drops_text() {
+            true => usize::MAX,
+            false => lengths.max().unwrap_or(1).max(1),
+        };
         let markup = template.markup();
         let markers = markup
             .markers()
@@ -129,6 +132,14 @@ impl Served {
     /// Returns a lower bound of the tokens of a text of `bytes` bytes.
     pub fn min_tokens(&self, bytes: usize) -> usize {
         bytes / self.longest
+    }
+    /// Returns the most tokens of a prompt: an answer needs one of the context, a text encoder
+    /// answers with none.
+    pub fn max_prompt(&self) -> usize {
+        match self.pooling.is_of_encoder() {
+            true => self.context,
+            false => self.context.saturating_sub(1),
+        }
     }
     /// Returns the bytes of a token, special or not.
     pub fn bytes(&self, token: u32) -> &[u8] {

@@ -121,7 +121,7 @@ impl Preprocessor {
     }
     /// Cuts a text to the context.
     fn truncate(&self, text: &mut PromptText) {
-        let (served, most) = (&self.served, self.served.context.saturating_sub(1));
+        let (served, most) = (&self.served, self.served.max_prompt());
         if let PromptText::Text(long) = text {
             let least = served.min_tokens(long.len());
             if least > most {
@@ -154,7 +154,7 @@ impl Preprocessor {
         let served = &self.served;
         match text {
             // A text that is certainly too long is refused later, without its tokens.
-            PromptText::Text(plain) if served.min_tokens(plain.len()) < served.context => {
+            PromptText::Text(plain) if served.min_tokens(plain.len()) <= served.max_prompt() => {
                 *text = PromptText::Tokens(served.tokenizer.encode(plain, false, true));
             }
             _ => {}

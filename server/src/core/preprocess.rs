@@ -107,6 +107,7 @@ impl Preprocessor {
         mut request: GenerateRequest,
     ) -> Result<(EngineRequest, Outputs), RequestError> {
         let served = &self.served;
+        self.check_generates()?;
         let names = request.names;
         let choices = self.choices(request.choices, names.choices)?;
         let sampling = request.sampling.resolve(&served.sampling)?;
@@ -166,6 +167,17 @@ impl Preprocessor {
         };
         let task = Task::Generate(Arc::new(params));
         Ok(self.engine_request(origin, task, prompts, options, replies))
+    }
+    /// Refuses to generate text by a text encoder.
+    fn check_generates(&self) -> Result<(), RequestError> {
+        if !self.served.pooling.is_of_encoder() {
+            return Ok(());
+        }
+        let message = format!(
+            "{} is a text encoder, which generates no text: send texts to /v1/embeddings",
+            self.model.name()
+        );
+        Err(RequestError::parameter("model", message))
     }
     /// Maximum tokens of the reasoning of an input; `None` is unlimited. With 0, reasoning is
     /// switched off where the template can.

@@ -202,7 +202,7 @@ pub fn joined(served: &Served, pieces: &[PromptText]) -> Vec<u32> {
 /// Refuses an input by its length before it is tokenised, as tokenising megabytes takes a while.
 pub fn check_size(served: &Served, name: &str, bytes: usize) -> Result<(), RequestError> {
     match served.min_tokens(bytes) {
-        least if least >= served.context => Err(RequestError::context(name, least, served.context)),
+        least if least > served.max_prompt() => Err(too_long(served, name, least)),
         _ => Ok(()),
     }
 }
@@ -235,8 +235,16 @@ pub fn tokens(served: &Served, tokens: Vec<u32>, name: &str) -> Result<Prompt, R
 fn check_context(served: &Served, name: &str, prompt: Prompt) -> Result<Prompt, RequestError> {
     match prompt.tokens.len() {
         0 => Err(RequestError::parameter(name, "the prompt is empty")),
-        n if n >= served.context => Err(RequestError::context(name, n, served.context)),
+        n if n > served.max_prompt() => Err(too_long(served, name, n)),
         _ => Ok(prompt),
+    }
+}
+
+/// Error about an input of so many tokens, which exceeds the context.
+fn too_long(served: &Served, name: &str, tokens: usize) -> RequestError {
+    match served.pooling.is_of_encoder() {
+        true => RequestError::text(name, tokens, served.context),
+        false => RequestError::context(name, tokens, served.context),
     }
 }
 

@@ -12,7 +12,12 @@ use std::sync::LazyLock;
 
 const RERANKER: &str = "llm/tests/data/pooling/qwen3-rank-q8_0.gguf";
 
-/// A server of the reranker, and of the same file by other kinds of pooling.
+/// A text encoder, by its family.
+fn encoder(family: &str) -> String {
+    format!("llm/tests/data/families/{family}-q8_0.gguf")
+}
+
+/// A server of text encoders, of the reranker, and of the same file by other kinds of pooling.
 fn shared() -> &'static Client {
     static SHARED: LazyLock<Running> = LazyLock::new(|| {
         start_with(Config::default(), || {
@@ -21,6 +26,8 @@ fn shared() -> &'static Client {
                 |kind: PoolingKind| File::pooled_spec(kind.name(), RERANKER, cpu.clone(), kind);
             let mut models: Vec<_> = kinds[..4].iter().map(|&kind| spec(kind)).collect();
             models.push(File::spec("reranker", RERANKER, cpu.clone()));
+            let encoders = ["bert", "modern-bert", "nomic-bert"];
+            models.extend(encoders.map(|family| File::spec(family, &encoder(family), cpu.clone())));
             Offer {
                 models,
                 devices: vec!["cpu".into()],
@@ -279,4 +286,78 @@ fn errors_of_ranking_name_the_cause() {
     ] {
         shared().post("/v1/rerank", &body).refused(400);
     }
+}
+
+/// Texts of an encoder's test data, with their vectors.
+fn texts_of_encoder(family: &str) -> Value {
+    let path = format!("../llm/tests/data/families/{family}-texts.json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("JSON")
+}
+
+#[test]
+fn encoders_embed_by_the_pooling_of_their_files() {
+    for (family, kind) in [
+        ("bert", "cls"),
+        ("modern-bert", "mean"),
+        ("nomic-bert", "mean"),
+    ] {
+        let all = texts_of_encoder(family);
+        let mut inputs = vec![texts(&all, "tokens")];
+        if family != "modern-bert" {
+            inputs.push(texts(&all, "text"));
+        }
+        for input in inputs {
+            // More texts than a step takes.
+            let input: Vec<Value> = input.iter().cycle().take(30).cloned().collect();
+            let body = json!({ "model": family, "input": input });
+            let answer = shared().post("/v1/embeddings", &body).ok();
+            let data = answer["data"].as_array().expect("vectors");
+            assert_eq!(data.len(), 30);
+            let expected = texts(&all, kind);
+            for (number, (vector, want)) in data.iter().zip(expected.iter().cycle()).enumerate() {
+                assert_eq!(vector["index"], number);
+                let vector = floats(&vector["embedding"]);
+                let like = cosine(&vector, &floats(want));
+                assert!(like > 0.97, "{family} {number}: {like}");
+            }
+            let count = |of: &[Value]| of.iter().map(|one| one["tokens"].clone()).collect();
+            let each: Vec<Value> = count(all.as_array().expect("a list"));
+            let lengths = each.iter().map(|one| one.as_array().map_or(0, Vec::len));
+            let tokens: usize = lengths.collect::<Vec<_>>().iter().cycle().take(30).sum();
+            assert_eq!(answer["usage"]["prompt_tokens"], tokens);
+        }
+    }
+}
+
+#[test]
+fn encoders_refuse_what_they_cannot_do() {
+    let client = shared();
+    let messages = json!([{ "role": "user", "content": "A tree." }]);
+    for (path, body) in [
+        (
+            "/v1/chat/completions",
+            json!({ "model": "bert", "messages": messages }),
+        ),
+        ("/v1/completions", json!({ "model": "bert", "prompt": "A" })),
+    ] {
+        let error = client.post(path, &body).refused(400);
+        let message = error["message"].as_str().expect("a message");
+        assert!(message.contains("/v1/embeddings"), "{error}");
+    }
+    let long = "there ".repeat(250);
+    let body = json!({ "model": "bert", "input": ["A", long] });
+    let error = client.post("/v1/embeddings", &body).refused(400);
+    assert_eq!(error["param"], "input[1]", "{error}");
+    let message = error["message"].as_str().expect("a message");
+    assert!(message.contains("252 tokens > 200"), "{error}");
+    // The whole context may be used, and Ollama cuts a text to it.
+    let whole = json!({ "model": "bert", "input": "there ".repeat(198) });
+    let answer = client.post("/v1/embeddings", &whole).ok();
+    assert_eq!(answer["usage"]["prompt_tokens"], 200);
+    let body = json!({ "model": "bert", "input": long });
+    let cut = client.post("/api/embed", &body).ok();
+    assert_eq!(cut["prompt_eval_count"], 200);
+    let shown = client.post("/api/show", &json!({ "model": "bert" })).ok();
+    assert_eq!(shown["capabilities"], json!(["embedding"]), "{shown}");
 }

@@ -112,7 +112,10 @@ pub async fn show(
 
 fn described(preprocessor: &Preprocessor) -> Value {
     let served = &preprocessor.served;
-    let mut can = vec!["completion", "tools"];
+    let mut can = match served.pooling.is_of_encoder() {
+        true => Vec::new(),
+        false => vec!["completion", "tools"],
+    };
     can.extend(
         served
             .template
