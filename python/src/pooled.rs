@@ -16,8 +16,14 @@ const LOGITS_ROWS: usize = 128;
 /// Returns the pooled values of each text: a vector, or a score.
 pub fn pooled(batcher: &mut Batcher, pooling: &Pooling, texts: &[Vec<u32>]) -> Result<Vec<f32>> {
     let mut values = Vec::new();
-    for tokens in texts {
-        values.extend(pooled_text(batcher, pooling, tokens)?);
+    if pooling.is_of_encoder() {
+        let width = batcher.engine().model().width();
+        let each = &mut |_, rows: &[f32]| values.extend(pooling.values(rows, width));
+        batcher.encode(texts, each)?;
+    } else {
+        for tokens in texts {
+            values.extend(pooled_text(batcher, pooling, tokens)?);
+        }
     }
     match values.iter().all(|value| value.is_finite()) {
         true => Ok(values),
