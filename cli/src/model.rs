@@ -288,6 +288,7 @@ impl Model {
     pub fn load_as(&self, common: &Common, settings: Settings) -> Result<(Engine, Opened)> {
         common.check_computes()?;
         let described = self.describe()?;
+        check_generates(described.as_ref())?;
         let common = common.over(described.context());
         let settings = Settings {
             context: common.ctx().or(settings.context),
@@ -309,7 +310,7 @@ impl Model {
     }
     /// Loads the model on an open device with given settings.
     pub fn load_with(&self, opened: Opened, settings: Settings) -> Result<Engine> {
-        self.check_kind()?;
+        check_generates(self.describe()?.as_ref())?;
         Ok(self.engine(opened, settings, (Bars::new(), &|_| ()))?)
     }
     /// Loads the model on an open device; reports progress to `bars` and to `watch`.
@@ -333,6 +334,14 @@ impl Model {
             }
         }
         Ok(engine)
+    }
+}
+
+/// Refuses a text encoder, which generates no text.
+fn check_generates(model: &dyn arch::Model) -> Result {
+    match model.is_encoder() {
+        true => Err(engine::Error::Encoder.into()),
+        false => Ok(()),
     }
 }
 

@@ -122,7 +122,7 @@ fn files_that_are_no_models_are_called_what_they_are() {
         ),
         (
             "embed.gguf",
-            &[(architecture, "bert")],
+            &[(architecture, "jina-bert-v2")],
             "embed.gguf is an embedding model",
         ),
     ] {
@@ -148,6 +148,25 @@ fn files_that_are_no_models_are_called_what_they_are() {
             assert!(!failed.contains("damaged"), "{command}: {failed}");
         }
     }
+}
+
+#[test]
+fn a_text_encoder_generates_nothing() {
+    let families = concat!(env!("CARGO_MANIFEST_DIR"), "/../llm/tests/data/families");
+    let path = format!("{families}/bert-q8_0.gguf");
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    for arguments in [
+        &["run", &path, "A tree."][..],
+        &["bench", &path],
+        &["perplexity", &path, text],
+    ] {
+        let failed = run(arguments).failed();
+        assert!(failed.contains("a text encoder"), "{arguments:?}: {failed}");
+        assert!(failed.contains("/v1/embeddings"), "{arguments:?}: {failed}");
+    }
+    let inspected = run(&["inspect", &path]).ok();
+    assert!(inspected.contains("MODEL, bert"), "{inspected}");
+    assert!(inspected.contains("bidirectional"), "{inspected}");
 }
 
 #[test]
