@@ -202,7 +202,7 @@ pub fn kernel(g: &Graph, nests: &[Id], target: &Target) -> Cost {
         }
         stages += Feature::Wait.times(c.serial(nest) * rounds(groups / resident as f64, target));
     }
-    estimate.operations += main_ops.seconds(&by) / by.get(Feature::Operation);
+    estimate.operations += main_ops.operations(&by);
     let memory = Feature::Memory.times(estimate.weight_bytes)
         + Feature::Jump.times(jumps / target.machine.units as f64);
     let (launch, idle) = (Feature::Launch.times(1.0), idle(groups, target));

@@ -92,6 +92,12 @@ impl Amounts {
     pub fn seconds(&self, by: &Coefficients) -> f64 {
         self.0.iter().zip(&by.0).map(|(n, each)| n * each).sum()
     }
+    /// f32 operations that take as long.
+    pub fn operations(&self, by: &Coefficients) -> f64 {
+        let one = by.get(Feature::Operation);
+        let all = self.0.iter().zip(&by.0);
+        all.map(|(n, each)| n * (each / one)).sum()
+    }
     /// The amounts that take longer; the first of equal ones.
     #[must_use]
     pub fn longer(self, other: Amounts, by: &Coefficients) -> Amounts {
