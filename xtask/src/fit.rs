@@ -79,36 +79,44 @@ pub fn run(options: &Options) -> Result<bool> {
 }
 
 /// Penalty on the mean absolute logarithm of a coefficient's change, as a part of the error's.
-const STAY: f64 = 0.02;
+const STAY: f64 = 0.01;
 /// Factors by which a coefficient is changed, coarse ones first.
 const FACTORS: [f64; 5] = [2.0, 1.4, 1.15, 1.05, 1.01];
 /// Largest factor between a coefficient and the one at the start.
 const MOST: f64 = 16.0;
 
-/// Fits by coordinate descent with multiplicative steps: few coefficients and thousands of kernels
-/// take well under a second.
+/// Fits by descent along single coefficients and pairs of them, with multiplicative steps: few
+/// coefficients and thousands of kernels take well under a second.
 fn fitted(kernels: &[KernelTime], start: &Coefficients) -> Coefficients {
     let loss = |by: &Coefficients| {
         let errors: f64 = kernels.iter().map(|k| k.error(by).abs()).sum();
-        let left: f64 = by
-            .iter()
-            .map(|(name, s)| (s / start[name]).ln().abs())
-            .sum();
+        let left = |(name, s): (&String, &f64)| (s / start[name]).ln().abs();
+        let left: f64 = by.iter().map(left).sum();
         errors / kernels.len().max(1) as f64 + STAY * left / start.len() as f64
     };
+    let used = |name: &&String| kernels.iter().any(|k| k.uses(name));
+    let names: Vec<&String> = start.keys().filter(used).collect();
+    let pairs = names
+        .iter()
+        .flat_map(|a| names.iter().map(move |b| [*a, *b]));
+    let pairs: Vec<[&String; 2]> = pairs.collect();
     let (mut best, mut least) = (start.clone(), loss(start));
     for factor in FACTORS {
         let mut gained = true;
         while gained {
             gained = false;
-            for name in start
-                .keys()
-                .filter(|name| kernels.iter().any(|k| k.uses(name)))
-            {
-                for by in [factor, 1.0 / factor] {
+            // A pair of a coefficient with itself changes that alone.
+            for &[a, b] in &pairs {
+                for by in [
+                    [factor, factor],
+                    [factor, 1.0 / factor],
+                    [1.0 / factor, 1.0 / factor],
+                ] {
                     let mut next = best.clone();
-                    let seconds = (next[name] * by).clamp(start[name] / MOST, start[name] * MOST);
-                    next.insert(name.clone(), seconds);
+                    for (name, by) in [a, b].into_iter().zip(by) {
+                        let most = [start[name] / MOST, start[name] * MOST];
+                        next.insert(name.clone(), (best[name] * by).clamp(most[0], most[1]));
+                    }
                     let found = loss(&next);
                     if found < least - 1e-9 {
                         (best, least, gained) = (next, found, true);
