@@ -519,7 +519,12 @@ fn malformed_tokenizers_are_refused() {
     );
     refused(
         "qwen3",
-        "type WordPiece",
+        "type WordLevel",
+        with("/model/type", json!("WordLevel")),
+    );
+    refused(
+        "qwen3",
+        "WordPiece with the normaliser",
         with("/model/type", json!("WordPiece")),
     );
     let pattern = "/pre_tokenizer/pretokenizers/0/pattern/Regex";

@@ -406,7 +406,7 @@ fn an_unknown_architecture_is_told_which_there_are() {
         ("qwen3vl", Some("qwen3")),
         ("llama4", Some("llama")),
         ("deepseek", Some("deepseek2")),
-        ("bert", None),
+        ("rwkv7", None),
     ] {
         let error = of(name);
         let Error::Architecture { nearest: found, .. } = &error else {
