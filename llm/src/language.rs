@@ -2,6 +2,7 @@
 //!
 //! Reads metadata only, no tensor data.
 
+use crate::arch;
 use crate::chat::{ChatError, ChatTemplate, Isolation, SpecialTexts};
 use crate::gguf::{self, Metadata, Strings};
 use crate::sampling::SamplingParams;
@@ -141,7 +142,8 @@ fn strips(architecture: &str, model: &str, tokens: &Strings, types: &[i32]) -> V
         .collect()
 }
 
-/// Returns the file's chat template, or a built-in one with the reason for it.
+/// Returns the file's chat template, or a built-in one with the reason for it, if the model
+/// generates text.
 ///
 /// # Errors
 /// Returns an error if the process to compile it cannot be started: see [`ChatTemplate::select`].
@@ -156,6 +158,8 @@ pub fn template(
         &SpecialTexts::from(tokenizer),
         isolation,
     )?;
+    // Text encoders have no conversations.
+    let why = why.filter(|_| !arch::is_encoder(metadata).unwrap_or(false));
     Ok(match named(metadata, TOOL_USE) {
         Some(tool_use) if why.is_none() => (template.with_tool_use(tool_use), why),
         _ => (template, why),
