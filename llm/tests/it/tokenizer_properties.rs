@@ -286,7 +286,7 @@ fn malformed_descriptions_are_typed_errors() {
         error
     };
     assert!(matches!(
-        fails(&|s| s.model = "bert".into()),
+        fails(&|s| s.model = "rwkv".into()),
         TokenizerError::UnsupportedModel { .. }
     ));
     assert!(matches!(
