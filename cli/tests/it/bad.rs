@@ -80,9 +80,9 @@ const CASES: &[Case] = &[
         "tokenizer",
         |b| {
             let at = value_of(b, "tokenizer.ggml.model");
-            put(b, at + 8, b"bert");
+            put(b, at + 8, b"rwkv");
         },
-        "bert",
+        "rwkv",
     ),
     (
         "splitter",

@@ -157,7 +157,7 @@ fn a_text_encoder_generates_nothing() {
     let text = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     for arguments in [
         &["run", &path, "A tree."][..],
-        &["bench", &path],
+        &["bench", &path, "-p", "16", "-n", "4"],
         &["perplexity", &path, text],
     ] {
         let failed = run(arguments).failed();
