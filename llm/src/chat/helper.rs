@@ -82,7 +82,10 @@ fn answer_one<T: Serialize + 'static>(
         Ok(answer) => answer?,
         Err(_) => serde_json::to_vec(panicked)?,
     };
-    io::stdout().lock().write_all(&answer)
+    // In a module of another language nothing flushes at the end of the process.
+    let mut out = io::stdout().lock();
+    out.write_all(&answer)?;
+    out.flush()
 }
 
 fn answer(request: &[u8]) -> Answer {
