@@ -55,7 +55,8 @@ class Demo(unittest.TestCase):
         self.assertTrue(text or one.reasoning)
         messages = [{"role": "user", "content": "Hello"}]
         self.assertEqual(text, self.model.chat(messages, **greedy).text())
-        messages.insert(0, {"role": "system", "content": "Answer in French."})
+        more = {"role": "user", "content": "What is the owl like?"}
+        messages += [{"role": "assistant", "content": text}, more]
         self.assertNotEqual(text, self.model.chat(messages, **greedy).text())
 
     def test_logits_choose_the_greedy_token(self):
