@@ -7,7 +7,7 @@ use crate::ab_bench::{KernelTiming, StepTimings};
 use crate::plans::{self, Answer};
 use gristmill_compiler::Decision;
 use gristmill_llm::arch::Plan;
-use gristmill_uop::features::{Amounts, Coefficients, Feature, Features};
+use gristmill_uop::features::{Amounts, Feature, Features};
 use gristmill_uop::machine::Machine;
 use gristmill_uop::target::Target;
 use serde::{Deserialize, Serialize};
@@ -111,7 +111,7 @@ impl Timing {
         let kernels = differing(times.kernels);
         Some(Timing {
             machine: of.machine.name.to_string(),
-            facts: named(Amounts(Coefficients::from_machine(of.machine).0)),
+            facts: named(Amounts(of.machine.coefficients().0)),
             model: of.model.to_owned(),
             tokens: of.tokens,
             depth: of.depth,

@@ -149,6 +149,9 @@ pub fn run(options: TuneArgs) -> Result {
 fn work(options: &TuneArgs, model: &Model) -> Result<Work> {
     let most = model.describe()?.context();
     let TuneArgs { prompt, tokens, depth, repetitions: times, .. } = *options;
+    if options.timings.is_some() && prompt > 0 && tokens > 0 {
+        return Err(Failure::usage("--timings measures one step", "add -p 0 for decode, or -n 0 for a prompt"));
+    }
     let longest = prompt.max(tokens);
     if longest == 0 || longest.checked_add(depth).is_none_or(|all| all > most) {
         return Err(Failure::new(

@@ -435,4 +435,10 @@ fn plans_are_timed_for_the_cost_model() {
         }
     }
     assert!(tune("/dev/null/times").failed().contains("cannot write"));
+    let both = run(&["tune", DEMO, "--timings", path]);
+    assert!(
+        both.stderr.contains("one step") && both.code == 2,
+        "{}",
+        both.stderr
+    );
 }

@@ -7,6 +7,7 @@ use gristmill_llm::gguf::Gguf;
 use gristmill_llm::language;
 use gristmill_llm::placement::{LayerPlace, OtherDevice, Placement, PlacementRequest};
 use gristmill_llm::tokenizer::{Tokenizer, TokenizerSpec};
+use serde_json::Value;
 
 /// Returns the path of a file in the test data.
 pub fn data(name: &str) -> std::path::PathBuf {
@@ -181,4 +182,16 @@ impl Random {
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() >> 33) as usize % n
     }
+}
+
+/// Returns the `tokens` of a JSON record.
+pub fn ids_of(record: &Value) -> Vec<u32> {
+    let ids = record["tokens"].as_array().expect("tokens").iter();
+    ids.map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+/// Returns a JSON array of numbers.
+pub fn floats_of(numbers: &Value) -> Vec<f32> {
+    let all = numbers.as_array().expect("numbers").iter();
+    all.map(|x| x.as_f64().expect("a number") as f32).collect()
 }

@@ -4,6 +4,7 @@
 //! Files in f32 are not in the repository: the feature `reference-tests` tests those in the folder
 //! `encoders` of `GRISTMILL_REFERENCE`.
 
+use crate::common::{floats_of, ids_of};
 use crate::golden_support::{Form, Way};
 use crate::parity_support::Run;
 use crate::parity_support::schedules::{interpreted, unoptimised};
@@ -60,16 +61,6 @@ fn texts(folder: &Path, family: &str) -> Vec<Value> {
     json(folder.join(format!("{family}-texts.json")))
 }
 
-fn ids(of: &Value) -> Vec<u32> {
-    let ids = of["tokens"].as_array().expect("tokens").iter();
-    ids.map(|id| id.as_u64().expect("an id") as u32).collect()
-}
-
-fn floats(of: &Value) -> Vec<f32> {
-    let all = of.as_array().expect("numbers").iter();
-    all.map(|x| x.as_f64().expect("a number") as f32).collect()
-}
-
 fn rows_of(engine: &mut Engine, texts: &[Vec<u32>]) -> Vec<f32> {
     let mut rows = Vec::new();
     let each = &mut |_, own: &[f32]| rows.extend_from_slice(own);
@@ -83,7 +74,7 @@ fn check(device: &str, folder: &Path, family: &str, quant: &str) {
     let file = opened_file(folder, family, quant);
     let expected = npy(&folder.join(format!("{family}-{quant}-rows.npy")));
     let texts = texts(folder, family);
-    let tokens: Vec<Vec<u32>> = texts.iter().map(ids).collect();
+    let tokens: Vec<Vec<u32>> = texts.iter().map(ids_of).collect();
     let compare = |name: &str, found: &[f32]| {
         let error = rms(found, &expected);
         println!("{family} {quant}, {name}: rms {error:.2e}");
@@ -109,7 +100,7 @@ fn check(device: &str, folder: &Path, family: &str, quant: &str) {
         let each = &mut |_, rows: &[f32]| found.push(pooling.values(rows, width));
         whole.encode(&tokens, each).expect("rows");
         for (found, text) in found.iter().zip(&texts) {
-            let error = rms(found, &floats(&text[kind.name()]));
+            let error = rms(found, &floats_of(&text[kind.name()]));
             assert!(error <= EXACT, "{family}, {kind}: rms {error}");
         }
     }
@@ -159,7 +150,7 @@ fn rows_of_halves_and_of_integer_products_are_near() {
         let folder = folder();
         let file = opened_file(&folder, family, "q8_0");
         let expected = npy(&folder.join(format!("{family}-q8_0-rows.npy")));
-        let tokens: Vec<Vec<u32>> = texts(&folder, family).iter().map(ids).collect();
+        let tokens: Vec<Vec<u32>> = texts(&folder, family).iter().map(ids_of).collect();
         let fast = Options {
             quick: true,
             ..Options::default()
@@ -186,7 +177,7 @@ fn rows_are_right_in_any_schedule() {
         let file = opened_file(&folder(), family, "q8_0");
         let model = arch::load(file.metadata(), &file).expect("a model");
         let expected = npy(&folder().join(format!("{family}-q8_0-rows.npy")));
-        let tokens: Vec<Vec<u32>> = texts(&folder(), family).iter().map(ids).collect();
+        let tokens: Vec<Vec<u32>> = texts(&folder(), family).iter().map(ids_of).collect();
         for seed in 1..=2 {
             let few = &tokens[..2];
             let devices = [(Some(unoptimised()), &tokens[..]), (interpreted(seed), few)];
@@ -223,12 +214,12 @@ fn converted_checkpoints_have_the_rows_of_transformers() {
         let file = converted.file;
         let expected = std::fs::read_to_string(folder.join("expected.json"));
         let expected: Value = serde_json::from_str(&expected.expect("a file")).expect("JSON");
-        let tokens = ids(&expected);
+        let tokens = ids_of(&expected);
         let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
         let text = expected["text"].as_str().expect("a text");
         assert_eq!(tokenizer.encode(text, false, true), tokens, "{family}");
         let rows = expected["hidden"].as_array().expect("rows").iter();
-        let rows: Vec<f32> = rows.flat_map(floats).collect();
+        let rows: Vec<f32> = rows.flat_map(floats_of).collect();
         let mut engine = engine("cpu", &file, &exact(), CacheType::F32);
         let error = rms(&rows_of(&mut engine, &[tokens]), &rows);
         println!("{family}, converted: rms {error:.2e}");
@@ -239,7 +230,7 @@ fn converted_checkpoints_have_the_rows_of_transformers() {
         quantise.write(&mut small, &mut |_| true).expect("a file");
         let small = Gguf::from_bytes(small).expect("a file");
         let mut engine = self::engine("cpu", &small, &exact(), CacheType::F32);
-        let error = rms(&rows_of(&mut engine, &[ids(&expected)]), &rows);
+        let error = rms(&rows_of(&mut engine, &[ids_of(&expected)]), &rows);
         println!("{family}, quantised: rms {error:.2e}");
         assert!(error <= 0.1, "{family}, quantised: rms {error}");
         let pooling = Pooling::read(&file, None).expect("a pooling");
@@ -253,7 +244,7 @@ fn check_ids(file: &Gguf, folder: &Path) {
     let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
     for of in json(folder.join("bert-ids.json")) {
         let text = of["text"].as_str().expect("a text");
-        assert_eq!(tokenizer.encode(text, false, true), ids(&of), "{text:?}");
+        assert_eq!(tokenizer.encode(text, false, true), ids_of(&of), "{text:?}");
     }
 }
 
@@ -265,7 +256,7 @@ fn words_are_cut_as_by_transformers() {
     for family in ["bert", "nomic-bert"] {
         for of in texts(&folder(), family) {
             let text = of["text"].as_str().expect("a text");
-            assert_eq!(tokenizer.encode(text, false, true), ids(&of), "{text:?}");
+            assert_eq!(tokenizer.encode(text, false, true), ids_of(&of), "{text:?}");
         }
     }
     let ids = tokenizer.encode("The sea is there.", false, true);

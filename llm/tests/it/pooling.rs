@@ -1,5 +1,6 @@
 //! Pooling of hidden rows, against vectors and scores computed in f64 from the definitions.
 
+use crate::common::{floats_of, ids_of};
 use gristmill_backend::{Options, Precision, open};
 use gristmill_llm::arch::{AdapterScales, CacheType};
 use gristmill_llm::engine::{Engine, Settings};
@@ -42,16 +43,6 @@ fn batcher() -> Batcher {
         ..Settings::default()
     };
     Batcher::new(Engine::load(&file(), opened, settings, &|_| ()).expect("an engine"))
-}
-
-fn ids(of: &Value) -> Vec<u32> {
-    let ids = of["tokens"].as_array().expect("tokens").iter();
-    ids.map(|id| id.as_u64().expect("an id") as u32).collect()
-}
-
-fn floats(of: &Value) -> Vec<f32> {
-    let all = of.as_array().expect("numbers").iter();
-    all.map(|x| x.as_f64().expect("a number") as f32).collect()
 }
 
 const HIDDEN: SequenceOptions = SequenceOptions {
@@ -100,7 +91,7 @@ fn pooled_rows_are_those_of_the_definitions() {
             // Parts of 64 tokens: the longest text has several.
             let mut text = pooling.start(width);
             let mut rows = Vec::new();
-            let prompt = ids(of);
+            let prompt = ids_of(of);
             let flow = batcher
                 .run_uncached((&prompt, AdapterScales::BASE), 64, &mut |engine, run| {
                     engine.hidden_rows(run, &mut |part| rows.extend_from_slice(part))?;
@@ -113,7 +104,7 @@ fn pooled_rows_are_those_of_the_definitions() {
                 PooledRows::First => text.add(&rows[..width]),
                 PooledRows::Last => text.add(&rows[rows.len() - width..]),
             }
-            near(kind.name(), &text.values(), &floats(&of[kind.name()]));
+            near(kind.name(), &text.values(), &floats_of(&of[kind.name()]));
         }
     }
 }
@@ -136,12 +127,12 @@ fn last_rows_come_from_sequences_of_the_scheduler() {
             }
         }
         for of in texts {
-            let id = batcher.add(&ids(of), HIDDEN).expect("a sequence");
+            let id = batcher.add(&ids_of(of), HIDDEN).expect("a sequence");
             let values = values_of(&mut batcher, &last, id);
-            near("last", &values, &floats(&of["last"]));
+            near("last", &values, &floats_of(&of["last"]));
         }
         for of in documents {
-            let id = batcher.add(&ids(of), HIDDEN).expect("a sequence");
+            let id = batcher.add(&ids_of(of), HIDDEN).expect("a sequence");
             let values = values_of(&mut batcher, &rank, id);
             let want = of["score"].as_f64().expect("a score") as f32;
             near("score", &values, &[want]);
@@ -158,11 +149,11 @@ fn a_query_and_a_document_are_tokenised_by_the_files_template() {
     let query = expected["query"].as_str().expect("a query");
     for of in expected["scores"].as_array().expect("scores") {
         let document = of["document"].as_str().expect("a document");
-        assert_eq!(prompt.encode(&tokenizer, query, document), ids(of));
+        assert_eq!(prompt.encode(&tokenizer, query, document), ids_of(of));
     }
     for of in expected["embeddings"].as_array().expect("embeddings") {
         let text = of["text"].as_str().expect("a text");
-        assert_eq!(tokenizer.encode(text, false, true), ids(of));
+        assert_eq!(tokenizer.encode(text, false, true), ids_of(of));
     }
     assert!(!language::has_template(file.metadata()));
     // Special tokens belong to the template alone; without one, each text has its end.
