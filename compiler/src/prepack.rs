@@ -1,18 +1,21 @@
-//! Prepack kernels: repack a weight from its file layout into the layout its compute kernels read.
+//! Prepack kernels: repack a weight into the layout its compute kernels read, from its file layout
+//! or from the layout of another device.
 //!
-//! Slot 0 holds the rows in file layout, slot 1 receives the packed rows. The variable `groups` is
-//! the number of groups of interleaved rows.
+//! Slot 0 holds the rows in the first layout, slot 1 receives the packed rows. The variable
+//! `groups` is the number of groups of interleaved rows. Kernels that fill a part of slot 1 have a
+//! fixed number of groups instead, and the variable `first` is the group at which the part begins.
 
 use crate::cost::Cost;
 use crate::decision::{Cheapest, Decider};
 use crate::emit::{self, Dialect, Emission, Slots};
-use crate::ir::layout::{Kind, Layout, Leaf, Packing};
+use crate::ir::layout::{CodePart, Kind, Layout, Leaf, Packing};
 use crate::ir::nest::Ranges;
 use crate::plan::TilePlan;
 use crate::schedule::{Body, Launch};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::program::{Extent, Program, When};
+use gristmill_uop::rules::index::gcd;
 use gristmill_uop::rules::lift;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind, Scalar};
@@ -22,6 +25,8 @@ use smallvec::smallvec;
 const MAX_GROUPS: i64 = 1 << 31;
 /// Variable that holds the number of row groups.
 const GROUPS: &str = "groups";
+/// Variable that holds the first row group of a part.
+const FIRST: &str = "first";
 
 /// Rows of a weight to be repacked.
 pub struct PackedRows<'a> {
@@ -29,25 +34,35 @@ pub struct PackedRows<'a> {
     pub encoding: EncodingRef,
     /// Decomposition of the format into leaves.
     pub packing: &'a Packing,
+    /// Layout of the rows.
+    pub from: Layout,
     /// Layout of the result.
     pub layout: Layout,
     /// Elements of a row.
     pub columns: usize,
+    /// Rows to repack, and those of the result; `None` for as many as a step has.
+    pub part: Option<[usize; 2]>,
+}
+
+impl PackedRows<'_> {
+    /// Rows that are repacked together: a group of interleaved rows in both layouts.
+    pub fn group(from: Layout, layout: Layout) -> i64 {
+        let [a, b] = [from.lanes(), layout.lanes()];
+        a / gcd(a, b) * b
+    }
 }
 
 /// Builds the repacking program for these rows.
 pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) -> Program {
-    let &PackedRows {
-        encoding: e,
-        layout,
-        ..
-    } = of;
     let mut p = Prepack::new(of);
     let nests = p.nests(target);
     let Prepack {
         mut g,
+        e,
+        layouts,
         lanes,
         columns,
+        part,
         ..
     } = p;
     let slot = |name: &str, kind| Slot {
@@ -67,14 +82,17 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
         outputs: vec![],
     };
     let launch = launch(nests, &function.name);
-    // Bytes of a group of interleaved rows, in the file and packed. A layout that cannot hold
-    // them gets no program.
-    let extent = |slot| {
-        let layout = if slot == 0 { Layout::File } else { layout };
+    // Bytes of a group of interleaved rows, before and after. A layout that cannot hold them gets
+    // no program.
+    let extent = |slot: u32| {
+        let layout = layouts[slot as usize];
         let bytes = layout.bytes(e, &[lanes, columns]).unwrap_or(usize::MAX);
-        Extent::Per {
-            variable: GROUPS.into(),
-            bytes,
+        match part {
+            Some(groups) => Extent::Fixed(bytes.saturating_mul(groups[slot as usize] as usize)),
+            None => Extent::Per {
+                variable: GROUPS.into(),
+                bytes,
+            },
         }
     };
     let slots = Slots {
@@ -120,10 +138,14 @@ struct Prepack<'a> {
     g: Graph,
     packing: &'a Packing,
     e: EncodingRef,
-    layout: Layout,
+    /// Layouts of both slots.
+    layouts: [Layout; 2],
+    /// Rows of a group.
     lanes: i64,
     columns: i64,
-    file: Id,
+    /// Groups of a part, and of the result.
+    part: Option<[i64; 2]>,
+    source: Id,
     out: Id,
     ranges: Ranges,
 }
@@ -133,11 +155,13 @@ impl<'a> Prepack<'a> {
         let &PackedRows {
             encoding: e,
             packing,
+            from,
             layout,
             columns,
+            part,
         } = of;
         let mut g = Graph::new();
-        let (lanes, columns) = (layout.lanes(), columns as i64);
+        let (lanes, columns) = (PackedRows::group(from, layout), columns as i64);
         let mut packed = |slot| {
             g.intern(Node {
                 op: Op::Param,
@@ -146,15 +170,16 @@ impl<'a> Prepack<'a> {
                 arg: Arg::Packed(slot, e),
             })
         };
-        let (file, out) = (packed(0), packed(1));
+        let (source, out) = (packed(0), packed(1));
         Prepack {
             g,
             packing,
             e,
-            layout,
+            layouts: [from, layout],
             lanes,
             columns,
-            file,
+            part: part.map(|rows| rows.map(|n| n as i64 / lanes)),
+            source,
             out,
             ranges: Ranges::after(0),
         }
@@ -163,9 +188,12 @@ impl<'a> Prepack<'a> {
     fn nests(&mut self, target: &Target) -> Vec<Id> {
         let (e, dims) = (self.e, [self.lanes, self.columns]);
         let of_rows = |layout: Layout| layout.bytes(e, &dims).unwrap_or(usize::MAX);
-        let bound =
-            target.machine.largest_binding / of_rows(Layout::File).max(of_rows(self.layout));
-        let groups = self.g.var(GROUPS, 1, MAX_GROUPS.min(bound as i64).max(1));
+        let [from, to] = self.layouts.map(of_rows);
+        let bound = target.machine.largest_binding / from.max(to);
+        let groups = match self.part {
+            Some([groups, _]) => self.g.int(groups),
+            None => self.g.var(GROUPS, 1, MAX_GROUPS.min(bound as i64).max(1)),
+        };
         let group = self.range(groups, RangeKind::Global);
         let mut nests = Vec::new();
         let packing = self.packing;
@@ -195,6 +223,17 @@ impl<'a> Prepack<'a> {
         let a = self.g.mul(a, step);
         self.g.add(a, b)
     }
+    /// The row of the result that has row `lane` of a group.
+    fn result_row(&mut self, group: Id, lane: Id) -> Id {
+        let group = match self.part {
+            Some([groups, all]) => {
+                let first = self.g.var(FIRST, 0, all - groups);
+                self.g.add(first, group)
+            }
+            None => group,
+        };
+        self.at(group, self.lanes, lane)
+    }
     /// Byte address of a block in the file.
     fn block(&mut self, row: Id, block: Id) -> Id {
         let row_bytes = self.columns / self.packing.elements * self.e.bytes as i64;
@@ -222,10 +261,21 @@ impl<'a> Prepack<'a> {
         let zero = self.g.int(0);
         let element = self.at(number, every, zero);
         let k = self.at(block, p.elements, element);
-        let place = p.place(&mut self.g, self.layout, row, k, self.columns);
+        let [from, layout] = self.layouts;
+        let result = self.result_row(group, lane);
+        let place = p.place(&mut self.g, layout, result, k, self.columns);
         let to = p.scale_at(&mut self.g, &place, &leaf.kind);
-        let from = self.block(row, block);
-        let value = p.source(&mut self.g, leaf, self.file, from, element);
+        let value = match from {
+            Layout::File => {
+                let from = self.block(row, block);
+                p.source(&mut self.g, leaf, self.source, from, element)
+            }
+            _ => {
+                let place = p.place(&mut self.g, from, row, k, self.columns);
+                let from = p.scale_at(&mut self.g, &place, &leaf.kind);
+                self.g.load(self.source, from, stored)
+            }
+        };
         let value = self.g.cast(value, stored);
         self.store(to, value, &[block, lane, number])
     }
@@ -246,15 +296,50 @@ impl<'a> Prepack<'a> {
         let four = self.g.int(4);
         let byte = self.range(four, RangeKind::Unroll);
         let row = self.at(group, self.lanes, lane);
-        let from = self.block(row, block);
+        let [from, layout] = self.layouts;
+        let within = self.at(vector, 4, byte);
+        let within = self.at(unit, p.unit, within);
+        let k = self.at(block, p.elements, within);
+        let bytes = match from {
+            Layout::File => {
+                let from = self.block(row, block);
+                self.file_codes(leaf, part, from, [unit, vector, byte])
+            }
+            // Codes share bytes in the same way in all other layouts.
+            _ => {
+                let place = p.place(&mut self.g, from, row, k, self.columns);
+                let (from, _) = p.part_at(&mut self.g, &place, part);
+                let loaded = self.g.load(self.source, from, Scalar::U8);
+                self.g.cast(loaded, Scalar::I32)
+            }
+        };
+        let word = lift::word(&mut self.g, bytes, byte);
+        let result = self.result_row(group, lane);
+        let place = p.place(&mut self.g, layout, result, k, self.columns);
+        let (to, _) = p.part_at(&mut self.g, &place, part);
+        let zero = self.g.int(0);
+        let to = self
+            .g
+            .substitute(to, &mut [(byte, zero)].into_iter().collect());
+        self.store(to, word, &[block, unit, vector, lane])
+    }
+    /// The byte with parts of the codes of a block of the file at address `from`.
+    fn file_codes(
+        &mut self,
+        leaf: &Leaf,
+        part: &CodePart,
+        from: Id,
+        [unit, vector, byte]: [Id; 3],
+    ) -> Id {
+        let p = self.packing;
+        let vectors = p.unit * part.bits / 32;
         let mut all = self.g.int_of(Scalar::I32, 0);
-        let mut first = None;
         for slot in 0..8 / part.bits {
             let slots = self.g.int(slot * vectors);
             let quad = self.g.add(vector, slots);
             let within = self.at(quad, 4, byte);
             let within = self.at(unit, p.unit, within);
-            let code = p.source(&mut self.g, leaf, self.file, from, within);
+            let code = p.source(&mut self.g, leaf, self.source, from, within);
             let (down, mask, up) = (
                 self.g.int(part.shift),
                 self.g.int_of(Scalar::I32, (1 << part.bits) - 1),
@@ -265,16 +350,7 @@ impl<'a> Prepack<'a> {
             let bits = self.g.and(bits, mask);
             let bits = self.g.shl(bits, up);
             all = self.g.or(all, bits);
-            first.get_or_insert(within);
         }
-        let word = lift::word(&mut self.g, all, byte);
-        let k = self.at(block, p.elements, first.expect("a slot"));
-        let place = p.place(&mut self.g, self.layout, row, k, self.columns);
-        let (to, _) = p.part_at(&mut self.g, &place, part);
-        let zero = self.g.int(0);
-        let to = self
-            .g
-            .substitute(to, &mut [(byte, zero)].into_iter().collect());
-        self.store(to, word, &[block, unit, vector, lane])
+        all
     }
 }

@@ -19,6 +19,7 @@ mod footprint;
 mod forward;
 mod graph_key;
 mod graphs;
+mod host_experts;
 mod inputs;
 mod kv_cache;
 mod pages;

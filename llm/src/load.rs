@@ -28,6 +28,10 @@ impl Weights {
     pub fn get(&self, name: &str) -> Option<&Buffer> {
         self.0.get(name).map(|w| &w.1)
     }
+    /// Returns the layout and the buffer of a weight.
+    pub(crate) fn in_layout(&self, name: &str) -> Option<(Layout, &Buffer)> {
+        self.0.get(name).map(|w| (w.0, &w.1))
+    }
     /// Iterates over the buffers of all weights.
     pub fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.0.values().map(|w| &w.1)

@@ -9,6 +9,7 @@ mod choose;
 mod expert_uses;
 mod layer_place;
 mod link;
+mod miss_costs;
 mod parts;
 mod split;
 
@@ -18,6 +19,7 @@ pub(crate) use expert_uses::ExpertUses;
 pub use layer_place::{LayerPlace, Placement};
 pub(crate) use layer_place::{is_cached, is_of_experts, layer_of};
 pub use link::{measure_link, renew_link, stored_link};
+pub(crate) use miss_costs::MissCosts;
 pub use split::{PlanFor, Splitter};
 
 #[cfg(test)]

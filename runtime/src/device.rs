@@ -2,6 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::error::Error;
+use crate::kept_bytes::{HostBytes, KeptBytes};
 use crate::lease::{DeviceId, RawBuffer, Use};
 use crate::memory;
 use crate::store::Store;
@@ -258,26 +259,6 @@ pub trait StagedWrite {
     fn send(self: Box<Self>) -> Result<(), Error>;
 }
 
-/// A copy of a buffer's bytes in host memory, made by [`Device::keep`].
-pub trait KeptBytes: Any + Send + Sync {
-    /// Returns the kept bytes, as many as the buffer had.
-    fn bytes(&self) -> &[u8];
-    /// Returns a range of them.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when the range does not lie in them.
-    fn part(&self, range: Range<usize>) -> Result<&[u8], Error> {
-        let part = self.bytes().get(range);
-        part.ok_or_else(|| Error::invalid("restoring", "bytes that were not kept"))
-    }
-}
-
-impl KeptBytes for Vec<u8> {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-}
-
 /// An opened device: memory, kernels and steps.
 pub trait Device: Any + Send + Sync {
     /// Name of the device on the command line.
@@ -350,6 +331,14 @@ pub trait Device: Any + Send + Sync {
         let mut bytes = vec![0; from.len()];
         self.read(from, 0, &mut bytes)?;
         Ok(Arc::new(bytes))
+    }
+    /// Keeps the bytes of a buffer in host memory, which another device owns, without a copy:
+    /// nothing may write to them as long as they are kept.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the buffer is not in the host's memory, or is being written.
+    fn keep_host(&self, host: &Buffer) -> Result<Arc<dyn KeptBytes>, Error> {
+        Ok(Arc::new(HostBytes::new(host)?))
     }
     /// Copies a range of kept bytes to a buffer. Every step started afterwards sees them, even if
     /// the copy has not ended when this returns.

@@ -6,6 +6,7 @@ mod device;
 mod error;
 pub mod image;
 pub mod index;
+mod kept_bytes;
 pub mod lease;
 pub mod memory;
 pub mod staging;
@@ -13,7 +14,8 @@ pub mod store;
 
 pub use buffer::{Buffer, View};
 pub use device::{
-    CopySpan, Device, KeptBytes, Kernel, Launch, LoadedProgram, Memory, Replay, Span, StepTrace,
+    CopySpan, Device, Kernel, Launch, LoadedProgram, Memory, Replay, Span, StepTrace,
 };
 pub use error::Error;
+pub use kept_bytes::{HostBytes, KeptBytes};
 pub use lease::{DeviceId, RawBuffer};

@@ -5,13 +5,11 @@
 
 use crate::function::{ContentKey, Key};
 use crate::function_store::FunctionStore;
+use crate::packer::{PackKey, Packer};
 use gristmill_backend::Opened;
 use gristmill_backend::parallel::{cores, parallel_for, yield_to_foreground};
-use gristmill_compiler::ir::layout::{Layout, Packing};
-use gristmill_compiler::prepack::{PackedRows, prepack};
 use gristmill_compiler::{Cheapest, Compiled, Policy, compile};
 use gristmill_runtime::{Buffer, Device, Error, Kernel, Launch, Memory, Replay};
-use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::Function;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
@@ -53,7 +51,7 @@ pub struct Jit {
     opened: Opened,
     planned: FxHashMap<Key, Arc<Planned>>,
     ready: FxHashMap<Key, Arc<Ready>>,
-    packers: FxHashMap<(EncodingRef, Layout, usize), Arc<dyn Kernel>>,
+    packers: FxHashMap<PackKey, Arc<dyn Kernel>>,
     background: Option<BackgroundLoad>,
 }
 
@@ -248,33 +246,19 @@ impl Jit {
         self.ready.extend(missing.into_iter().zip(ready));
         Ok(keys.iter().map(|key| self.ready[key].clone()).collect())
     }
-    /// Loads the kernels that repack rows from their file layout into another, in one batch.
+    /// Loads the kernels that repack rows of these kinds, in one batch.
     ///
-    /// Each request is an encoding, the layout to produce, and the elements per row (columns).
-    pub fn prepare_packers(
-        &mut self,
-        wanted: &[(EncodingRef, Layout, usize)],
-    ) -> Result<(), Error> {
-        let mut new: Vec<(EncodingRef, Layout, usize)> = Vec::new();
+    /// # Errors
+    /// When a format has one layout alone, or the device fails.
+    pub fn prepare_packers<K: Into<PackKey> + Copy>(&mut self, wanted: &[K]) -> Result<(), Error> {
+        let mut new: Vec<PackKey> = Vec::new();
         let mut programs = Vec::new();
-        for &(e, layout, columns) in wanted {
-            let key = (e, layout, columns);
-            if layout == Layout::File || self.packers.contains_key(&key) || new.contains(&key) {
+        for &key in wanted {
+            let key: PackKey = key.into();
+            if key.is_copy() || self.packers.contains_key(&key) || new.contains(&key) {
                 continue;
             }
-            let packing = Packing::for_encoding(e)
-                .ok_or_else(|| Error::invalid(e.name, "has no other layout than its file's"))?;
-            let (target, dialect) = (&self.opened.target, self.opened.dialect);
-            programs.push(prepack(
-                &PackedRows {
-                    encoding: e,
-                    packing: &packing,
-                    layout,
-                    columns,
-                },
-                target,
-                dialect,
-            ));
+            programs.push(key.program(&self.opened.target, self.opened.dialect)?);
             new.push(key);
         }
         let kernels = self.opened.device.load(&programs, &|_, _| ())?;
@@ -282,19 +266,14 @@ impl Jit {
         Ok(())
     }
     /// Returns the packer for one kind, which [`Jit::prepare_packers`] must have prepared.
-    pub fn packer(
-        &self,
-        (e, layout, columns): (EncodingRef, Layout, usize),
-    ) -> Result<Packer, Error> {
-        let kernel = self
-            .packers
-            .get(&(e, layout, columns))
-            .ok_or_else(|| Error::invalid(e.name, "was not prepared"))?;
-        Ok(Packer {
-            device: self.device().clone(),
-            kernel: kernel.clone(),
-            lanes: layout.lanes(),
-        })
+    ///
+    /// # Errors
+    /// When it was not prepared.
+    pub fn packer(&self, key: impl Into<PackKey>) -> Result<Packer, Error> {
+        let key = key.into();
+        let kernel = self.packers.get(&key);
+        let kernel = kernel.ok_or_else(|| Error::invalid(key.encoding.name, "was not prepared"))?;
+        Ok(Packer::new(self.device().clone(), kernel.clone(), key))
     }
     /// Bytes of arena needed for the intermediates of any one of these functions.
     pub fn arena(functions: &[Arc<Ready>]) -> usize {
@@ -405,61 +384,6 @@ impl Drop for BackgroundLoad {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-/// Repacks rows of a weight from their file layout into another.
-pub struct Packer {
-    device: Arc<dyn Device>,
-    kernel: Arc<dyn Kernel>,
-    lanes: i64,
-}
-
-impl Packer {
-    /// Packs `rows` rows and waits for the result.
-    pub fn pack(&self, file: &Buffer, packed: &Buffer, rows: usize) -> Result<(), Error> {
-        self.start(file, packed, rows)?.wait()
-    }
-    /// Starts packing and returns a step to wait for; `file` must not change until it ends.
-    pub fn start(
-        &self,
-        file: &Buffer,
-        packed: &Buffer,
-        rows: usize,
-    ) -> Result<Box<dyn Replay>, Error> {
-        let mut step = self.device.capture(self.launch(file, packed))?;
-        step.start(&self.groups(rows))?;
-        Ok(step)
-    }
-    /// Packs the rows on the calling thread; other threads may do the same concurrently.
-    pub fn pack_alone(&self, file: &Buffer, packed: &Buffer, rows: usize) -> Result<(), Error> {
-        self.device
-            .capture_alone(self.launch(file, packed))?
-            .replay(&self.groups(rows))
-    }
-    fn launch(&self, file: &Buffer, packed: &Buffer) -> Vec<Launch> {
-        let buffer = |slot: u32| {
-            if slot == 0 {
-                file.clone()
-            } else {
-                packed.clone()
-            }
-        };
-        let buffers = self
-            .kernel
-            .program()
-            .params
-            .iter()
-            .map(|p| buffer(p.slot))
-            .collect();
-        vec![Launch {
-            kernel: self.kernel.clone(),
-            buffers,
-            level: 0,
-        }]
-    }
-    fn groups(&self, rows: usize) -> [(&'static str, i64); 1] {
-        [("groups", rows as i64 / self.lanes)]
     }
 }
 

@@ -129,5 +129,6 @@ mod function_store;
 pub mod grad;
 pub mod jit;
 pub mod nn;
+pub mod packer;
 pub mod partition;
 pub mod tensor;

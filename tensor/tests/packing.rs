@@ -1,7 +1,12 @@
-//! Tests how packed formats split into fields for layouts with interleaved rows.
+//! Tests how packed formats split into fields for layouts with interleaved rows, and repacking from
+//! one layout into another.
 
-use gristmill_compiler::ir::layout::{Kind, Packing};
+use gristmill_backend::{Options, open};
+use gristmill_compiler::ir::layout::{Kind, Layout, Packing};
 use gristmill_encodings::TABLE;
+use gristmill_runtime::{Buffer, Memory};
+use gristmill_tensor::jit::Jit;
+use gristmill_tensor::packer::PackKey;
 use gristmill_uop::EncodingRef;
 
 /// Describes a format's fields: scales with their group size, codes with their bits and offsets.
@@ -66,4 +71,83 @@ fn every_format_is_taken_apart() {
     tq1_0: code [2], f16 every 256, zero -1; 66 bytes, groups of 32
     tq2_0: code [2], f16 every 256, zero -1; 66 bytes, groups of 32
     ");
+}
+
+/// Rows of a result, and those of a part of it.
+const ROWS: usize = 96;
+const PART: usize = 32;
+
+/// Packs the parts of a result one after the other, the last one first, from rows in layout `from`.
+fn packed_in_parts(jit: &mut Jit, from: &Buffer, key: PackKey, bytes: usize) -> Vec<u8> {
+    let device = jit.device().clone();
+    jit.prepare_packers(&[key]).expect("a kernel");
+    let packer = jit.packer(key).expect("a packer");
+    let result = device.alloc(bytes, Memory::Scratch).expect("memory");
+    let part = from.len() * PART / ROWS;
+    for first in (0..ROWS).step_by(PART).rev() {
+        // A buffer of its own, as a part begins at any byte.
+        let piece = device.alloc(part, Memory::Scratch).expect("memory");
+        let mut rows = vec![0; part];
+        let begin = first / PART * part;
+        device.read(from, begin, &mut rows).expect("the rows");
+        device.write(&piece, 0, &rows).expect("the rows");
+        let mut step = packer.capture(&piece, &result).expect("a step");
+        step.replay(&packer.first(first)).expect("packed");
+    }
+    let mut packed = vec![0; bytes];
+    device.read(&result, 0, &mut packed).expect("the result");
+    packed
+}
+
+/// Packs rows of a format from the file's layout to all others, and from each of those to planes.
+fn check_packed(device: &str, e: EncodingRef) {
+    let mut jit = Jit::new(open(device, &Options::default()).expect("a device"));
+    let columns = 2 * e.elements;
+    let dims = [ROWS as i64, columns as i64];
+    let mut state = 1_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    let data: Vec<u8> = (0..ROWS * columns / e.elements * e.bytes)
+        .map(|_| next())
+        .collect();
+    let main = jit.device().clone();
+    let file = main.alloc(data.len(), Memory::Scratch).expect("memory");
+    main.write(&file, 0, &data).expect("written");
+    let mut whole = |layout: Layout| {
+        let bytes = layout.bytes(e, &dims).expect("a layout");
+        let packed = main.alloc(bytes, Memory::Scratch).expect("memory");
+        jit.prepare_packers(&[(e, layout, columns)])
+            .expect("a kernel");
+        let packer = jit.packer((e, layout, columns)).expect("a packer");
+        packer.pack(&file, &packed, ROWS).expect("packed");
+        packed
+    };
+    let planes = whole(Layout::Planes);
+    let froms = [Layout::Rows(8), Layout::Rows(16)].map(|layout| (layout, whole(layout)));
+    let mut wanted = vec![0; planes.len()];
+    main.read(&planes, 0, &mut wanted).expect("the planes");
+    for (from, rows) in [(Layout::File, file.clone())].into_iter().chain(froms) {
+        let key = PackKey {
+            encoding: e,
+            from,
+            layout: Layout::Planes,
+            columns,
+            part: Some([PART, ROWS]),
+        };
+        let found = packed_in_parts(&mut jit, &rows, key, planes.len());
+        assert_eq!(found, wanted, "{} from {from} on {device}", e.name);
+    }
+}
+
+#[test]
+fn rows_are_repacked_from_any_layout() {
+    for e in TABLE.iter().filter(|e| Packing::for_encoding(e).is_some()) {
+        check_packed("interp", e);
+    }
+    for name in ["q4_0", "q4_k", "q6_k", "mxfp4"] {
+        let e = TABLE.iter().find(|e| e.name == name).expect("a format");
+        check_packed("cpu", e);
+    }
 }

@@ -20,7 +20,8 @@ use gristmill_runtime::lease::Use;
 use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::store::Store;
 use gristmill_runtime::{
-    Buffer, Device, DeviceId, Error, KeptBytes, Kernel, Launch, LoadedProgram, Memory, Replay,
+    Buffer, Device, DeviceId, Error, HostBytes, KeptBytes, Kernel, Launch, LoadedProgram, Memory,
+    Replay,
 };
 use gristmill_uop::costs::Costs;
 use gristmill_uop::machine::{Attributes, Machine};
@@ -352,6 +353,15 @@ impl Device for CudaDevice {
             copies.wait_for_copies(&current)?;
         }
         Ok(Arc::new(kept))
+    }
+    fn keep_host(&self, host: &Buffer) -> Result<Arc<dyn KeptBytes>, Error> {
+        let pinned = PinnedBytes::of_host(self.copies.stream(), HostBytes::new(host)?);
+        match pinned {
+            Ok(pinned) => Ok(Arc::new(pinned)),
+            Err(error) if error.is_lost() => Err(error),
+            // As in `keep`.
+            Err(_) => Ok(Arc::new(HostBytes::new(host)?)),
+        }
     }
     fn restore(
         &self,

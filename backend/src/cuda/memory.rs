@@ -4,7 +4,7 @@ use super::context::CudaContext;
 use super::handle::{Handle, Stream};
 use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
 use gristmill_runtime::lease::Uses;
-use gristmill_runtime::{Buffer, Error, KeptBytes, Memory, RawBuffer};
+use gristmill_runtime::{Buffer, Error, HostBytes, KeptBytes, Memory, RawBuffer};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -93,7 +93,12 @@ pub struct PinnedBytes {
     memory: PinnedMemory,
     len: usize,
     copies: Arc<Stream>,
+    /// The bytes of another device's buffer that were pinned where they are.
+    host: Option<HostBytes>,
 }
+
+/// Unit in which memory is pinned.
+const PAGE_BYTES: usize = 4096;
 
 impl PinnedBytes {
     /// Allocates `len` bytes with undefined contents.
@@ -102,11 +107,47 @@ impl PinnedBytes {
             memory: pinned(copies, len.max(1))?,
             len,
             copies: copies.clone(),
+            host: None,
+        })
+    }
+    /// Pins the bytes of another device's buffer.
+    ///
+    /// # Errors
+    /// When the system does not pin them, for example because it has pinned a part of them.
+    pub fn of_host(copies: &Arc<Stream>, host: HostBytes) -> Result<PinnedBytes, Error> {
+        let bytes = host.bytes();
+        let begin = bytes.as_ptr().cast_mut().cast::<c_void>();
+        let before = begin.addr() % PAGE_BYTES;
+        let pages = (before + bytes.len()).next_multiple_of(PAGE_BYTES);
+        let current = copies.context().enter()?;
+        // SAFETY: pins whole pages; it writes the address that destroys the registration. The
+        // mapping lives as long as `host`, which is dropped after the handle.
+        let memory = unsafe {
+            let begin = begin.byte_sub(before);
+            Handle::new(
+                &current,
+                "cuMemHostRegister",
+                sys::cuMemHostUnregister,
+                |out| {
+                    let registered = sys::cuMemHostRegister_v2(begin, pages, 0);
+                    out.write(begin);
+                    registered
+                },
+            )?
+        };
+        Ok(PinnedBytes {
+            memory,
+            len: bytes.len(),
+            copies: copies.clone(),
+            host: Some(host),
         })
     }
     /// Address of the first byte.
     pub fn address(&self) -> *mut c_void {
-        self.memory.raw()
+        match &self.host {
+            Some(host) => host.bytes().as_ptr().cast_mut().cast(),
+            None => self.memory.raw(),
+        }
     }
 }
 
@@ -117,8 +158,9 @@ unsafe impl Sync for PinnedBytes {}
 
 impl KeptBytes for PinnedBytes {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: an allocation of that length, initialised by the system and written by `keep`.
-        unsafe { std::slice::from_raw_parts(self.memory.raw().cast(), self.len) }
+        // SAFETY: an allocation of that length, initialised by the system and written by `keep`, or
+        // the bytes of a buffer.
+        unsafe { std::slice::from_raw_parts(self.address().cast(), self.len) }
     }
 }
 

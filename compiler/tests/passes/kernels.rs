@@ -345,8 +345,10 @@ fn packed(l: &LaidOut, file: &[u8]) -> Result<Vec<u8>, String> {
     let of = PackedRows {
         encoding: l.encoding,
         packing: &packing,
+        from: Layout::File,
         layout: l.layout,
         columns,
+        part: None,
     };
     let program = prepack(&of, &Target::cpu("plain", 1, 1), None);
     let device = InterpDevice::new();

@@ -74,8 +74,10 @@ pub fn prepack(case: &Case) -> Result<Applied, String> {
     let rows = testing::PackedRows {
         encoding: e,
         packing: &packing,
+        from: testing::Layout::File,
         layout,
         columns: columns as usize,
+        part: None,
     };
     let program = testing::prepack(&rows, &target, None);
     let mut g = Graph::new();

@@ -11,6 +11,7 @@ use gristmill_llm::arch::{self, CacheType, Logits};
 use gristmill_llm::engine::{Engine, Settings, TokenRun, WholePool};
 use gristmill_llm::gguf::Gguf;
 use gristmill_llm::placement::{LayerPlace, OtherDevice, Placement, PlacementRequest};
+use gristmill_uop::link::DeviceLink;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -96,10 +97,16 @@ fn run(input: &[u8]) {
     for name in OUTER {
         placement = placement.with_outer([name.to_owned()], bytes.below(DEVICES));
     }
+    // Steps wait for copies of missed experts if hand-overs take time.
+    let handover = bytes.pick(&[None, Some(0.0)]);
     let request = PlacementRequest {
         fixed: Some(placement),
         stream_from,
         expert_cache,
+        link: Some(DeviceLink {
+            handover,
+            ..DeviceLink::ASSUMED
+        }),
         ..PlacementRequest::default()
     };
     let text = format!("{request:?}, chunks of {chunk}");

@@ -8,6 +8,7 @@ use super::expert_stream::ExpertStream;
 use super::footprint::{Footprint, choose_context};
 use super::graph_key::{Settings, StepLimits};
 use super::graphs::{GraphUnit, Graphs};
+use super::host_experts::HostExperts;
 use super::inputs::{IN_FLIGHT, StepInputs};
 use super::kv_cache::KvCache;
 use super::planning::{CompiledUnit, Planning, RESERVES, STREAMED_CHUNK, check_others, choose};
@@ -218,7 +219,7 @@ impl<'a> CompiledModel<'a> {
                 (number == 0, placement.has_logits(number)),
             )?);
         }
-        let (stream, experts) = self.load_experts(&mut on[0].weights, progress)?;
+        let (stream, experts) = self.load_experts(&mut on)?;
         self.units[0].jit.prepare_in_background(&self.rest);
         let devices: Vec<_> = self.units.iter().map(|u| u.jit.device().clone()).collect();
         let mut graphs = self.sizes.graphs();
@@ -263,22 +264,24 @@ impl<'a> CompiledModel<'a> {
         }
         Ok(engine)
     }
-    /// Loads the experts that steps copy to the main device, and those that it holds besides its
-    /// `weights`.
+    /// Prepares the experts that steps copy to the main device, and those that it holds besides its
+    /// weights. `on` are the buffers of all devices, the main one first.
     fn load_experts(
         &mut self,
-        weights: &mut Weights,
-        progress: &dyn Fn(Progress),
+        on: &mut [DeviceBuffers],
     ) -> Result<(ExpertStream, ExpertCache), Error> {
-        let main = &mut self.units[0];
         let Priced {
             placement, slots, ..
         } = &self.placement.chosen;
+        let devices = self.units.iter().map(|unit| unit.jit.device().clone());
+        let of_devices = devices.zip(on.iter().map(|of| of.weights.clone()));
+        let mut host = HostExperts::new(self.file, of_devices.collect(), placement.clone());
+        let main = &mut self.units[0];
         let (jit, streamed) = (&mut main.jit, &main.streamed);
-        let stream = ExpertStream::load(self.file, jit, streamed, placement, progress)?;
+        let stream = ExpertStream::new(self.file, jit, streamed, placement, &mut host)?;
         let mut experts = ExpertCache::new(self.file, jit.device(), &self.placement);
         if *slots > 0 {
-            let from = (*slots, &stream);
+            let (from, weights) = ((*slots, &mut host), &mut on[0].weights);
             experts.allocate(self.file, jit, &main.cached, from, weights)?;
         }
         Ok((stream, experts))

@@ -4,17 +4,18 @@
 //! returns the experts that its tokens chose; the host looks them up, and the main device computes
 //! those in slots while the other one computes the rest. Slots hold the experts that are used most:
 //! counts of uses are halved from time to time, and an expert that was missed replaces the least
-//! used one after the step, from host memory in the layout that the main device's kernels read.
+//! used one, from the host's memory: before the layer computes, if waiting for the copy takes less
+//! than the other device ([`MissCosts`]), or after the step.
 
-use super::expert_stream::ExpertStream;
-use crate::arch::{CachedExperts, ExpertBind};
-use crate::error::{Error, Progress};
+use super::host_experts::{ExpertCopies, HostExperts, WantedCopy, whole};
+use crate::arch::ExpertBind;
+use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
-use crate::placement::{ExpertUses, PlacementChoice, is_of_experts, layer_of};
+use crate::placement::{ExpertUses, MissCosts, PlacementChoice, is_of_experts, layer_of};
 use gristmill_compiler::ir::layout::Layout;
 use gristmill_runtime::store::Key;
-use gristmill_runtime::{Buffer, Device, Error as DeviceError, KeptBytes, Memory};
+use gristmill_runtime::{Buffer, Device, Error as DeviceError, Memory};
 use gristmill_tensor::jit::Jit;
 use gristmill_uop::link::DeviceLink;
 use std::cmp::Reverse;
@@ -42,10 +43,12 @@ pub struct ExpertCacheStats {
     pub layers: usize,
     /// Chosen experts that were in slots.
     pub hits: u64,
-    /// Chosen experts that another device computed.
+    /// Chosen experts that were not in slots.
     pub misses: u64,
     /// Experts copied to slots.
     pub copied: u64,
+    /// Those of them that a step waited for.
+    pub waited: u64,
 }
 
 impl fmt::Display for ExpertCacheStats {
@@ -55,23 +58,16 @@ impl fmt::Display for ExpertCacheStats {
         write!(
             f,
             "{slots} of {} experts cached in each of {} layers: {share:.1} % of {chosen} chosen \
-             experts were, {} were copied",
-            self.experts, self.layers, self.copied
+             experts were, {} were copied, {} of them before their layer",
+            self.experts, self.layers, self.copied, self.waited
         )
     }
 }
 
-/// A kind of weight of a layer's experts.
-struct CachedWeight {
-    kept: Arc<dyn KeptBytes>,
-    slots: Buffer,
-    /// Bytes of one expert.
-    bytes: usize,
-}
-
 #[derive(Default)]
 struct CachedLayer {
-    weights: Vec<CachedWeight>,
+    /// Copies of each kind of weight to the slots.
+    weights: Vec<ExpertCopies>,
     /// Slot that holds each expert, and the uses of each.
     slot_of: Vec<Option<u32>>,
     uses: Vec<u32>,
@@ -95,13 +91,13 @@ impl CachedLayer {
         }
     }
     /// Fills slots with the experts that are used most.
-    fn fill(&mut self, device: &dyn Device, slots: usize) -> Result<(), DeviceError> {
+    fn fill(&mut self, slots: usize) -> Result<(), DeviceError> {
         let mut experts: Vec<u32> = (0..self.uses.len() as u32).collect();
         experts.sort_by_key(|&expert| Reverse(self.uses[expert as usize]));
         experts.truncate(slots);
         self.expert_in.clone_from(&experts);
         for (slot, expert) in experts.into_iter().enumerate() {
-            self.copy(device, expert, slot as u32)?;
+            self.copy(expert, slot as u32)?;
         }
         Ok(())
     }
@@ -117,30 +113,79 @@ impl CachedLayer {
         }
     }
     fn bytes(&self) -> usize {
-        self.weights.iter().map(|weight| weight.bytes).sum()
+        self.weights.iter().map(ExpertCopies::piece_bytes).sum()
     }
     /// Copies an expert to a slot.
-    fn copy(&mut self, device: &dyn Device, expert: u32, slot: u32) -> Result<(), DeviceError> {
+    fn copy(&mut self, expert: u32, slot: u32) -> Result<(), DeviceError> {
         for weight in &self.weights {
-            let begin = expert as usize * weight.bytes;
-            let range = begin..begin + weight.bytes;
-            let to = slot as usize * weight.bytes;
-            device.restore(&*weight.kept, range, &weight.slots, to)?;
+            weight.copy(expert as usize, slot as usize)?;
         }
         let before = std::mem::replace(&mut self.expert_in[slot as usize], expert);
         self.slot_of[before as usize] = None;
         self.slot_of[expert as usize] = Some(slot);
         Ok(())
     }
+    /// Returns the slot whose expert is used least, among those whose experts are not `kept`.
+    fn least_used(&self, kept: &[u32]) -> Option<u32> {
+        let slots = (0..).zip(&self.expert_in);
+        let others = slots.filter(|of| !kept.contains(of.1));
+        let least = others.min_by_key(|of| self.uses[*of.1 as usize]);
+        least.map(|of| of.0)
+    }
     /// Returns the missed expert that is used most and the slot that it replaces, if it is used
     /// more than the expert there.
     fn replacement(&self) -> Option<(u32, u32)> {
         let uses = |&expert: &u32| self.uses[expert as usize];
         let candidate = self.missed.iter().copied().max_by_key(uses)?;
-        let slots = 0..self.expert_in.len() as u32;
-        let least = slots.min_by_key(|&slot| uses(&self.expert_in[slot as usize]))?;
+        let least = self.least_used(&[])?;
         let held = uses(&self.expert_in[least as usize]);
         (uses(&candidate) > held + 1).then_some((candidate, least))
+    }
+    /// Counts chosen experts. Returns how many were in slots, and those that were not, once each,
+    /// the most used first.
+    fn count_chosen(&mut self, chosen: &[u32]) -> (usize, Vec<u32>) {
+        let (mut hits, mut missed) = (0, Vec::new());
+        for &expert in chosen {
+            self.count(expert as usize);
+            if self.slot_of[expert as usize].is_some() {
+                hits += 1;
+            } else if !missed.contains(&expert) {
+                missed.push(expert);
+            }
+        }
+        missed.sort_by_key(|&expert| Reverse(self.uses[expert as usize]));
+        (hits, missed)
+    }
+    /// Divides chosen experts by their places: see [`ExpertCache::look_up`].
+    fn divide(&self, used: usize, (chosen, weights): (&[u32], &[f32]), widths: &[usize]) -> Lookup {
+        let mut found = Lookup::default();
+        let is_missed = |&&expert: &&u32| self.slot_of[expert as usize].is_none();
+        let rows = chosen.chunks(used);
+        let most = rows.map(|row| row.iter().filter(is_missed).count()).max();
+        let width = widths.iter().copied().find(|&width| Some(width) >= most);
+        found.width = match most {
+            None | Some(0) => 0,
+            Some(most) => width.unwrap_or(most),
+        };
+        let any = chosen.iter().find(is_missed).copied().unwrap_or(0);
+        for (row, weights) in chosen.chunks(used).zip(weights.chunks(used)) {
+            let begin = found.misses.len();
+            for (&expert, &weight) in row.iter().zip(weights) {
+                let slot = self.slot_of[expert as usize];
+                found.hits.push(slot.unwrap_or(0));
+                found
+                    .hit_weights
+                    .push(if slot.is_some() { weight } else { 0.0 });
+                if slot.is_none() {
+                    found.misses.push(expert);
+                    found.miss_weights.push(weight);
+                }
+            }
+            let fill = found.misses.get(begin).copied().unwrap_or(any);
+            found.misses.resize(begin + found.width, fill);
+            found.miss_weights.resize(begin + found.width, 0.0);
+        }
+        found
     }
 }
 
@@ -160,16 +205,12 @@ pub(super) struct ExpertCache {
     device: Arc<dyn Device>,
     layers: BTreeMap<usize, CachedLayer>,
     stats: ExpertCacheStats,
-    /// Link over which experts are copied.
+    /// Link over which experts are copied, and the costs of those that are missed.
     link: DeviceLink,
+    costs: MissCosts,
     /// Key of the stored uses, and steps since they were stored.
     key: Key,
     unstored: u32,
-}
-
-/// Returns the name of the weight that slots hold experts of.
-fn whole(name: &str) -> &str {
-    name.strip_prefix(CachedExperts::PREFIX).unwrap_or(name)
 }
 
 /// Returns the bytes of one expert in a layout; `None` if the layout mixes experts.
@@ -224,6 +265,7 @@ impl ExpertCache {
             },
             layers,
             link: choice.link,
+            costs: choice.miss_costs(),
             key: ExpertUses::key(file),
             unstored: 0,
         }
@@ -238,32 +280,34 @@ impl ExpertCache {
         file: &Gguf,
         jit: &mut Jit,
         layouts: &Layouts,
-        (slots, stream): (usize, &ExpertStream),
+        (slots, host): (usize, &mut HostExperts),
         weights: &mut Weights,
     ) -> Result<(), Error> {
-        let device = self.device.clone();
         let mut names: Vec<&String> = layouts.keys().collect();
         names.sort();
+        let mut wanted = Vec::new();
         for name in names {
             let layout = layouts[name];
-            let layer = layer_of(name).and_then(|(layer, _)| self.layers.get_mut(&layer));
-            let (Some(layer), Some(bytes)) = (layer, expert_bytes(file, name, layout)) else {
+            let Some(bytes) = expert_bytes(file, name, layout) else {
                 return Err(DeviceError::invalid(name.clone(), "has experts in no order").into());
             };
-            let kept = match stream.kept(whole(name), layout) {
-                Some(kept) => kept,
-                None => kept(file, jit, whole(name), layout)?,
-            };
-            let buffer = device.alloc(bytes * slots, Memory::Weights)?;
-            weights.insert(name, layout, buffer.clone());
-            layer.weights.push(CachedWeight {
-                kept,
-                slots: buffer,
-                bytes,
+            let to = self.device.alloc(bytes * slots, Memory::Weights)?;
+            weights.insert(name, layout, to.clone());
+            wanted.push(WantedCopy {
+                name: whole(name),
+                layout,
+                to,
+                is_single: true,
             });
         }
+        for (of, copies) in wanted.iter().zip(host.copies(jit, &wanted)?) {
+            let layer = layer_of(of.name).and_then(|(layer, _)| self.layers.get_mut(&layer));
+            if let Some(layer) = layer {
+                layer.weights.push(copies);
+            }
+        }
         for layer in self.layers.values_mut() {
-            layer.fill(&*device, slots)?;
+            layer.fill(slots)?;
         }
         self.stats.slots = slots;
         Ok(())
@@ -290,58 +334,40 @@ impl ExpertCache {
     }
     /// Divides the experts `chosen [n, k]` with their `weights [n, k]`. Misses of a token are
     /// filled up to the least of `widths` with others of weight 0, which are in caches already.
+    ///
+    /// Nothing that reads the layer's slots may run: missed experts are copied there, as many as
+    /// take less time than computing them on the other device.
+    ///
+    /// # Errors
+    /// When the device fails.
     pub fn look_up(
         &mut self,
         layer: usize,
         used: usize,
         (chosen, weights): (&[u32], &[f32]),
         widths: &[usize],
-    ) -> Lookup {
-        let mut found = Lookup::default();
+    ) -> Result<Lookup, DeviceError> {
         let Some(of) = self.layers.get_mut(&layer) else {
-            return found;
+            return Ok(Lookup::default());
         };
         let last = of.slot_of.len() as u32 - 1;
         let chosen: Vec<u32> = chosen.iter().map(|&expert| expert.min(last)).collect();
-        let is_missed = |&&expert: &&u32| of.slot_of[expert as usize].is_none();
-        let rows = chosen.chunks(used);
-        let most = rows.map(|row| row.iter().filter(is_missed).count()).max();
-        let width = widths.iter().copied().find(|&width| Some(width) >= most);
-        found.width = match most {
-            None | Some(0) => 0,
-            Some(most) => width.unwrap_or(most),
-        };
-        let any = chosen.iter().find(is_missed).copied().unwrap_or(0);
-        for (row, weights) in chosen.chunks(used).zip(weights.chunks(used)) {
-            let begin = found.misses.len();
-            for (&expert, &weight) in row.iter().zip(weights) {
-                let slot = of.slot_of[expert as usize];
-                found.hits.push(slot.unwrap_or(0));
-                found
-                    .hit_weights
-                    .push(if slot.is_some() { weight } else { 0.0 });
-                if slot.is_none() {
-                    found.misses.push(expert);
-                    found.miss_weights.push(weight);
-                }
-            }
-            let fill = found.misses.get(begin).copied().unwrap_or(any);
-            found.misses.resize(begin + found.width, fill);
-            found.miss_weights.resize(begin + found.width, 0.0);
-        }
-        for &expert in &chosen {
-            of.count(expert as usize);
-            match of.slot_of[expert as usize] {
-                Some(_) => self.stats.hits += 1,
-                None => {
-                    self.stats.misses += 1;
-                    if !of.missed.contains(&expert) {
-                        of.missed.push(expert);
-                    }
-                }
+        let (hits, missed) = of.count_chosen(&chosen);
+        self.stats.hits += hits as u64;
+        self.stats.misses += (chosen.len() - hits) as u64;
+        let (waited, left) = missed.split_at(self.costs.copies(missed.len(), of.bytes()));
+        for &expert in waited {
+            // None if all slots have chosen experts.
+            if let Some(slot) = of.least_used(&chosen) {
+                of.copy(expert, slot)?;
+                self.stats.copied += 1;
+                self.stats.waited += 1;
             }
         }
-        found
+        let others = left.iter().filter(|&expert| !of.missed.contains(expert));
+        let others: Vec<u32> = others.copied().collect();
+        of.missed.extend(others);
+        Ok(of.divide(used, (&chosen, weights), widths))
     }
     /// Copies missed experts that are used more than those in slots, after a step that took `step`
     /// and that nothing runs behind.
@@ -361,7 +387,7 @@ impl ExpertCache {
                     break;
                 }
                 left -= seconds;
-                of.copy(&*self.device, expert, slot)?;
+                of.copy(expert, slot)?;
                 of.missed.retain(|&other| other != expert);
                 self.stats.copied += 1;
             }
@@ -369,20 +395,6 @@ impl ExpertCache {
         }
         Ok(())
     }
-}
-
-/// Loads a weight in a layout and keeps it in host memory.
-fn kept(
-    file: &Gguf,
-    jit: &mut Jit,
-    name: &str,
-    layout: Layout,
-) -> Result<Arc<dyn KeptBytes>, Error> {
-    let own = Layouts::from_iter([(name.to_owned(), layout)]);
-    let none = &|_: Progress| ();
-    let weights = load::weights(file, jit, &own, Weights::default(), none)?;
-    let buffer = weights.get(name).expect("the weight was loaded");
-    Ok(jit.device().keep(buffer)?)
 }
 
 /// Buffers of a step's experts on one device.

@@ -1,16 +1,15 @@
 //! Experts in host memory that steps of many tokens copy to the main device.
 //!
 //! A step has two sets of buffers for the experts of a layer: while one layer computes, the experts
-//! of the next one arrive. The copies in host memory have the layout that the main device's kernels
-//! read, since that device packed them at load.
+//! of the next one arrive.
 
+use super::host_experts::{ExpertCopies, HostExperts, WantedCopy};
 use crate::arch::{Bind, BoundCall, Plan};
-use crate::error::{Error, Progress};
+use crate::error::Error;
 use crate::gguf::Gguf;
 use crate::load::{self, Layouts, Weights};
 use crate::placement::Placement;
-use gristmill_compiler::ir::layout::Layout;
-use gristmill_runtime::{Buffer, KeptBytes, Memory};
+use gristmill_runtime::{Buffer, Memory};
 use gristmill_tensor::jit::Jit;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -19,17 +18,10 @@ use std::sync::Arc;
 /// Sets of buffers: one that computes, and one that is filled.
 pub(super) const SETS: usize = 2;
 
-/// Kept bytes of a weight and the buffer that it is copied to.
-#[derive(Clone)]
-pub(super) struct StreamedWeight {
-    pub kept: Arc<dyn KeptBytes>,
-    pub buffer: Buffer,
-}
-
 /// Experts of all layers that are streamed, by weight name.
 #[derive(Default)]
 pub(super) struct ExpertStream {
-    weights: FxHashMap<String, StreamedWeight>,
+    weights: FxHashMap<String, Arc<ExpertCopies>>,
     /// The buffers as weights, for checks of their layouts.
     pub bound: Weights,
 }
@@ -80,16 +72,16 @@ impl ExpertStream {
         }
         sizes
     }
-    /// Loads the weights of `layouts`, a layer at a time, and keeps them in host memory.
+    /// Prepares copies of the weights of `layouts` from the host's memory.
     ///
     /// # Errors
     /// When memory is short, or the device fails.
-    pub fn load(
+    pub fn new(
         file: &Gguf,
         jit: &mut Jit,
         layouts: &Layouts,
         placement: &Placement,
-        progress: &dyn Fn(Progress),
+        host: &mut HostExperts,
     ) -> Result<ExpertStream, Error> {
         let device = jit.device().clone();
         let mut sets: Vec<FxHashMap<Stem<'_>, Buffer>> = Vec::new();
@@ -100,49 +92,36 @@ impl ExpertStream {
                 .map(|(stem, bytes)| Ok::<_, Error>((stem, device.alloc(bytes, Memory::Weights)?)));
             sets.push(buffers.collect::<Result<_, _>>()?);
         }
-        let total = load::missing(file, layouts, &Weights::default());
-        let mut stream = ExpertStream::default();
-        let mut done = 0;
+        let mut wanted = Vec::new();
         for (number, names) in by_layer(layouts, placement).into_iter().enumerate() {
-            let own: Layouts = names.iter().map(|&n| (n.clone(), layouts[n])).collect();
-            let weights = load::weights(file, jit, &own, Weights::default(), &|step| {
-                if let Progress::Loading(bytes, _) = step {
-                    progress(Progress::Loading((done + bytes).min(total), total));
-                }
-            })?;
             for name in names {
-                let Some(from) = weights.get(name) else {
-                    continue;
-                };
-                let buffer = sets[number % SETS][&stem(name)].slice(0, from.len())?;
-                let kept = device.keep(from)?;
-                stream.bound.insert(name, layouts[name], buffer.clone());
-                done += from.len() as u64;
-                stream
-                    .weights
-                    .insert(name.clone(), StreamedWeight { kept, buffer });
+                let layout = layouts[name];
+                let bytes = load::packed_bytes(file, name, layout);
+                wanted.push(WantedCopy {
+                    name,
+                    layout,
+                    to: sets[number % SETS][&stem(name)].slice(0, bytes)?,
+                    is_single: false,
+                });
             }
+        }
+        let mut stream = ExpertStream::default();
+        for (of, copies) in wanted.iter().zip(host.copies(jit, &wanted)?) {
+            stream.bound.insert(of.name, of.layout, of.to.clone());
+            stream.weights.insert(of.name.to_owned(), Arc::new(copies));
         }
         Ok(stream)
     }
-    /// Returns a streamed weight.
-    pub fn get(&self, name: &str) -> Option<&StreamedWeight> {
+    /// Returns the copies of a streamed weight.
+    pub fn get(&self, name: &str) -> Option<&Arc<ExpertCopies>> {
         self.weights.get(name)
-    }
-    /// Returns the bytes of a streamed weight, if it has this layout.
-    pub fn kept(&self, name: &str, layout: Layout) -> Option<Arc<dyn KeptBytes>> {
-        let has = self.bound.has(name, layout);
-        self.weights
-            .get(name)
-            .filter(|_| has)
-            .map(|of| of.kept.clone())
     }
     /// Returns the bytes of the buffers of all sets.
     pub fn bytes(&self) -> u64 {
         let mut seen: Vec<Buffer> = Vec::new();
         for weight in self.weights.values() {
-            if !seen.contains(&weight.buffer) {
-                seen.push(weight.buffer.clone());
+            if !seen.contains(weight.buffer()) {
+                seen.push(weight.buffer().clone());
             }
         }
         seen.iter().map(|buffer| buffer.len() as u64).sum()

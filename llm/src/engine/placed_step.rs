@@ -3,9 +3,9 @@
 use super::device_buffers::CutBuffers;
 use super::executor::Engine;
 use super::expert_cache::ExpertBuffers;
-use super::expert_stream::StreamedWeight;
 use super::graph_key::{GraphKey, plan_options};
 use super::graphs::{CaptureKey, Graphs, PlacedCall, PlacedFunction, StepKey, Tokens};
+use super::host_experts::ExpertCopies;
 use super::inputs::IN_FLIGHT;
 use super::planning::with_cached;
 use super::segmented_step::{
@@ -114,7 +114,7 @@ impl Engine {
             }
             Bind::State(layer, plane) => self.cache.buffer(*layer, *plane).clone(),
             Bind::Weight(name) => {
-                let streamed = || self.stream.get(name).map(|of| &of.buffer);
+                let streamed = || self.stream.get(name).map(|of| of.buffer());
                 let buffer = on.weights.get(name).or_else(streamed);
                 buffer.expect("loaded for all plans").clone()
             }
@@ -236,7 +236,7 @@ impl Engine {
             of,
         })
     }
-    fn streamed_weights(&self, segment: &Segment) -> Vec<StreamedWeight> {
+    fn streamed_weights(&self, segment: &Segment) -> Vec<Arc<ExpertCopies>> {
         let names = segment.streamed.iter();
         names.filter_map(|n| self.stream.get(n).cloned()).collect()
     }

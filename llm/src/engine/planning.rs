@@ -4,6 +4,7 @@ use super::expert_cache::ExpertCache;
 use super::expert_stream::ExpertStream;
 use super::footprint::Footprint;
 use super::graph_key::{CacheShape, GraphKey, Settings, StepLimits, batch_graph, plan_options};
+use super::host_experts::HostExperts;
 use super::sizes::{GpuRoom, MIN_ARENA_SHARE, Sizes, available, memory_beside_weights, probe};
 use crate::arch::{Functions, Model, Options, Plan};
 use crate::error::{Error, Progress};
@@ -56,7 +57,11 @@ impl PlannedUnits {
             let mut missing = load::missing(file, &unit.layouts, loaded);
             if number == 0 {
                 missing += ExpertStream::slot_bytes(file, &unit.streamed, placement)
-                    + ExpertCache::slot_bytes(file, &unit.cached, choice.chosen.slots);
+                    + ExpertCache::slot_bytes(file, &unit.cached, choice.chosen.slots)
+                    + HostExperts::stage_bytes(
+                        file,
+                        unit.streamed.keys().chain(unit.cached.keys()),
+                    );
             }
             let available = available(&**unit.jit.device(), settings);
             let left = memory_beside_weights(file, missing, available)?;

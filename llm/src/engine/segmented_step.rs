@@ -1,7 +1,7 @@
 //! A captured step on several devices: its segments are run in order, joined by copies.
 
 use super::expert_cache::ExpertCache;
-use super::expert_stream::StreamedWeight;
+use super::host_experts::ExpertCopies;
 use super::segments::LayerLookup;
 use crate::arch::StepKind;
 use gristmill_runtime::{Buffer, CopySpan, Device, Error, Replay, Span, StepTrace};
@@ -103,7 +103,7 @@ impl BoundLookup {
         let numbers: Vec<u32> = numbers.map(u32::from_le_bytes).collect();
         let weights: Vec<f32> = weights.map(f32::from_le_bytes).collect();
         let chosen = (&numbers[..], &weights[..]);
-        let found = cache.look_up(self.of.layer, self.of.used, chosen, &self.of.widths);
+        let found = cache.look_up(self.of.layer, self.of.used, chosen, &self.of.widths)?;
         self.write(device, &self.hits, &found.hits, &found.hit_weights)?;
         if found.width > 0 {
             let (away, misses) = &self.misses;
@@ -143,7 +143,7 @@ pub(super) struct CapturedSegment {
     pub span: Option<(Arc<dyn Device>, Buffer)>,
     /// Device of streamed weights, those that it reads, and the segment that uses their buffers
     /// before it.
-    pub streamed: (Arc<dyn Device>, Vec<StreamedWeight>),
+    pub streamed: (Arc<dyn Device>, Vec<Arc<ExpertCopies>>),
     pub fills_after: Option<usize>,
     /// Lookup of the experts that it reads.
     pub lookup: Option<BoundLookup>,
@@ -185,10 +185,11 @@ impl CapturedSegment {
         let start = timeline.as_ref().map_or(0.0, |of| of.now());
         let (device, weights) = &self.streamed;
         for weight in weights {
-            let bytes = weight.buffer.len();
-            device.restore(&*weight.kept, 0..bytes, &weight.buffer, 0)?;
+            weight.copy_all()?;
             if let Some(timeline) = &mut timeline {
-                device.read(&weight.buffer, 0, &mut [0; 4][..bytes.min(4)])?;
+                let bytes = weight.buffer().len();
+                device.settle()?;
+                device.read(weight.buffer(), 0, &mut [0; 4][..bytes.min(4)])?;
                 timeline.copied(start, None, self.device, bytes);
             }
         }

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::gguf::TensorInfo;
 use gristmill_runtime::Buffer;
-use gristmill_tensor::jit::Packer;
+use gristmill_tensor::packer::Packer;
 use std::ops::Range;
 
 /// Options of the loader, set by tests.

@@ -4,6 +4,7 @@ use super::candidates::{Candidates, PlacedDevice, Priced, measured_machine};
 use super::expert_uses::ExpertUses;
 use super::layer_place::{LayerPlace, Placement};
 use super::link::link;
+use super::miss_costs::MissCosts;
 use super::parts::{CHUNK, OuterParts, layer_parts};
 use crate::arch::{Model, Plan};
 use crate::gguf::Gguf;
@@ -16,9 +17,6 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::measured::Measured;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-
-/// Share of the host's free memory that experts may take when they are there twice.
-const HOST_SHARE: f64 = 0.8;
 
 /// Steps that a placement is chosen for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -159,6 +157,8 @@ pub struct PlacementChoice {
     pub goal: Goal,
     /// Costs of the link between the main device and the host's memory.
     pub link: DeviceLink,
+    /// Bytes per second that the cores read from the host's memory.
+    pub host_bandwidth: f64,
     /// Costs of the links between the main device and other GPUs, in their order.
     pub peer_links: Vec<DeviceLink>,
     /// Number of the model's layers.
@@ -296,12 +296,7 @@ impl PlacementRequest {
             outer: OuterParts::new(file, plan),
         };
         let budgets: Vec<u64> = of.devices.iter().filter_map(|of| of.budget).collect();
-        // Experts are then in host memory twice: packed for its cores, and for the main device.
-        of.streams = opened.get(of.gpus() - 1).is_some_and(|host| {
-            let free = host.device.available().unwrap_or(u64::MAX);
-            let away = bytes.saturating_sub(budgets.iter().sum());
-            free as f64 * HOST_SHARE > 2.0 * away as f64
-        });
+        of.streams = of.devices.len() > of.gpus();
         let (chosen, runner_up) = match is_whole {
             true => (of.price(Placement::default(), 0), None),
             false => self.among(&of, plan),
@@ -323,6 +318,7 @@ impl PlacementRequest {
             runner_up,
             goal: self.goal,
             link: of.host_link(),
+            host_bandwidth: of.devices[of.host()].machine.bandwidth,
             peer_links: peers.skip(1).map(|of| of.link).collect(),
             budgets,
             layers,
@@ -399,6 +395,10 @@ impl PlacementRequest {
 const CACHE_SHARES: u64 = 8;
 
 impl PlacementChoice {
+    /// Returns the costs of chosen experts that the main device does not hold.
+    pub(crate) fn miss_costs(&self) -> MissCosts {
+        MissCosts::new(&self.link, self.host_bandwidth)
+    }
     /// Returns whether layers are on devices that queue the copies between them, so that these work
     /// on different parts of a prompt at a time; `main` is the main device.
     pub(crate) fn is_pipelined(&self, main: &dyn Device) -> bool {
@@ -630,6 +630,7 @@ mod tests {
             budgets: vec![BUDGET],
             goal: Goal::Both,
             link: of.host_link(),
+            host_bandwidth: 1e11,
             peer_links: Vec::new(),
             names: vec!["cpu".into()],
             layers: 20,

@@ -4,10 +4,13 @@ use crate::common::{data, drawn, forward};
 use crate::parity_support::tables::{argmax, ids, npy, rms};
 use gristmill_backend::{Opened, Options, Precision, open};
 use gristmill_llm::arch::CacheType;
-use gristmill_llm::engine::{Engine, Settings, Step, TokenRun, TokenSource, WholePool};
+use gristmill_llm::engine::{
+    Engine, ExpertCacheStats, Settings, Step, TokenRun, TokenSource, WholePool,
+};
 use gristmill_llm::gguf::{Gguf, Role};
 use gristmill_llm::placement::{LayerPlace, OtherDevice, Placement, PlacementRequest};
 use gristmill_runtime::{CopySpan, Span};
+use gristmill_uop::link::DeviceLink;
 
 /// RMS of the difference, in standard deviations of the reference.
 const EXACT: f64 = 1e-3;
@@ -138,9 +141,31 @@ const WITH_EXPERTS: &[(&str, &str)] = &[
     ("deepseek2-kimi", "q8_0"),
 ];
 
-/// Checks the logits of decode steps with half of the experts of each layer in slots. Returns how
-/// many experts were copied there.
+/// A link over which copies take longer than computing on the other device: no step waits for one.
+const WITHOUT_WAITS: DeviceLink = DeviceLink {
+    upload: Some(1e9),
+    handover: Some(0.0),
+    ..DeviceLink::ASSUMED
+};
+
+/// Checks the logits of decode steps with half of the experts of each layer in slots, first with a
+/// link over which missed experts are copied before their layer, then without such copies. Returns
+/// how many experts were copied afterwards.
 fn check_cached(family: &str, quant: &str, devices: &[&str], stream_from: Option<usize>) -> u64 {
+    let with = |link| cached_steps(family, quant, devices, (stream_from, link));
+    let stats = with(DeviceLink::ASSUMED);
+    assert!(stats.waited > 0, "{family}: {stats:?}");
+    let stats = with(WITHOUT_WAITS);
+    assert_eq!(stats.waited, 0, "{family}: {stats:?}");
+    stats.copied
+}
+
+fn cached_steps(
+    family: &str,
+    quant: &str,
+    devices: &[&str],
+    (stream_from, link): (Option<usize>, DeviceLink),
+) -> ExpertCacheStats {
     let file = Gguf::open(data(&format!("families/{family}-{quant}.gguf"))).expect("a GGUF file");
     let expected = npy(&data(&format!("families/{family}-{quant}-logits.npy")));
     let tokens = ids(&data(&format!("families/{family}-tokens.txt")));
@@ -153,6 +178,7 @@ fn check_cached(family: &str, quant: &str, devices: &[&str], stream_from: Option
     let request = PlacementRequest {
         fixed: Some(Placement::new(vec![away; 64])),
         stream_from,
+        link: Some(link),
         expert_cache: Some(of_experts.map(|t| t.bytes).sum::<u64>() / 2),
         ..PlacementRequest::default()
     };
@@ -170,7 +196,7 @@ fn check_cached(family: &str, quant: &str, devices: &[&str], stream_from: Option
         stats.hits > chosen / 8 && stats.misses > chosen / 8,
         "{family}: {stats:?}"
     );
-    stats.copied
+    stats
 }
 
 #[test]
@@ -204,6 +230,7 @@ fn batches_share_cached_experts() {
         let request = PlacementRequest {
             fixed: Some(Placement::new(vec![away; 64])),
             stream_from: Some(1000),
+            link: Some(WITHOUT_WAITS),
             expert_cache,
             ..PlacementRequest::default()
         };
