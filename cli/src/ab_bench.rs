@@ -95,10 +95,10 @@ pub fn decode(
             .map(|(nth, pool)| pool.row(source(nth), position))
             .collect();
         let step = Step {
-            chunk: None,
             rows: &rows,
             batch_invariant,
             contiguous,
+            ..Step::default()
         };
         // A new graph is compiled only while no step is in flight.
         let begun = engine.start(&step)?;

@@ -89,7 +89,7 @@ impl EmbedAndHead {
             return;
         }
         let part = match logits {
-            Logits::All => "head.all",
+            Logits::All | Logits::Drafted => "head.all",
             Logits::LastOfEach => "head.ends",
             _ => "head",
         };

@@ -73,6 +73,9 @@ pub enum Logits {
     Last,
     /// Logits of every token: `[n, vocabulary]`.
     All,
+    /// The same, where tokens from the variable `kept` on, 1 to `n`, are drafts: recurrent states
+    /// are left as they are before these. Not for steps of several sequences.
+    Drafted,
     /// Logits of a mixed batch: the chunk's last token and every decode token,
     /// `[rows, vocabulary]`.
     LastOfEach,

@@ -196,7 +196,7 @@ impl<'o> StepFunction<'o> {
     /// Selects from rows `[n, ..]` those for which logits are computed.
     pub(super) fn with_logits<'g>(&'g self, x: Tensor<'g>) -> Tensor<'g> {
         match self.options.logits {
-            Logits::All | Logits::None => x,
+            Logits::All | Logits::Drafted | Logits::None => x,
             Logits::Last => x.slice(0, self.chunk_tokens() - 1, 1),
             Logits::LastOfEach => self.gather_last(x),
         }

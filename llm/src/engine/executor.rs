@@ -152,14 +152,18 @@ impl Engine {
             .prepared(&CaptureKey::Step(key))
             .replay
             .start(variables)?;
-        let chunk = usize::from(step.chunk.is_some());
+        let chunk = step.chunk.map_or(0, |chunk| match step.drafted {
+            Some(_) => chunk.tokens.len(),
+            None => 1,
+        });
         let rows = key.among.map_or(0, |_| step.rows.len() + chunk);
         self.in_flight.push_back(RunningStep { key, rows });
         Ok(())
     }
     /// Captures the steps that can follow this one and read its chosen tokens, for both input sets.
     fn prepare_followers(&mut self, key: &StepKey) -> Result<(), Error> {
-        if key.among.is_none() || key.graph.others > 0 || !self.overlaps() {
+        let has_drafts = key.graph.logits == Logits::Drafted;
+        if key.among.is_none() || has_drafts || key.graph.others > 0 || !self.overlaps() {
             return Ok(());
         }
         let tokens = if key.graph.batch {
@@ -357,7 +361,10 @@ impl Engine {
                 row.sampling.candidate_set()
             }
         });
-        let among = drawn.reduce(CandidateSet::and);
+        let among = match step.drafted {
+            Some(_) => Some(CandidateSet::Top1),
+            None => drawn.reduce(CandidateSet::and),
+        };
         let set = self
             .in_flight
             .back()
@@ -409,16 +416,17 @@ impl Engine {
     }
     fn chunk_graph(&self, step: &Step, chunk: &Chunk) -> (GraphKey, Variables) {
         let n = chunk.tokens.len();
-        let tokens = if chunk.exact {
-            self.limit.limits.chunk
-        } else {
-            self.limit.bucket(n)
+        let tokens = match step.drafted {
+            Some(_) => n.max(2).next_power_of_two(),
+            None if chunk.exact => self.limit.limits.chunk,
+            None => self.limit.bucket(n),
         };
-        // The last token of one is all of them.
-        let logits = if n > 1 || chunk.logits == Logits::None {
-            chunk.logits
-        } else {
-            Logits::Last
+        let logits = match chunk.logits {
+            _ if step.drafted.is_some() => Logits::Drafted,
+            Logits::None => Logits::None,
+            // The last token of one is all of them.
+            _ if n == 1 => Logits::Last,
+            logits => logits,
         };
         let graph = match tokens {
             1 => GraphKey {
@@ -435,7 +443,9 @@ impl Engine {
                 draft: None,
             },
         };
-        let variables = vec![("pos", chunk.position as i64), ("n", n as i64)];
+        let mut variables = vec![("pos", chunk.position as i64), ("n", n as i64)];
+        let kept = step.drafted.map(|drafted| (n - drafted) as i64);
+        variables.extend(kept.map(|kept| ("kept", kept)));
         let positions = chunk.position..chunk.position + n;
         self.with_view(
             step.contiguous && !chunk.exact,
@@ -584,9 +594,24 @@ impl Engine {
         if step.rows.is_empty() && step.chunk.is_none_or(|chunk| chunk.tokens.is_empty()) {
             return Err(Error::Empty);
         }
+        self.check_drafted(step)?;
         tokens
             .into_iter()
             .try_for_each(|token| self.check_token(token))
+    }
+    /// Checks that a chunk with drafts has another token, and no more rows of logits than a step.
+    fn check_drafted(&self, step: &Step) -> Result<(), Error> {
+        let (Some(drafted), Some(chunk)) = (step.drafted, &step.chunk) else {
+            return Ok(());
+        };
+        let (rows, most) = (chunk.tokens.len(), self.settings.rows());
+        if rows > most {
+            return Err(Error::Sequences { rows, most });
+        }
+        match drafted < rows && step.rows.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Empty),
+        }
     }
     fn check_token(&self, token: u32) -> Result<(), Error> {
         let vocabulary = self.model.vocabulary();

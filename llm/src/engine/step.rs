@@ -14,6 +14,9 @@ pub struct Step<'a> {
     /// Runs the kernels of the largest batch, so that the result of a row is independent
     /// of the batch size.
     pub batch_invariant: bool,
+    /// Number of the chunk's last tokens that are drafts, with logits as well: recurrent states
+    /// are left as they are before the drafts. `None` for other chunks.
+    pub drafted: Option<usize>,
     /// All other rows of the pool are finite, so a step of one sequence may read consecutive pages
     /// without a block table.
     pub contiguous: bool,

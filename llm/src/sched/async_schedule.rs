@@ -69,6 +69,7 @@ impl Batcher {
             chunk: None,
             rows: &rows,
             batch_invariant: batch.batch_invariant,
+            drafted: None,
             contiguous,
         };
         let started = engine.start(&step)?;

@@ -83,6 +83,9 @@ pub struct Batch {
     /// Whether a decoding sequence is batch-invariant: the decode rows use the kernels
     /// of the largest batch.
     pub batch_invariant: bool,
+    /// Whether the chunk, of a sequence that decodes, runs with drafts after it, in a model with
+    /// recurrent states.
+    pub verifies: bool,
     /// Whether chunk and decode rows share one step. False if part of the batch
     /// must be batch-invariant.
     pub mixed: bool,

@@ -120,11 +120,12 @@ impl Batcher {
             engine,
         }
     }
-    /// Runs drafts of next tokens in rows that steps have to spare: see [`Speculation`]. Not for
-    /// models with recurrent states, which cannot be taken back.
+    /// Runs drafts of next tokens in rows that steps have to spare: see [`Speculation`]. With
+    /// recurrent states, only those of a sequence that runs alone.
     pub fn with_speculation(mut self, sources: DraftSources) -> Batcher {
-        if self.config.state_rows == 0 && !sources.is_empty() {
+        if !sources.is_empty() {
             let speculation = Speculation::new(self.engine.step_rows(), sources);
+            let speculation = speculation.running_again(self.config.state_rows > 0);
             self.speculation = speculation.with_kept_times(&self.engine);
         }
         self
@@ -373,7 +374,10 @@ impl Batcher {
         };
         let rows = batch.decodes.iter().enumerate().filter_map(row);
         let chunks = batch.chunk.iter().filter(|chunk| chunk.needs_logits);
-        let row = batch.mixed.then_some(0);
+        let row = match &batch.chunk {
+            Some(chunk) if batch.verifies => Some(chunk.tokens.len() - 1),
+            _ => batch.mixed.then_some(0),
+        };
         Ok(rows
             .chain(chunks.map(|chunk| ReadySequence {
                 sequence: chunk.sequence,
@@ -393,7 +397,9 @@ impl Batcher {
             .try_for_each(|copy| self.engine.copy_state(copy))?;
         let begun = Instant::now();
         // The chunk runs first, since decode rows overwrite its logits.
-        if let Some(chunk) = &batch.chunk {
+        if let Some(chunk) = batch.chunk.as_ref().filter(|_| batch.verifies) {
+            self.run_drafted(chunk, &batch.drafts)?;
+        } else if let Some(chunk) = &batch.chunk {
             let beside = if batch.mixed { &batch.decodes[..] } else { &[] };
             self.run_step(Some(chunk), (beside, &[]), false, row_params)?;
             let hidden = self.scheduler.reads_hidden(chunk.sequence);
@@ -411,9 +417,10 @@ impl Batcher {
             let rows = (&batch.decodes[..], &batch.drafts[..]);
             self.run_step(None, rows, batch.batch_invariant, row_params)?;
         }
-        if batch.chunk.is_none() && self.speculation.is_on() {
-            let rows = batch.decodes.len() + batch.drafts.len();
-            let seconds = read.elapsed().as_secs_f64();
+        let of_chunk = batch.chunk.as_ref().map_or(0, |chunk| chunk.tokens.len());
+        if (batch.chunk.is_none() || batch.verifies) && self.speculation.is_on() {
+            let rows = of_chunk + batch.decodes.len() + batch.drafts.len();
+            let seconds = begun.elapsed().as_secs_f64();
             let captures = self.engine.captures();
             // A step that waited for drafts and got none would have been started earlier.
             let waited = std::mem::take(&mut self.speculation.waited);
@@ -450,6 +457,31 @@ impl Batcher {
         if chunk.needs_logits && self.scheduler.reads_hidden(chunk.sequence) {
             self.hidden = Some((chunk.sequence, self.engine.last_hidden_row()?));
         }
+        Ok(())
+    }
+    /// Runs a chunk of a sequence that decodes, and drafts after it.
+    fn run_drafted(&mut self, chunk: &PrefillChunk, drafts: &[DraftRow]) -> Result<(), Error> {
+        let own = &self.scheduler.tokens(chunk.sequence)[chunk.tokens.clone()];
+        let drafted = drafts.iter().map(|draft| draft.token);
+        let tokens: Vec<u32> = own.iter().copied().chain(drafted).collect();
+        let last = chunk.tokens.start + tokens.len() - 1;
+        let step = Step {
+            chunk: Some(Chunk {
+                tokens: &tokens,
+                position: chunk.tokens.start,
+                pages: self.scheduler.pages(chunk.sequence, last),
+                exact: false,
+                logits: Logits::All,
+                fills_drafts: false,
+            }),
+            drafted: Some(drafts.len()),
+            // Contiguous steps are captured for each row of states.
+            contiguous: false,
+            ..Step::default()
+        };
+        self.chosen = self.engine.run(&step)?.chosen;
+        self.speculation
+            .record_hidden_of_drafted(chunk, drafts.len());
         Ok(())
     }
     /// Runs one step of the engine: a prefill chunk, decode rows, or both.
@@ -499,6 +531,7 @@ impl Batcher {
             chunk,
             rows: &rows,
             batch_invariant,
+            drafted: None,
             contiguous,
         };
         if !*ranks {

@@ -8,6 +8,7 @@
 //! so the oldest always progresses.
 
 mod admission;
+mod decode_rows;
 mod drafts;
 
 use super::batch::{Batch, Borrowed, Decode, Load, PrefillChunk, SchedulerConfig};
@@ -449,6 +450,7 @@ impl Scheduler {
     pub fn next_batch(&mut self, beside: usize) -> Batch {
         self.admit();
         let decodes = self.decode_rows();
+        self.extend_resumed();
         // At least a block: the tokens after a prompt's last whole block run in one step whatever
         // else is in the batch, as other kinds of steps sum in another order.
         let beside = beside.max(BLOCK).min(self.config.max_chunk);
@@ -480,6 +482,7 @@ impl Scheduler {
             chunk,
             snapshot,
             batch_invariant,
+            verifies: false,
             mixed,
         }
     }
@@ -630,58 +633,6 @@ impl Scheduler {
             *computed,
             &[*prompt, (*prompt - 1) / BLOCK * BLOCK, *known],
         );
-    }
-    /// Returns a decode row for every decoding sequence, with its page allocated.
-    fn decode_rows(&mut self) -> Vec<Decode> {
-        let all: Vec<SequenceId> = self
-            .running
-            .values()
-            .filter(|s| s.decodes())
-            .map(|s| s.id)
-            .collect();
-        let mut out = Vec::new();
-        for id in all {
-            if !self.ensure_page(id) {
-                continue;
-            }
-            let Some(s) = self.running.get(&id) else {
-                continue;
-            };
-            out.push(Decode {
-                sequence: id,
-                position: s.computed,
-                needs_logits: s.computed + 1 == s.tokens.len(),
-            });
-        }
-        // Some may have been preempted since.
-        out.retain(|decode| self.running.contains_key(&decode.sequence));
-        out
-    }
-    /// Allocates a page for a sequence's next position, preempting the youngest sequences if
-    /// necessary. Returns false if the sequence itself was preempted.
-    fn ensure_page(&mut self, id: SequenceId) -> bool {
-        loop {
-            let page = self.config.page_size;
-            let Some(sequence) = self.running.get_mut(&id) else {
-                return false;
-            };
-            if sequence.computed / page < sequence.pages.len() {
-                self.pool.ensure_windows(
-                    &mut sequence.windows,
-                    &sequence.pages,
-                    sequence.computed + 1,
-                );
-                return true;
-            }
-            if let Some(page) = self.pool.take(sequence.pages.last().copied()) {
-                sequence.pages.push(page);
-                continue;
-            }
-            let Some((&youngest, _)) = self.running.last_key_value() else {
-                return false;
-            };
-            self.preempt(youngest);
-        }
     }
     /// Preempts a sequence: releases its pages and queues it again in order of arrival.
     fn preempt(&mut self, id: SequenceId) {

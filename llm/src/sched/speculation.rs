@@ -99,6 +99,8 @@ struct Unverified {
 pub(super) struct Speculation {
     /// Rows of a step; 0 without speculation.
     rows: usize,
+    /// Whether drafts that were kept run again: see [`Scheduler::rows_before_drafts`].
+    runs_again: bool,
     ngrams: bool,
     pub drafter: Option<Drafter>,
     drafts: FxHashMap<SequenceId, SequenceDrafts>,
@@ -124,6 +126,7 @@ impl Speculation {
     pub fn new(rows: usize, sources: DraftSources) -> Speculation {
         Speculation {
             rows,
+            runs_again: false,
             ngrams: sources.ngrams,
             drafter: sources.drafter,
             drafts: FxHashMap::default(),
@@ -154,6 +157,11 @@ impl Speculation {
         self.times.restore(steps);
         self.draft_times.restore(drafting);
         self.kept = Some(kept);
+        self
+    }
+    /// Runs drafts that were kept again.
+    pub fn running_again(mut self, runs_again: bool) -> Speculation {
+        self.runs_again = runs_again;
         self
     }
     pub fn is_on(&self) -> bool {
@@ -199,6 +207,12 @@ impl Speculation {
         let assumed = || StepTimes::assumed(rows);
         self.times.time(rows).unwrap_or_else(assumed)
     }
+    /// Returns the time by which a further row lengthens a step of so many rows.
+    fn row_time(&self, rows: usize) -> f64 {
+        let fewer = rows.next_power_of_two().min(self.rows / 2).max(1);
+        let more = self.time(2 * fewer) - self.time(fewer);
+        (more / fewer as f64).max(0.0)
+    }
     /// Returns the time of a step of the model that drafts.
     fn draft_time(&self, rows: usize) -> f64 {
         let assumed = || ASSUMED_DRAFTING * self.time(rows);
@@ -235,14 +249,15 @@ impl Speculation {
     /// Returns whether drafts are expected to be worth their time behind the next tokens of a batch
     /// in flight, so that the next step must wait for these.
     pub fn expects(&mut self, scheduler: &Scheduler, batch: &Batch, context: usize) -> bool {
-        if self.rows <= batch.decodes.len() {
+        let (decodes, rows) = scheduler.rows_before_drafts(batch);
+        if self.rows <= rows {
             return false;
         }
         let may_draft = self.drafter.is_some();
-        let all = batch.decodes.iter();
+        let all = decodes.iter();
         let found = all.filter_map(|decode| self.proposal(scheduler, decode, (context, may_draft)));
         let found: Vec<_> = found.collect();
-        !self.chosen(batch.decodes.len(), found).is_empty()
+        !self.chosen((decodes.len(), rows), found).is_empty()
     }
     /// Chooses the drafts of a batch of decode rows; `may_draft`: a model may make some.
     pub fn choose(
@@ -253,13 +268,13 @@ impl Speculation {
     ) -> Vec<ChosenDraft> {
         self.unverified.clear();
         self.drafts.retain(|&id, _| scheduler.is_running(id));
-        let own = batch.decodes.len();
-        if self.rows <= own || own == 0 || batch.chunk.is_some() {
+        let (decodes, rows) = scheduler.rows_before_drafts(batch);
+        if self.rows <= rows || decodes.is_empty() {
             return Vec::new();
         }
         let reads_hidden = self.drafter.as_ref().map(Drafter::reads_hidden);
         let mut found = Vec::new();
-        for decode in &batch.decodes {
+        for decode in &decodes {
             let has_hidden = || {
                 let own = self.drafts.get(&decode.sequence);
                 own.is_some_and(|own| own.hidden_row(decode.position).is_some())
@@ -267,12 +282,13 @@ impl Speculation {
             let may_draft = may_draft && reads_hidden.is_some_and(|reads| !reads || has_hidden());
             found.extend(self.proposal(scheduler, decode, (context, may_draft)));
         }
-        self.chosen(own, found)
+        self.chosen((decodes.len(), rows), found)
     }
-    /// Returns the drafts with the most expected tokens by time, of a batch of `own` rows.
-    fn chosen(&self, own: usize, found: Vec<Proposal>) -> Vec<ChosenDraft> {
-        let room = self.rows - own;
-        let least = LEAST_GAIN * own as f64 / self.time(own);
+    /// Returns the drafts with the most expected tokens by time, of a batch of `own` sequences and
+    /// so many rows.
+    fn chosen(&self, (own, rows): (usize, usize), found: Vec<Proposal>) -> Vec<ChosenDraft> {
+        let room = self.rows - rows;
+        let least = LEAST_GAIN * own as f64 / self.time(rows);
         let mut best: (f64, Vec<(bool, usize)>) = (least, Vec::new());
         let may_draft = found.iter().any(|of| of.may_draft);
         let deepest = if may_draft { room.min(MOST_STEPS) } else { 0 };
@@ -284,7 +300,7 @@ impl Speculation {
                 continue;
             }
             let making = depth as f64 * self.draft_time(drafting.max(1));
-            let (rate, counts) = self.counts(own, &chains, making);
+            let (rate, counts) = self.counts((own, rows), &chains, making);
             if rate > best.0 {
                 let by_model = chains.iter().map(|of| of.0);
                 best = (rate, by_model.zip(counts).collect());
@@ -335,16 +351,25 @@ impl Speculation {
     }
     /// Returns the most expected tokens by time, and the number of drafts of each sequence with
     /// that; `making` is the time of making the drafts.
-    fn counts(&self, own: usize, chains: &[(bool, Vec<f64>)], making: f64) -> (f64, Vec<usize>) {
+    fn counts(
+        &self,
+        (own, rows): (usize, usize),
+        chains: &[(bool, Vec<f64>)],
+        making: f64,
+    ) -> (f64, Vec<usize>) {
         let all = chains.iter().enumerate();
         let gains = all.flat_map(|(nth, of)| of.1.iter().map(move |&kept| (kept, nth)));
         let mut gains: Vec<(f64, usize)> = gains.collect();
         gains.sort_by(|a, b| b.0.total_cmp(&a.0));
         let (mut best, mut most) = (0, 0.0);
         let mut expected = own as f64;
-        for (count, gain) in gains.iter().enumerate().take(self.rows - own) {
+        for (count, gain) in gains.iter().enumerate().take(self.rows - rows) {
             expected += gain.0;
-            let rate = expected / (self.time(own + count + 1) + making);
+            let again = match self.runs_again {
+                true => (expected - own as f64) * self.row_time(rows + count + 1),
+                false => 0.0,
+            };
+            let rate = expected / (self.time(rows + count + 1) + making + again);
             if rate > most {
                 (best, most) = (count + 1, rate);
             }

@@ -81,25 +81,75 @@ fn rows_of_a_sequence_are_causal_among_themselves() {
     }
 }
 
+/// Drafts of a chunk are causal, and leave no trace in recurrent states: the step behind the kept
+/// tokens has their logits, whatever came after them.
+#[test]
+fn states_are_left_before_the_drafts_of_a_chunk() {
+    for family in ["qwen35-q8_0", "qwen35moe-q8_0"] {
+        let name = family.rsplit_once('-').map_or(family, |of| of.0);
+        let tokens = ids(&data(&format!("families/{name}-tokens.txt")));
+        for (begin, own) in [(3, 1), (62, 3), (30, 2)] {
+            let kept = begin + own;
+            let mut e = engine(family, CacheType::F32, 2, 6);
+            let vocabulary = e.model().vocabulary();
+            let expected: Vec<f32> = (0..kept + 4)
+                .flat_map(|i| forward(&mut e, &tokens[i..=i], i, false))
+                .collect();
+            forward(&mut e, &tokens[..begin], 0, false);
+            let pool = WholePool::new(&e);
+            // One draft that would be kept, and others that would not.
+            let drafted = [tokens[kept], tokens[7], tokens[9]];
+            let chunk = [&tokens[begin..kept], &drafted[..]].concat();
+            let step = Step {
+                drafted: Some(drafted.len()),
+                ..pool.step(&chunk, begin)
+            };
+            let chosen = e.run(&step).expect("a step").chosen;
+            assert_eq!(chosen.len(), chunk.len());
+            let check = |e: &Engine, row: usize, position: usize| {
+                let mut found = Vec::new();
+                e.row_logits(row, &mut found).expect("logits");
+                let wanted = &expected[position * vocabulary..][..vocabulary];
+                let error = rms(&found, wanted);
+                assert!(error <= EXACT, "{family} at {position}: rms {error}");
+                argmax(wanted)
+            };
+            for (row, chosen) in chosen.iter().enumerate().take(own + 1) {
+                let wanted = check(&e, row, begin + row);
+                assert_eq!(*chosen, Some(wanted as u32), "{family}, row {row}");
+            }
+            e.run(&pool.step(&tokens[kept..kept + 3], kept))
+                .expect("a step");
+            check(&e, 0, kept + 2);
+        }
+    }
+}
+
 /// A prompt whose parts return, as in an edit of a text.
 fn repeating(tokens: &[u32]) -> Vec<u32> {
     let part = &tokens[..30];
     [part, &tokens[30..40], part, &tokens[40..45], &part[..10]].concat()
 }
 
-/// Returns answers to two prompts at a time, and how many drafts were run and kept; without an
-/// origin there are none.
+/// Returns answers to one or two prompts at a time, and how many drafts were run and kept; without
+/// an origin there are none.
 fn answers(
     family: &str,
     temperature: f32,
     origin: Option<DraftOrigin>,
+    sequences: usize,
 ) -> (Vec<Vec<u32>>, SpeculationStats) {
     let name = family.rsplit_once('-').map_or(family, |of| of.0);
     let tokens = ids(&data(&format!("families/{name}-tokens.txt")));
     let drafts = if origin.is_some() { 6 } else { 0 };
     let e = batcher(family, (2, drafts), origin);
     let prompts = [repeating(&tokens), repeating(&tokens[3..])];
-    run(e, &prompts, temperature, SequenceOptions::default())
+    run(
+        e,
+        &prompts[..sequences],
+        temperature,
+        SequenceOptions::default(),
+    )
 }
 
 /// Returns a batcher of so many sequences and rows of drafts, with drafts of this origin.
@@ -176,12 +226,17 @@ fn run(
     (answers, e.speculation())
 }
 
-/// Returns the drafts that were kept, after checking that drafts change no answer.
+/// Returns the drafts that were kept, after checking that drafts change no answer to two prompts.
 fn kept_drafts(family: &str, origin: DraftOrigin) -> u64 {
+    kept_drafts_of(family, origin, 2)
+}
+
+/// The same for one or two prompts at a time.
+fn kept_drafts_of(family: &str, origin: DraftOrigin, sequences: usize) -> u64 {
     let mut kept = 0;
     for temperature in [0.0, 0.7] {
-        let (plain, none) = answers(family, temperature, None);
-        let (drafted, stats) = answers(family, temperature, Some(origin));
+        let (plain, none) = answers(family, temperature, None, sequences);
+        let (drafted, stats) = answers(family, temperature, Some(origin), sequences);
         assert_eq!(none, SpeculationStats::default());
         assert_eq!(drafted, plain, "{family} at {temperature}: {stats:?}");
         assert_eq!(
@@ -215,6 +270,61 @@ fn drafts_of_a_block_change_no_token() {
     }
 }
 
+/// Drafts of a sequence with recurrent states change no answer.
+#[test]
+fn drafts_behind_states_change_no_token() {
+    for sequences in [1, 2] {
+        kept_drafts_of("qwen35moe-q8_0", DraftOrigin::Ngram, sequences);
+        kept_drafts_of("qwen35-q8_0", DraftOrigin::Block, sequences);
+    }
+}
+
+/// A sequence with recurrent states grows by a text that repeats, with another token now and then:
+/// whether drafts are kept, some of them, or none, the logits are those of single tokens.
+#[test]
+fn kept_and_dropped_drafts_leave_the_states_of_single_tokens() {
+    for family in ["qwen35-q8_0", "qwen35moe-q8_0"] {
+        let name = family.rsplit_once('-').map_or(family, |of| of.0);
+        let tokens = ids(&data(&format!("families/{name}-tokens.txt")));
+        // Texts end their pages by other drafts.
+        for begin in 0..4 {
+            let part = &tokens[begin..begin + 20];
+            check_text(family, &[part, part, &part[..begin]].concat(), tokens[40]);
+        }
+    }
+}
+
+/// Repeats the first 20 tokens of a prompt up to 230 tokens, with another token in two of 33
+/// places, and checks the logits behind all of them.
+fn check_text(family: &str, prompt: &[u32], other: u32) {
+    let (mut text, mut found) = (prompt.to_vec(), Vec::new());
+    let mut e = batcher(family, (2, 6), Some(DraftOrigin::Ngram));
+    let vocabulary = e.engine().model().vocabulary();
+    let id = e.add(prompt, SequenceOptions::default()).expect("a prompt");
+    while text.len() < 230 {
+        for of in e.step(&mut |_, _| None).expect("a step") {
+            found.extend_from_slice(e.logits(of).expect("logits"));
+            let token = match text.len() % 33 {
+                13 | 31 => other,
+                at => prompt[at % 20],
+            };
+            text.push(token);
+            e.push(id, token);
+        }
+    }
+    let stats = e.speculation();
+    let (drafted, kept) = (stats.drafted(), stats.accepted());
+    assert!(kept > 20 && drafted > kept + 5, "{family}: {stats:?}");
+    let mut e = engine(family, CacheType::F32, 2, 0);
+    for (nth, found) in found.chunks(vocabulary).enumerate() {
+        let begin = if nth == 0 { 0 } else { prompt.len() + nth - 1 };
+        let end = prompt.len() + nth;
+        let wanted = forward(&mut e, &text[begin..end], begin, false);
+        let error = rms(found, &wanted);
+        assert!(error <= EXACT, "{family} at {end}: rms {error}");
+    }
+}
+
 /// Batch-invariant rows have the same bits with drafts beside them, whatever else runs.
 #[test]
 fn drafts_change_no_bit_of_many_requests() {
@@ -238,7 +348,7 @@ fn drafts_change_no_bit_of_many_requests() {
 /// of the reference's row, whatever drafts were run before and dropped.
 #[test]
 fn a_block_drafts_the_tokens_of_its_reference() {
-    for family in ["deepseek2-nextn", "glm4moe"] {
+    for family in ["deepseek2-nextn", "glm4moe", "qwen35"] {
         let of = |end: &str| data(&format!("families/{family}-{end}"));
         let (tokens, expected) = (ids(&of("tokens.txt")), npy(&of("q8_0-mtp-logits.npy")));
         let vocabulary = expected.len() / tokens.len();

@@ -75,7 +75,20 @@ fn delta_net<'g>(
         rates: Some(of_each_head(s.linear(w, x, "ssm_beta.weight").sigmoid())),
     };
     let state = s.state(layer, 1, "state", &[heads, width, width]);
-    let (read, left) = of.scan(state.before.reshape(dims![all_heads, width, width]));
+    let before = state.before.reshape(dims![all_heads, width, width]);
+    let (read, all) = of.scan(before);
+    let left = match s.kept_tokens() {
+        None => all,
+        // Neither decay nor update by a draft.
+        Some(kept) => {
+            let of_kept = Recurrence {
+                gates: s.of_kept(of.gates, all_heads, kept),
+                rates: of.rates.map(|rates| s.of_kept(rates, all_heads, kept)),
+                ..of
+            };
+            of_kept.scan(before).1
+        }
+    };
     s.write_state(&state, left);
     let read = read.reshape(dims![n, heads, width]);
     let gate = s
@@ -98,7 +111,8 @@ fn convolution<'g>(
     let ([_, tokens], (x, axis)) = (s.sequences(), s.sequence_rows(x));
     let state = s.state(layer, 0, "conv", &[kept, channels]);
     let all = Tensor::cat(&[state.before, x], axis);
-    s.write_state(&state, all.slice(axis, tokens, kept));
+    let last = s.kept_tokens().unwrap_or(tokens);
+    s.write_state(&state, all.slice(axis, last, kept));
     let factors = s.weight(w, "ssm_conv1d.weight");
     let of =
         |j: usize| all.slice(axis, j, tokens) * factors.slice(1, j, 1).reshape(dims![channels]);

@@ -3,7 +3,7 @@
 //! A step has tokens of one sequence, or one token each of several. With several sequences, states
 //! and rows have a leading axis of sequences.
 
-use super::super::plan::{Bind, StepKind};
+use super::super::plan::{Bind, Logits, StepKind};
 use super::StepFunction;
 use gristmill_tensor::dims;
 use gristmill_tensor::tensor::{Dim, Tensor};
@@ -32,6 +32,22 @@ impl StepFunction<'_> {
         } else {
             [one, self.tokens()]
         }
+    }
+    /// Returns the number of leading tokens that recurrent states are left after, as a scalar;
+    /// `None` if it is all.
+    pub fn kept_tokens(&self) -> Option<Tensor<'_>> {
+        let is_drafted = self.options.logits == Logits::Drafted;
+        is_drafted.then(|| self.capture.var("kept", 1, self.options.tokens.max()))
+    }
+    /// Returns `values [tokens, columns]` of the first `kept` tokens, and 0 for the others.
+    pub fn of_kept<'g>(
+        &'g self,
+        values: Tensor<'g>,
+        columns: Tensor<'g>,
+        kept: Tensor<'g>,
+    ) -> Tensor<'g> {
+        let token = self.capture.iota(dims![self.tokens(), columns], 0);
+        token.cast(Scalar::I64).lt(kept).select(values, 0.0)
     }
     /// Reshapes rows `[n, ..]` to `[tokens, ..]` or `[sequences, tokens, ..]`. Also returns
     /// the axis of tokens.

@@ -35,10 +35,10 @@ impl Drafter {
                 "its vocabulary has {own} tokens, and the model's {of_model}"
             ));
         }
-        for of in [&draft, engine] {
-            if of.cache().window_pages().is_some() || of.cache().state_rows() > 0 {
-                return Err("recurrent states and pages of sliding windows have no drafts".into());
-            }
+        let has_windows = |of: &Engine| of.cache().window_pages().is_some();
+        if draft.cache().state_rows() > 0 || has_windows(&draft) || has_windows(engine) {
+            let what = "recurrent states of the model that drafts, and pages of sliding windows";
+            return Err(format!("{what}, have no drafts"));
         }
         let (own, pages) = (draft.cache().pages(), engine.cache().pages());
         let is_short = draft.context() < engine.context();

@@ -34,7 +34,10 @@ impl Batcher {
     /// Chooses the drafts of a batch, and has them made.
     pub(in crate::sched) fn plan_drafts(&mut self, batch: &mut Batch) -> Result<(), Error> {
         let moved = !(batch.copies.is_empty() && batch.swaps.is_empty());
-        let (context, own) = (self.engine.context(), batch.decodes.len());
+        let (context, own) = (
+            self.engine.context(),
+            self.scheduler.rows_before_drafts(batch).1,
+        );
         let Batcher {
             engine,
             scheduler,
@@ -56,6 +59,8 @@ impl Batcher {
             made?;
         }
         batch.drafts = self.speculation.rows(own, drafts);
+        let rows = self.engine.step_rows();
+        self.scheduler.verify_in_chunk(batch, rows);
         Ok(())
     }
 }
@@ -189,6 +194,16 @@ impl Speculation {
     pub fn forget_hidden(&mut self) {
         for own in self.drafts.values_mut() {
             own.hidden.1.clear();
+        }
+    }
+    /// Records the hidden rows that a step has left: those of a chunk's last token and of the
+    /// drafts after it.
+    pub fn record_hidden_of_drafted(&mut self, chunk: &PrefillChunk, drafts: usize) {
+        if self.drafter.is_some() {
+            self.forget_hidden();
+            let first = chunk.tokens.len() - 1;
+            let rows = (first..=first + drafts).collect();
+            self.drafts_mut(chunk.sequence).hidden = (chunk.tokens.end - 1, rows);
         }
     }
     /// Records the hidden rows that a step has left: of the last token of a prompt's part, whose
