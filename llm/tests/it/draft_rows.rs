@@ -20,6 +20,15 @@ const ROWS: usize = 5;
 const EXACT: f64 = 1e-3;
 
 fn engine(family: &str, cache: CacheType, parallel: usize, drafts: usize) -> Engine {
+    engine_on("cpu", family, cache, [parallel, drafts])
+}
+
+fn engine_on(
+    device: &str,
+    family: &str,
+    cache: CacheType,
+    [parallel, drafts]: [usize; 2],
+) -> Engine {
     let file = Gguf::open(data(&format!("families/{family}.gguf"))).expect("a GGUF file");
     let options = Options {
         precision: Precision::Exact,
@@ -35,7 +44,7 @@ fn engine(family: &str, cache: CacheType, parallel: usize, drafts: usize) -> Eng
         draft_block: drafts > 0,
         ..Settings::default()
     };
-    let device = open("cpu", &options).expect("a device");
+    let device = open(device, &options).expect("a device");
     Engine::load(&file, device, settings, &|_| ()).expect("a model")
 }
 
@@ -83,14 +92,13 @@ fn rows_of_a_sequence_are_causal_among_themselves() {
 
 /// Drafts of a chunk are causal, and leave no trace in recurrent states: the step behind the kept
 /// tokens has their logits, whatever came after them.
-#[test]
-fn states_are_left_before_the_drafts_of_a_chunk() {
+fn check_states(device: &str) {
     for family in ["qwen35-q8_0", "qwen35moe-q8_0"] {
         let name = family.rsplit_once('-').map_or(family, |of| of.0);
         let tokens = ids(&data(&format!("families/{name}-tokens.txt")));
         for (begin, own) in [(3, 1), (62, 3), (30, 2)] {
             let kept = begin + own;
-            let mut e = engine(family, CacheType::F32, 2, 6);
+            let mut e = engine_on(device, family, CacheType::F32, [2, 6]);
             let vocabulary = e.model().vocabulary();
             let expected: Vec<f32> = (0..kept + 4)
                 .flat_map(|i| forward(&mut e, &tokens[i..=i], i, false))
@@ -123,6 +131,17 @@ fn states_are_left_before_the_drafts_of_a_chunk() {
             check(&e, 0, kept + 2);
         }
     }
+}
+
+#[test]
+fn states_are_left_before_the_drafts_of_a_chunk() {
+    check_states("cpu");
+}
+
+#[cfg(feature = "cuda-tests")]
+#[test]
+fn states_are_left_before_the_drafts_of_a_chunk_on_cuda() {
+    check_states("cuda");
 }
 
 /// A prompt whose parts return, as in an edit of a text.
