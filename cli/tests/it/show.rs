@@ -290,7 +290,7 @@ fn kernels_say_where_parts_would_be() {
     for part in [
         "placement by a request, ",
         " MB for weights, link to cpu with upload 25 GB/s, download 25 GB/s, hand-over 65 us: ",
-        "*experts (experts of ",
+        "*experts (embedding and experts of ",
         " of 48 layers on cpu: decode ",
         " ms, prefill of 512 tokens ",
         ", layers (",
