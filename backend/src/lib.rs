@@ -1,21 +1,37 @@
 //! Devices that run kernels: cpu, cuda, wgpu, interp and null, with a row each in [`DEVICES`].
 
 pub mod cost_store;
+#[cfg(not(target_family = "wasm"))]
 pub mod cpu;
+#[cfg(not(target_family = "wasm"))]
 pub mod cuda;
+#[cfg(not(target_family = "wasm"))]
+mod devices;
+// In a browser's tab: no C compiler and no driver.
+#[cfg(target_family = "wasm")]
+#[path = "devices_of_page.rs"]
+mod devices;
+#[cfg(not(target_family = "wasm"))]
 pub mod installation;
 pub mod interp;
 mod names;
+#[cfg(not(target_family = "wasm"))]
 pub mod null;
 pub mod parallel;
+#[cfg(not(target_family = "wasm"))]
 mod render;
 mod simt;
 mod text;
 pub mod tuning;
 mod variables;
+#[cfg(feature = "wasm")]
+pub mod wasm;
 pub mod wgpu;
 
+pub use devices::DEVICES;
+use devices::{GPUS, HOST};
 /// Loads the driver's shared library; re-exported for tests that fake one.
+#[cfg(not(target_family = "wasm"))]
 pub use libloading;
 
 use gristmill_compiler::Dialect;
@@ -90,76 +106,6 @@ pub struct DeviceInfo {
     /// Opens the device, or returns an error that names the missing part.
     pub open: fn(&Options) -> Result<Arc<dyn Device>, Error>,
 }
-
-/// All devices, in the order in which they are listed.
-pub const DEVICES: &[DeviceInfo] = &[
-    DeviceInfo {
-        name: "cpu",
-        several: false,
-        doc: "the processor: C kernels compiled by this machine's compiler",
-        dialect: Some(&cpu::dialect::C),
-        open: |options| {
-            Ok(Arc::new(cpu::CpuDevice::new(
-                options.threads,
-                &options.isa,
-                options.quick,
-            )?))
-        },
-    },
-    DeviceInfo {
-        name: "cuda",
-        several: true,
-        doc: "an NVIDIA GPU, or `cuda:N` for one of several: CUDA C kernels compiled by NVRTC",
-        dialect: Some(&cuda::dialect::Cuda),
-        open: |options| Ok(Arc::new(cuda::CudaDevice::new(options.number)?)),
-    },
-    #[cfg(feature = "wgpu")]
-    DeviceInfo {
-        name: "wgpu",
-        several: true,
-        doc: "any GPU, by Vulkan, Metal or Direct3D 12, or `wgpu:N`, `wgpu:NAME` for one of several: kernels in WGSL",
-        dialect: Some(&wgpu::dialect::Wgsl),
-        open: |options| {
-            Ok(Arc::new(wgpu::WgpuDevice::new(
-                options.number,
-                options.adapter.as_deref(),
-            )?))
-        },
-    },
-    DeviceInfo {
-        name: "interp",
-        several: false,
-        doc: "the oracle: kernels run in plain Rust, slowly; needs no compiler",
-        dialect: None,
-        open: |_| Ok(Arc::new(interp::InterpDevice::new())),
-    },
-    DeviceInfo {
-        name: "null",
-        several: false,
-        doc: "runs nothing; scheduled as for this processor",
-        dialect: Some(&cpu::dialect::C),
-        open: |options| {
-            Ok(Arc::new(null::NullDevice::new(
-                "null",
-                cpu::Isa::named(&options.isa)?.target(),
-            )))
-        },
-    },
-    DeviceInfo {
-        name: "null:gpu",
-        several: false,
-        doc: "runs nothing; scheduled as for an H200, or `null:NAME` for another GPU",
-        dialect: Some(&cuda::dialect::Cuda),
-        open: |options| Ok(Arc::new(null::NullDevice::for_gpu(options.machine))),
-    },
-    DeviceInfo {
-        name: "null:wgpu",
-        several: false,
-        doc: "runs nothing; scheduled as for an H200 through Vulkan, or `null:NAME` for a GPU of another vendor's",
-        dialect: Some(&wgpu::dialect::Wgsl),
-        open: |options| Ok(Arc::new(null::NullDevice::for_adapter(options.machine))),
-    },
-];
 
 /// An open device and the dialect of its kernels.
 #[derive(Clone)]
@@ -306,10 +252,7 @@ pub fn open(name: &str, options: &Options) -> Result<Opened, Error> {
 pub fn best(options: &Options) -> Result<(Opened, Option<Error>), Error> {
     let written = |name| find(name).is_ok_and(|found| found.row.dialect.is_some());
     let mut lacking = None;
-    for (name, present) in [
-        ("cuda", cuda::present as fn() -> bool),
-        ("wgpu", wgpu::present),
-    ] {
+    for &(name, present) in GPUS {
         if written(name) && present() {
             match open(name, options) {
                 Ok(opened) => return Ok((opened, lacking)),
@@ -317,7 +260,7 @@ pub fn best(options: &Options) -> Result<(Opened, Option<Error>), Error> {
             }
         }
     }
-    Ok((open("cpu", options)?, lacking))
+    Ok((open(HOST, options)?, lacking))
 }
 
 #[cfg(test)]

@@ -30,6 +30,9 @@ pub fn parallel_for<T: Send, E: Send>(
     work: impl Fn(usize) -> Result<T, E> + Sync,
     mut done: impl FnMut(usize, T) -> Result<(), E>,
 ) -> Result<(), E> {
+    if cfg!(target_family = "wasm") {
+        return (0..count).try_for_each(|number| done(number, work(number)?));
+    }
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (send, receive) = mpsc::channel();
     std::thread::scope(|scope| {

@@ -56,11 +56,12 @@ pub(crate) mod legalise {
 
 pub use kernel::{finish, lower_bodies, lower_program};
 pub use linear_ir::accesses::{Accesses, AllAccesses, accesses};
+pub use linear_ir::bytes_of;
+pub(crate) use linear_ir::define;
 pub use linear_ir::print;
 pub use linear_ir::threads::ThreadIndex;
 pub use linear_ir::{
     Addition, Code, KernelCode, Prefetch, SpanPrefetch, Statement, TilePrefetch, Update,
     end_of_block,
 };
-pub(crate) use linear_ir::{bytes_of, define};
 pub use linearise::{REGISTERS_OF_INTEGER_SUMS, integer_sums_at_once, lower_body};

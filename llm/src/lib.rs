@@ -13,6 +13,7 @@ pub mod perplexity;
 pub mod placement;
 pub mod pooling;
 pub mod quantise;
+mod read_exact;
 pub mod rerank;
 mod rewrite;
 mod safetensors_file;

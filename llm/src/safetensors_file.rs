@@ -3,11 +3,11 @@
 //! Files are untrusted. The header is bounded and checked by the crate `safetensors`, its data
 //! length against the file; data is read on request.
 
+use crate::read_exact::read_exact_at;
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Bytes of the header's length.
@@ -49,13 +49,13 @@ impl SafetensorsFile {
         if size < LENGTH {
             return Err(malformed("it is too short".into()));
         }
-        file.read_exact_at(&mut length, 0)?;
+        read_exact_at(&file, &mut length, 0)?;
         let length = u64::from_le_bytes(length);
         if length > LONGEST_HEADER.min(size - LENGTH) {
             return Err(malformed(format!("a header of {length} bytes")));
         }
         let mut header = vec![0; length as usize];
-        file.read_exact_at(&mut header, LENGTH)?;
+        read_exact_at(&file, &mut header, LENGTH)?;
         let metadata: Metadata =
             serde_json::from_slice(&header).map_err(|error| malformed(error.to_string()))?;
         let begin = LENGTH + length;
@@ -86,7 +86,7 @@ impl SafetensorsFile {
         if end.is_none_or(|end| end > to - from) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.file.read_exact_at(out, self.begin + from + start)
+        read_exact_at(&self.file, out, self.begin + from + start)
     }
 }
 

@@ -4,6 +4,7 @@
 mod buffer;
 mod device;
 mod error;
+#[cfg(not(target_family = "wasm"))]
 pub mod image;
 pub mod index;
 mod kept_bytes;

@@ -16,12 +16,16 @@
 //! that cannot be used, and [`Store::put`] without an entry that cannot be written;
 //! [`Store::warnings`] reports the reason once.
 
+#[cfg(not(target_family = "wasm"))]
+mod folder;
+// Files cannot be kept: a store is always without a directory.
+#[cfg(target_family = "wasm")]
+#[path = "store/no_folder.rs"]
 mod folder;
 
 use crate::Error;
 pub use folder::Temporary;
-use folder::{Entry, Folder, fault};
-use rustix::io::Errno;
+use folder::{Entry, Folder, fault, is_no_entry};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -318,15 +322,6 @@ impl Store {
             _ => Temporary::elsewhere(),
         }
     }
-}
-
-/// Returns whether the error means that this name can never be read as an entry: a link, socket or
-/// FIFO, a directory, or a file that is too long.
-fn is_no_entry(error: Errno) -> bool {
-    matches!(
-        error,
-        Errno::LOOP | Errno::NXIO | Errno::INVAL | Errno::FBIG | Errno::ISDIR
-    )
 }
 
 fn is_entry(name: &str) -> bool {

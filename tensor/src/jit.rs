@@ -142,7 +142,11 @@ impl Jit {
     ///
     /// [`Jit::prepare`] waits for the ones that it needs. Only for devices whose kernels may be
     /// loaded on any thread. Dropping the jit ends the load after the kernels in progress.
+    /// On wasm32, which has no threads, the functions are loaded when they are needed.
     pub fn prepare_in_background(&mut self, functions: &[Arc<Function>]) {
+        if cfg!(target_family = "wasm") {
+            return;
+        }
         let keys: Vec<Key> = functions.iter().map(|f| f.as_ref().key()).collect();
         let mut missing: Vec<(Key, Arc<Planned>)> = Vec::new();
         for (key, planned) in keys

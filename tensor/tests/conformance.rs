@@ -67,6 +67,8 @@ mod scan;
 mod scatter;
 #[path = "conformance/simulated.rs"]
 mod simulated;
+#[path = "conformance/wasm.rs"]
+mod wasm_engine;
 #[path = "conformance/ways.rs"]
 mod ways;
 
@@ -82,6 +84,7 @@ use gristmill_uop::target::{FLAGS, Target};
 use harness::{Way, asked, check};
 use simulated::Simulated;
 use std::sync::Arc;
+use wasm_engine::wasm;
 #[cfg(feature = "cuda-tests")]
 use ways::cuda;
 #[cfg(feature = "wgpu")]
@@ -377,6 +380,7 @@ conformance!(cpu);
 conformance!(interp);
 conformance!(neon);
 conformance!(threads);
+conformance!(wasm);
 #[cfg(feature = "cuda-tests")]
 conformance!(cuda);
 #[cfg(feature = "wgpu")]

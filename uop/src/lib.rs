@@ -4,6 +4,8 @@
 pub mod adapter;
 mod bounds;
 mod build;
+pub mod clock;
+pub mod concurrent;
 pub mod costs;
 pub mod custom;
 mod decode;

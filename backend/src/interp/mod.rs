@@ -36,11 +36,11 @@ use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::{
     Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay,
 };
+use gristmill_uop::clock::Instant;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use memory::HostMemory;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 /// Interpreter of kernel-level graphs.
 pub struct InterpDevice {

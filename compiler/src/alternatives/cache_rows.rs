@@ -8,6 +8,7 @@ use super::part::Subfunction;
 use super::region;
 use crate::decision::{CACHE_ROWS, Decider, Decision};
 use crate::decompose::dequantise_rows::{dequantised, is_stored};
+use gristmill_uop::concurrent::map_each;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
 
@@ -27,13 +28,8 @@ pub fn choose(function: &Function, target: &Target, decider: &mut Decider) -> Op
             super::choose(function, target, decider)
         })
     };
-    let seconds = std::thread::scope(|scope| {
-        let second = scope.spawn(|| best(&parts[1]));
-        [
-            best(&parts[0]),
-            second.join().expect("a part that is scheduled"),
-        ]
-    });
+    let seconds = map_each(&parts, best);
+    let seconds = [seconds[0], seconds[1]];
     let decision = CACHE_ROWS.at(function.full_name(), seconds);
     let decision = Decision {
         margin: MARGIN,

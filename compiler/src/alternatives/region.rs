@@ -11,6 +11,7 @@ use crate::decision::{Cheapest, Decider, Decision, Policy};
 use crate::decompose::attention::plan::{AttentionPlan, FEW};
 use crate::decompose::f16_split;
 use crate::planned::planned;
+use gristmill_uop::concurrent::map_each;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
@@ -45,20 +46,7 @@ pub fn parts(
 
 /// Seconds of each part. Parts are scheduled in parallel threads.
 pub fn seconds(parts: &[Subfunction], target: &Target) -> Vec<f64> {
-    std::thread::scope(|scope| {
-        let others: Vec<_> = parts[1..]
-            .iter()
-            .map(|part| scope.spawn(|| part::cost(part, target, scheduled)))
-            .collect();
-        let first = part::cost(&parts[0], target, scheduled);
-        std::iter::once(first)
-            .chain(
-                others
-                    .into_iter()
-                    .map(|t| t.join().expect("a part that is scheduled")),
-            )
-            .collect()
-    })
+    map_each(parts, |part| part::cost(part, target, scheduled))
 }
 
 /// Picks the cheapest option, but never an online loop for attention. Its cost counts all

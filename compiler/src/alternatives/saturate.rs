@@ -4,8 +4,9 @@
 use super::rules::Rule;
 use super::term::{Class, Term};
 use super::terms::TermGraph;
+use gristmill_uop::clock::Instant;
 use rustc_hash::FxHashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Limits of a saturation.
 #[derive(Clone, Copy, Debug)]

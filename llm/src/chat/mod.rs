@@ -18,7 +18,13 @@ mod complete;
 mod environment;
 mod error;
 mod fit;
+#[cfg(not(target_family = "wasm"))]
 mod helper;
+#[cfg(not(target_family = "wasm"))]
+mod isolation;
+// A page's worker is the isolation: it has neither files nor other processes.
+#[cfg(target_family = "wasm")]
+#[path = "isolation_of_page.rs"]
 mod isolation;
 mod json;
 mod lists;
@@ -41,8 +47,11 @@ pub use budget::{ReasoningTexts, closing_tokens};
 pub use builtin::{for_pre as builtin_for_pre, names as builtin_names, source as builtin_source};
 pub use environment::strftime;
 pub use error::ChatError;
+#[cfg(not(target_family = "wasm"))]
 pub use helper::{HelperLimits, helper, run_confined, thread_time};
-pub use isolation::{Helper, HelperFailure, Isolation};
+pub use isolation::Isolation;
+#[cfg(not(target_family = "wasm"))]
+pub use isolation::{Helper, HelperFailure};
 pub use message::{Message, RenderOptions, TextSpan};
 
 use markup::Markup;

@@ -1,8 +1,9 @@
 //! Renders templates, in a helper process or, if trusted, in this process.
 
+use gristmill_uop::clock::Instant;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use minijinja::Environment;
 use serde_json::{Map, Value as Json};

@@ -5,8 +5,8 @@ use super::host_experts::ExpertCopies;
 use super::segments::LayerLookup;
 use crate::arch::StepKind;
 use gristmill_runtime::{Buffer, CopySpan, Device, Error, Replay, Span, StepTrace};
+use gristmill_uop::clock::Instant;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 /// Where a copy reads.
 pub(super) enum TransferSource {

@@ -1,11 +1,11 @@
 //! Sources of a GGUF file's bytes: a file, memory, or a generator.
 
 use super::error::{Error, Result};
+use crate::read_exact::read_exact_at;
 use gristmill_runtime::memory;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Random access to the bytes of one file, from several threads at once.
@@ -47,7 +47,7 @@ impl ByteSource for FileSource {
         self.size
     }
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(out, offset)
+        read_exact_at(&self.file, out, offset)
     }
     fn release(&self, range: Range<u64>) {
         memory::release(&self.file, range);

@@ -6,10 +6,10 @@ use gristmill_runtime::{Buffer, Device, Error as DeviceError, Memory, Replay};
 use gristmill_tensor::dims;
 use gristmill_tensor::function::Capture;
 use gristmill_tensor::jit::{Call, Jit};
+use gristmill_uop::clock::Instant;
 use gristmill_uop::dtype::Scalar;
 use gristmill_uop::link::DeviceLink;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Bytes of an upload: 10 ms at 6 GB/s.
 const UPLOAD_BYTES: usize = 64 << 20;

@@ -7,7 +7,7 @@ use super::batch::{Batch, Decode};
 use super::batcher::{Batcher, ReadySequence, SamplingFn};
 use super::error::Error;
 use crate::engine::{DecodeRow, Step, TokenSource};
-use std::time::Instant;
+use gristmill_uop::clock::Instant;
 
 impl Batcher {
     /// Returns the token that the device sampled for a sequence; `None` if the host chooses.

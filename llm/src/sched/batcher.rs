@@ -13,9 +13,9 @@ use super::speculation::{DraftSources, Speculation, SpeculationStats};
 use crate::arch::{AdapterScales, Logits, Options};
 use crate::engine::{Chunk, DecodeRow, Engine, PageCopy, Pages, Step, TokenRun, TokenSource};
 use crate::sampling::{Candidates, RowParams, RowSampling, SamplingMethod};
+use gristmill_uop::clock::Instant;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::time::Instant;
 
 /// A sequence that is ready for its next token after a step.
 #[derive(Clone, Copy, Debug)]

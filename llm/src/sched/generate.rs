@@ -4,9 +4,10 @@ use super::batcher::Batcher;
 use super::error::Error;
 use super::generation::{Finish, Generation};
 use super::sequence::{SequenceId, SequenceOptions};
+use gristmill_uop::clock::Instant;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Statistics of a prompt's prefill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

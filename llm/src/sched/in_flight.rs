@@ -1,7 +1,7 @@
 //! State of asynchronous scheduling: the step in flight and the tokens that the last one chose.
 
 use super::batch::Batch;
-use std::time::Instant;
+use gristmill_uop::clock::Instant;
 
 /// State of asynchronous scheduling.
 #[derive(Default)]

@@ -19,12 +19,12 @@ use super::scheduler::Scheduler;
 use super::sequence::SequenceId;
 use crate::engine::Engine;
 pub use drafter::Drafter;
+use gristmill_uop::clock::Instant;
 use kept_times::{KeptTimes, Times};
 use rustc_hash::FxHashMap;
 use sequence_drafts::{MOST_STEPS, SequenceDrafts, Survival};
 pub use stats::{DraftCounts, DraftOrigin, SpeculationStats};
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
 use times::StepTimes;
 
 /// Matches of so many tokens and more are counted apart from shorter ones.

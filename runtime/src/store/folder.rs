@@ -32,6 +32,15 @@ pub(super) fn fault(path: &Path, message: impl ToString) -> Error {
     }
 }
 
+/// Returns whether the error means that this name can never be read as an entry: a link, socket or
+/// FIFO, a directory, or a file that is too long.
+pub(super) fn is_no_entry(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::LOOP | Errno::NXIO | Errno::INVAL | Errno::FBIG | Errno::ISDIR
+    )
+}
+
 /// Mode bits that let others write.
 const OTHERS_WRITE: u32 = 0o022;
 const GROUP_WRITE: u32 = 0o020;

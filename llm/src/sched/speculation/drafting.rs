@@ -9,7 +9,7 @@ use super::{ChosenDraft, DraftOrigin, Drafter, Speculation};
 use crate::arch::Logits;
 use crate::engine::{Chunk, DecodeRow, Engine, TokenSource};
 use crate::sampling::RowSampling;
-use std::time::Instant;
+use gristmill_uop::clock::Instant;
 
 /// Tokens of a sequence that run as rows before its first draft; more run as a part of a prompt.
 const MOST_ROWS: usize = 4;

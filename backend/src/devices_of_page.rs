@@ -1,0 +1,28 @@
+//! The table of devices of a page, which runs in a browser's tab.
+
+use super::{DeviceInfo, interp, wasm};
+use std::sync::Arc;
+
+/// GPUs in the order in which the best one is looked for, and whether one is present.
+pub(super) const GPUS: &[(&str, fn() -> bool)] = &[];
+
+/// Device that every page has.
+pub(super) const HOST: &str = "wasm";
+
+/// All devices, in the order in which they are listed.
+pub const DEVICES: &[DeviceInfo] = &[
+    DeviceInfo {
+        name: "wasm",
+        several: false,
+        doc: "the processor: WebAssembly kernels with SIMD, compiled by the browser",
+        dialect: None,
+        open: |_| Ok(Arc::new(wasm::WasmDevice::new(wasm::page::Page::new()))),
+    },
+    DeviceInfo {
+        name: "interp",
+        several: false,
+        doc: "the oracle: kernels run in plain Rust, slowly; needs no compiler",
+        dialect: None,
+        open: |_| Ok(Arc::new(interp::InterpDevice::new())),
+    },
+];
