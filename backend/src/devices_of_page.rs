@@ -1,6 +1,8 @@
 //! The table of devices of a page, which runs in a browser's tab.
 
-use super::{DeviceInfo, interp, wasm};
+use super::{DeviceInfo, interp};
+#[cfg(feature = "wasm")]
+use super::{wasm, wgpu};
 use std::sync::Arc;
 
 /// GPUs in the order in which the best one is looked for, and whether one is present.
@@ -11,6 +13,15 @@ pub(super) const HOST: &str = "wasm";
 
 /// All devices, in the order in which they are listed.
 pub const DEVICES: &[DeviceInfo] = &[
+    #[cfg(feature = "wasm")]
+    DeviceInfo {
+        name: "webgpu",
+        several: false,
+        doc: "the GPU, by the browser's WebGPU: kernels in WGSL",
+        dialect: Some(&wgpu::dialect::Wgsl),
+        open: |_| Ok(Arc::new(wgpu::page::WebGpuDevice::new()?)),
+    },
+    #[cfg(feature = "wasm")]
     DeviceInfo {
         name: "wasm",
         several: false,

@@ -3,7 +3,7 @@
 import { $, bytes, count, el } from './shared/dom.js';
 import { markdown } from './shared/markdown.js';
 
-const DEMO = 'demo.gguf';
+const DEMO = 'demo.gguf', DEVICE = new URLSearchParams(location.search).get('device');
 const STAGES = { planning: 'Planning kernels', compiling: 'Compiling kernels', loading: 'Loading weights' };
 
 let worker = null, messages = [], answer = null, opened = 0;
@@ -42,7 +42,7 @@ function open(source, name) {
   worker = new Worker('worker.js', { type: 'module' });
   worker.onmessage = ({ data }) => events[data.event](data);
   worker.onerror = event => events.failure({ error: event.message || 'the worker cannot be started', hint: 'serve the folder of the page by HTTP: a browser starts no workers of files' });
-  worker.postMessage({ request: 'open', ...source });
+  worker.postMessage({ request: 'open', device: DEVICE, ...source });
 }
 
 const events = {

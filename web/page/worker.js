@@ -1,11 +1,12 @@
 // The worker: holds one model and makes its answers. Messages come from main.js; events go back.
 
+import { Gpu } from './gpu.js';
 import { Host } from './host.js';
 
 /* Milliseconds of steps before messages are taken. */
 const TURN = 30;
 
-let file = null, asked = 0, failed = false;
+let file = null, stopping = false, failed = false;
 const reader = new FileReaderSync();
 const told = event => {
   failed ||= event.event === 'failure';
@@ -33,37 +34,52 @@ async function fetched(url) {
   return response;
 }
 
+/* The GPU, unless the page is opened with ?device=wasm; a software GPU is slower than the processor. */
+async function gpu(device) {
+  if (device === 'wasm') return null;
+  const found = await Gpu.open().catch(() => null);
+  if (!found && device === 'webgpu') throw new Error('this browser has no WebGPU, or its programs cannot wait for it');
+  return found && (device === 'webgpu' || !found.isSoftware) ? found : null;
+}
+
 const requests = {
-  async open({ blob, url }) {
+  async open({ blob, url, device }) {
+    let found;
     try {
       const program = fetched('gristmill.wasm').then(response => response.arrayBuffer());
       file = blob ?? await (await fetched(url)).blob();
-      await host.start(await program);
+      found = await gpu(device);
+      await host.start(await program, found);
     } catch (error) {
       return failure(error, error instanceof WebAssembly.CompileError
         ? 'this browser has no SIMD in WebAssembly: use a newer one'
         : 'serve the whole folder of the page by HTTP, and reload');
     }
-    host.call('open', 'wasm', file.size);
+    await host.call('open', found ? 'webgpu' : 'wasm', file.size);
   },
   async ask(request) {
-    const mine = ++asked;
-    if (!host.call('ask', JSON.stringify(request))) return;
+    stopping = false;
+    if (!await host.call('ask', JSON.stringify(request))) return;
     for (let more = true; more;) {
       const until = performance.now() + TURN;
-      while (more && performance.now() < until) more = host.exports.step();
+      while (more && performance.now() < until) more = await host.run('step');
       await pause();
-      if (mine !== asked) return;
+      if (more && stopping) {
+        host.exports.stop();
+        return;
+      }
     }
-  },
-  stop() {
-    asked++;
-    host.exports.stop();
   },
 };
 
-onmessage = async ({ data: { request, ...rest } }) => {
-  failed = false;
-  try { await requests[request](rest); }
-  catch (error) { if (!failed) failure(error, 'open the model again'); }
+/* Requests take turns: a program that waits for the GPU must not be called. */
+let turn = Promise.resolve();
+onmessage = ({ data: { request, ...rest } }) => {
+  stopping = true;
+  if (request === 'stop') return;
+  turn = turn.then(async () => {
+    failed = false;
+    try { await requests[request](rest); }
+    catch (error) { if (!failed) failure(error, 'open the model again'); }
+  });
 };

@@ -56,13 +56,13 @@ function serve() {
     if (options.expect !== undefined && said.trim() !== options.expect.trim()) throw new Error(`the answer is not ${JSON.stringify(options.expect)}`);
     // Once more, with code that the browser has optimised.
     await set('limit', '200');
-    await browser.send('Hello again');
+    await browser.send('Tell me a story.');
     await answers(2);
     const { prompt, prefill, steps, seconds } = await stats();
     console.log(`prefill ${(prompt / prefill).toFixed(1)} tok/s, decode ${(steps / seconds).toFixed(1)} tok/s of ${steps} steps`);
     if (options.least && steps / seconds < Number(options.least)) throw new Error(`slower than ${options.least} tok/s`);
     await set('limit', '100000');
-    await browser.send('Hello once more');
+    await browser.send('Tell me another story.');
     await until(`[...document.querySelectorAll('.answer .md')].pop().innerText.length > 0`, 'a word');
     await browser.click('#stop');
     await answers(3);

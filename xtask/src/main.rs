@@ -13,6 +13,7 @@ mod generated_page;
 mod kernels_diff;
 mod machine;
 mod package;
+mod page;
 mod quality;
 mod serving;
 mod shell;
@@ -58,6 +59,8 @@ enum Command {
     Quality(quality::Options),
     /// Fit the cost model's coefficients of a machine to measured kernel times
     Fit(fit::Options),
+    /// Build the page that runs models in the browser: a folder of static files
+    Page(page::Options),
     /// Build archives, wheels and checksums of a release with zig
     Package(package::Options),
 }
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Command::Quality(options) => quality::run(&options),
         Command::Fit(options) => fit::run(&options),
         Command::Package(options) => package::run(&options),
+        Command::Page(options) => page::run(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -17,6 +17,8 @@ mod device;
 mod measure;
 #[cfg(feature = "wgpu")]
 mod memory;
+#[cfg(all(target_family = "wasm", feature = "wasm"))]
+pub mod page;
 #[cfg(feature = "wgpu")]
 mod pipeline_cache;
 #[cfg(feature = "wgpu")]

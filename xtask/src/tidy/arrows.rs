@@ -102,6 +102,18 @@ const CRATES: &[Crate] = &[
         imports: &[BACKEND, LLM, HUB, RUNTIME],
         tests: &[],
     },
+    // A leaf: the program of a page.
+    Crate {
+        package: "gristmill-web",
+        imports: &[BACKEND, LLM],
+        tests: &[],
+    },
+    // The clock of `egg`, in place of the published crate.
+    Crate {
+        package: "quanta",
+        imports: &[UOP],
+        tests: &[],
+    },
     // A leaf: it fuzzes the other crates, and no crate depends on it.
     Crate {
         package: "gristmill-fuzz",

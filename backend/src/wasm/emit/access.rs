@@ -91,13 +91,27 @@ impl Writer<'_> {
         (0..form.units)
             .map(|unit| {
                 let offset = address.offset + (unit * lanes * bytes) as u32;
-                self.push_address(address);
-                match form.kind {
-                    Kind::V128 => self.load_vector(d.scalar, offset),
-                    kind => self.load_scalar(d.scalar, kind, offset),
-                }
+                self.load_unit(address, offset, d.scalar, form.kind)
             })
             .collect()
+    }
+    fn load_unit(&mut self, address: Address, offset: u32, scalar: Scalar, kind: Kind) -> Local {
+        if kind == Kind::V128 && scalar == Scalar::I64 {
+            return self.load_longs(address, offset);
+        }
+        self.push_address(address);
+        match kind {
+            Kind::V128 => self.load_vector(scalar, offset),
+            kind => self.load_scalar(scalar, kind, offset),
+        }
+    }
+    /// Loads four 64-bit integers that fit 32 bits.
+    fn load_longs(&mut self, address: Address, offset: u32) -> Local {
+        let lanes = [0, 1, 2, 3].map(|lane| {
+            self.push_address(address);
+            self.load_scalar(Scalar::I64, Kind::I32, offset + 8 * lane)
+        });
+        self.assemble(Scalar::I32, &lanes)
     }
     fn load_scalar(&mut self, scalar: Scalar, kind: Kind, offset: u32) -> Local {
         let memory = at(offset, 0);
@@ -147,16 +161,22 @@ impl Writer<'_> {
         }
     }
     fn store(&mut self, address: Address, offset: u32, scalar: Scalar, source: Local) {
+        if source.kind == Kind::V128 && scalar == Scalar::I64 {
+            for lane in 0..LANES {
+                let one = self.extract(source, scalar, lane);
+                self.store(address, offset + 8 * lane as u32, scalar, one);
+            }
+            return;
+        }
         self.push_address(address);
         let memory = at(offset, 0);
         if source.kind == Kind::V128 {
             return self.store_vector(memory, scalar, source);
         }
-        let source = match scalar {
-            Scalar::I64 => self.widened(source, Kind::I64),
-            _ => source,
-        };
         self.b.get(source);
+        if scalar == Scalar::I64 && source.kind == Kind::I32 {
+            self.b.op(I::I64ExtendI32S);
+        }
         self.b.op(match scalar.bytes() {
             1 => I::I32Store8(memory),
             2 => I::I32Store16(memory),
@@ -195,8 +215,7 @@ impl Writer<'_> {
                 memarg: memory,
                 lane: 0,
             },
-            4 => I::V128Store(memory),
-            _ => unreachable!("a vector of 64-bit elements"),
+            _ => I::V128Store(memory),
         });
     }
     /// Narrows the vector on the stack to bytes in its lowest 32 bits.
@@ -224,16 +243,10 @@ impl Writer<'_> {
         let lanes = if form.kind == Kind::V128 { LANES } else { 1 };
         for (unit, value) in units.into_iter().enumerate() {
             let offset = address.offset + (unit * lanes * scalar.bytes()) as u32;
-            self.push_address(address);
+            let old = self.load_unit(address, offset, scalar, form.kind);
             let sum = match form.kind {
-                Kind::V128 => {
-                    let old = self.load_vector(scalar, offset);
-                    self.sum_of_vectors(scalar, old, value)
-                }
-                kind => {
-                    let old = self.load_scalar(scalar, kind, offset);
-                    self.sum_of_scalars(scalar, old, value)
-                }
+                Kind::V128 => self.sum_of_vectors(scalar, old, value),
+                _ => self.sum_of_scalars(scalar, old, value),
             };
             self.store(address, offset, scalar, sum);
         }
