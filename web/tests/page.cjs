@@ -14,6 +14,8 @@ const { values: options, positionals: [program, folder] } = parseArgs({
 const TYPES = { '.html': 'text/html', '.css': 'text/css', '.js': 'text/javascript', '.wasm': 'application/wasm', '.gguf': 'application/octet-stream' };
 /* Milliseconds in which the model is opened, and in which an answer ends. */
 const LONG = 300000;
+/* WebGPU without a GPU: SwiftShader, a Vulkan on the processor. */
+const SOFTWARE = ['--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader', '--enable-features=Vulkan', '--use-vulkan=swiftshader'];
 
 function serve() {
   const server = http.createServer((request, response) => {
@@ -28,7 +30,7 @@ function serve() {
 }
 
 (async () => {
-  const server = await serve(), browser = new Browser(program);
+  const server = await serve(), browser = new Browser(program, options.device === 'webgpu' ? SOFTWARE : undefined);
   const home = `http://127.0.0.1:${server.address().port}/`;
   const until = async (expression, what) => {
     for (const end = Date.now() + LONG; Date.now() < end; await new Promise(done => setTimeout(done, 100))) {

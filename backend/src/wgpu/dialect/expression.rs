@@ -69,6 +69,9 @@ impl<'a> WgslExpressions<'a> {
             (Scalar::F32, _, Some(v)) if v.is_nan() => "not_a_number()".into(),
             (Scalar::F32, _, Some(v)) if v as f32 == f32::INFINITY => "infinity()".into(),
             (Scalar::F32, _, Some(v)) if v as f32 == f32::NEG_INFINITY => "(-infinity())".into(),
+            // Its shortest decimal form is a larger number.
+            (Scalar::F32, _, Some(v)) if v as f32 == f32::MAX => "0x1.fffffep+127f".into(),
+            (Scalar::F32, _, Some(v)) if v as f32 == f32::MIN => "(-0x1.fffffep+127f)".into(),
             (Scalar::F32, _, Some(v)) => format!("({:e}f)", v as f32),
             _ => unprintable(self.g, id),
         }

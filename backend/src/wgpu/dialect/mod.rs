@@ -12,6 +12,7 @@ mod cooperative;
 mod expression;
 pub mod measuring;
 mod memory;
+mod narrowed;
 mod prelude;
 pub mod subgroup_order;
 mod tables;
@@ -24,6 +25,7 @@ use gristmill_compiler::lower::{KernelCode, Prefetch, Statement, Update};
 use gristmill_uop::custom::Language;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 use memory::Memories;
+pub use narrowed::narrowed;
 pub use prelude::PRELUDE;
 pub use tables::words_of_tables;
 

@@ -1,6 +1,6 @@
 //! The [`Device`] implementation for a page's GPU.
 
-use super::super::dialect::{module, words_of_tables};
+use super::super::dialect::{module, narrowed, words_of_tables};
 use super::gpu::{self, BindingKind, GpuObject, Limits};
 use super::replay::PageReplay;
 use crate::text::{KernelText, Libraries};
@@ -133,6 +133,11 @@ impl WebGpuDevice {
                 hint: "open the page with ?device=wasm".into(),
             });
         }
+        let source = narrowed(&text.source).ok_or_else(|| Error::Lacking {
+            device: "webgpu".into(),
+            message: format!("WebGPU has no integers of 64 bits, as in {}", program.title),
+            hint: "open the page with ?device=wasm".into(),
+        })?;
         let tables = words.map(|words| {
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
             let object = gpu::buffer(bytes.len() as u64, false);
@@ -141,7 +146,7 @@ impl WebGpuDevice {
             Ok::<_, Error>((object, bytes.len()))
         });
         Ok(Pipeline {
-            object: gpu::pipeline(&module(&text.source), &text.symbol, &kinds)?,
+            object: gpu::pipeline(&module(&source), &text.symbol, &kinds)?,
             pieces,
             piece,
             tables: tables.transpose()?,

@@ -14,9 +14,9 @@ const CODES = { Enter: 13, Escape: 27, Tab: 9, ArrowUp: 38, ArrowDown: 40, Arrow
 const MODIFIERS = { Alt: 1, Ctrl: 2, Meta: 4, Shift: 8 };
 
 class Browser {
-  constructor(program) {
+  constructor(program, more = ['--disable-gpu']) {
     this.profile = fs.mkdtempSync(path.join(os.tmpdir(), 'gristmill-page-'));
-    const flags = ['--headless=new', '--no-sandbox', '--disable-gpu', '--no-first-run', '--remote-debugging-pipe', '--window-size=1280,860', MOUSE, `--user-data-dir=${this.profile}`];
+    const flags = ['--headless=new', '--no-sandbox', ...more, '--no-first-run', '--remote-debugging-pipe', '--window-size=1280,860', MOUSE, `--user-data-dir=${this.profile}`];
     this.child = spawn(program, flags, { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'], detached: true });
     Object.assign(this, { waiting: new Map(), asked: [], faults: [], last: 0, held: '' });
     this.child.stdio[4].on('data', data => this.read(data));
