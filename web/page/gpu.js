@@ -62,16 +62,22 @@ export class Gpu {
     staging.destroy();
     return bytes;
   }
-  async pipeline(code, entryPoint, kinds) {
+  /* Starts to compile a pipeline; `compiled` waits for it. */
+  pipeline(code, entryPoint, kinds) {
     const { device } = this;
     const entries = kinds.map((kind, binding) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type: KINDS[kind] } }));
     const layout = device.createBindGroupLayout({ entries });
     const module = device.createShaderModule({ code });
-    const pipeline = await device.createComputePipelineAsync({
+    const promise = device.createComputePipelineAsync({
       layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
       compute: { module, entryPoint },
     });
-    return this.keep({ pipeline, layout });
+    promise.catch(() => {}); // `compiled` takes the error
+    return this.keep({ promise, layout });
+  }
+  async compiled(number) {
+    const of = this.objects[number];
+    of.pipeline = await of.promise;
   }
   bind(number, parts) {
     const entries = [];
@@ -115,7 +121,11 @@ export class Gpu {
         host.bytes(to, length).set(await this.read(number, offset, length));
         return 1;
       }),
-      gpu_pipeline: waiting((start, length, name, nameLength, kinds, count) => this.pipeline(text(start, length), text(name, nameLength), [...words(kinds, count)])),
+      gpu_pipeline: (start, length, name, nameLength, kinds, count) => this.pipeline(text(start, length), text(name, nameLength), [...words(kinds, count)]),
+      gpu_compiled: waiting(async number => {
+        await this.compiled(number);
+        return 1;
+      }),
       gpu_bind: (number, parts, count) => this.bind(number, words(parts, 3 * count)),
       gpu_run: (dispatches, count) => this.run(words(dispatches, 4 * count)),
     };
@@ -123,4 +133,4 @@ export class Gpu {
 }
 
 /* The same functions where there is no GPU. */
-export const WITHOUT = Object.fromEntries(['limits', 'name', 'buffer', 'free', 'write', 'read', 'pipeline', 'bind', 'run'].map(name => [`gpu_${name}`, () => 0]));
+export const WITHOUT = Object.fromEntries(['limits', 'name', 'buffer', 'free', 'write', 'read', 'pipeline', 'compiled', 'bind', 'run'].map(name => [`gpu_${name}`, () => 0]));

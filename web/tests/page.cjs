@@ -1,4 +1,5 @@
-// The page in a headless Chromium: page.cjs BROWSER FOLDER [--device wasm|webgpu] [--expect TEXT] [--least TOK/S].
+// The page in a headless Chromium: page.cjs BROWSER FOLDER [--device wasm|webgpu] [--expect TEXT] [--least TOK/S] [--open FILE].
+// With --open the file is opened as a user opens it, too, and asked the same.
 // With GRISTMILL_SCREENSHOTS=FOLDER it leaves pictures there.
 'use strict';
 const fs = require('node:fs');
@@ -9,7 +10,7 @@ const { Browser } = require('../../cli/tests/clients/page/browser.cjs');
 
 const { values: options, positionals: [program, folder] } = parseArgs({
   allowPositionals: true,
-  options: { expect: { type: 'string' }, least: { type: 'string' }, device: { type: 'string' } },
+  options: { expect: { type: 'string' }, least: { type: 'string' }, device: { type: 'string' }, open: { type: 'string' } },
 });
 const TYPES = { '.html': 'text/html', '.css': 'text/css', '.js': 'text/javascript', '.wasm': 'application/wasm', '.gguf': 'application/octet-stream' };
 /* Milliseconds in which the model is opened, and in which an answer ends. */
@@ -43,6 +44,19 @@ function serve() {
   const set = (id, value) => browser.evaluate(`document.getElementById(${JSON.stringify(id)}).value = ${JSON.stringify(value)}`);
   const stats = () => browser.evaluate(`Object.fromEntries(Object.entries([...document.querySelectorAll('.stats')].pop().dataset).map(([name, value]) => [name, Number(value)]))`);
   const answers = count => until(`document.querySelectorAll('.stats').length === ${count}`, 'an answer');
+  /* Opens a file by the page's field. */
+  const opened = async file => {
+    const { root } = await browser.call('DOM.getDocument');
+    const { nodeId } = await browser.call('DOM.querySelector', { nodeId: root.nodeId, selector: '#file' });
+    await browser.call('DOM.setFileInputFiles', { nodeId, files: [file] });
+    await until(`document.getElementById('input').disabled === false && document.querySelectorAll('.stats').length === 0`, 'the file');
+    console.log(await browser.evaluate(`document.getElementById('facts').innerText`));
+    await set('limit', '64');
+    await browser.send('Tell me a story.');
+    await answers(1);
+    const { prompt, prefill, steps, seconds } = await stats();
+    console.log(`${path.basename(file)}: prefill ${(prompt / prefill).toFixed(1)} tok/s, decode ${(steps / seconds).toFixed(1)} tok/s of ${steps} steps`);
+  };
   try {
     await browser.open();
     await browser.call('Page.navigate', { url: home + (options.device ? `?device=${options.device}` : '') });
@@ -70,6 +84,7 @@ function serve() {
     await answers(3);
     await browser.media('dark');
     await browser.shoot('page-dark');
+    if (options.open) await opened(path.resolve(options.open));
     const outside = browser.asked.filter(url => ![home, 'data:', 'blob:', 'about:'].some(own => url.startsWith(own)));
     if (outside.length) throw new Error(`asked outside: ${outside}`);
     console.log('all passed');

@@ -117,6 +117,7 @@ impl WebGpuDevice {
         data.copy_from_slice(&words[start - first..][..data.len()]);
         Ok(())
     }
+    /// Starts to compile a kernel.
     fn pipeline(&self, text: &KernelText, program: &Program) -> Result<Pipeline, Error> {
         let piece = self.target.machine.max_binding_chunk();
         let pieces: Vec<usize> = program.params.iter().map(|p| p.pieces(piece)).collect();
@@ -146,7 +147,7 @@ impl WebGpuDevice {
             Ok::<_, Error>((object, bytes.len()))
         });
         Ok(Pipeline {
-            object: gpu::pipeline(&module(&source), &text.symbol, &kinds)?,
+            object: gpu::pipeline(&module(&source), &text.symbol, &kinds),
             pieces,
             piece,
             tables: tables.transpose()?,
@@ -271,11 +272,15 @@ impl Device for WebGpuDevice {
         let (mut pipelines, missing) = self.loaded.find(&texts);
         let mut done = pipelines.len();
         let total = done + missing.len();
-        for text in missing {
+        // The browser compiles as many at once as it can.
+        let started = missing.into_iter().map(|text| {
             let of = texts.iter().position(|other| other.key == text.key);
             let program = &programs[of.expect("a text of one of the programs")];
-            let pipeline = Arc::new(self.pipeline(text, program)?);
-            pipelines.insert(text.key, Arc::new(pipeline));
+            Ok((text.key, self.pipeline(text, program)?))
+        });
+        for (key, pipeline) in started.collect::<Result<Vec<_>, Error>>()? {
+            gpu::compiled(&pipeline.object)?;
+            pipelines.insert(key, Arc::new(Arc::new(pipeline)));
             done += 1;
             progress(done, total);
         }

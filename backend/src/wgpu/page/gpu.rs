@@ -15,7 +15,7 @@ unsafe extern "C" {
     fn gpu_write(buffer: u32, offset: f64, data: *const u8, len: usize);
     /// Waits for all steps and copies bytes of a buffer; 0 after an error.
     fn gpu_read(buffer: u32, offset: f64, to: *mut u8, len: usize) -> u32;
-    /// Compiles a module's function; `kinds` are those of its bindings. Waits; 0 after an error.
+    /// Starts to compile a module's function; `kinds` are those of its bindings.
     fn gpu_pipeline(
         text: *const u8,
         len: usize,
@@ -24,6 +24,8 @@ unsafe extern "C" {
         kinds: *const u32,
         count: usize,
     ) -> u32;
+    /// Waits until a pipeline is compiled; 0 after an error.
+    safe fn gpu_compiled(pipeline: u32) -> u32;
     /// Binds parts of buffers to a pipeline.
     fn gpu_bind(pipeline: u32, parts: *const BufferPart, count: usize) -> u32;
     /// Starts dispatches in this order.
@@ -165,10 +167,10 @@ pub fn read(from: &GpuObject, offset: usize, words: &mut [u8]) -> Result<(), Err
     }
 }
 
-/// Compiles the function `name` of a module.
-pub fn pipeline(text: &str, name: &str, kinds: &[BindingKind]) -> Result<GpuObject, Error> {
+/// Starts to compile the function `name` of a module.
+pub fn pipeline(text: &str, name: &str, kinds: &[BindingKind]) -> GpuObject {
     // SAFETY: the texts and the kinds are only read.
-    let number = unsafe {
+    GpuObject(unsafe {
         gpu_pipeline(
             text.as_ptr(),
             text.len(),
@@ -177,10 +179,14 @@ pub fn pipeline(text: &str, name: &str, kinds: &[BindingKind]) -> Result<GpuObje
             kinds.as_ptr().cast(),
             kinds.len(),
         )
-    };
-    match number {
+    })
+}
+
+/// Waits until a pipeline is compiled.
+pub fn compiled(pipeline: &GpuObject) -> Result<(), Error> {
+    match gpu_compiled(pipeline.0) {
         0 => Err(failed("compiling a kernel")),
-        number => Ok(GpuObject(number)),
+        _ => Ok(()),
     }
 }
 
