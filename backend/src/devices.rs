@@ -3,9 +3,11 @@
 use super::{DeviceInfo, cpu, cuda, interp, null, wgpu};
 use std::sync::Arc;
 
+/// Whether a device is present.
+type Presence = fn() -> bool;
+
 /// GPUs in the order in which the best one is looked for, and whether one is present.
-pub(super) const GPUS: &[(&str, fn() -> bool)] =
-    &[("cuda", cuda::present), ("wgpu", wgpu::present)];
+pub(super) const GPUS: &[(&str, Presence)] = &[("cuda", cuda::present), ("wgpu", wgpu::present)];
 
 /// Device that every machine has.
 pub(super) const HOST: &str = "cpu";

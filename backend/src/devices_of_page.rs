@@ -5,8 +5,11 @@ use super::{DeviceInfo, interp};
 use super::{wasm, wgpu};
 use std::sync::Arc;
 
+/// Whether a device is present.
+type Presence = fn() -> bool;
+
 /// GPUs in the order in which the best one is looked for, and whether one is present.
-pub(super) const GPUS: &[(&str, fn() -> bool)] = &[];
+pub(super) const GPUS: &[(&str, Presence)] = &[];
 
 /// Device that every page has.
 pub(super) const HOST: &str = "wasm";

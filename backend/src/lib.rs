@@ -14,6 +14,10 @@ mod devices;
 #[cfg(not(target_family = "wasm"))]
 pub mod installation;
 pub mod interp;
+#[cfg_attr(
+    target_family = "wasm",
+    expect(dead_code, reason = "names of C and CUDA C")
+)]
 mod names;
 #[cfg(not(target_family = "wasm"))]
 pub mod null;
@@ -23,6 +27,10 @@ mod render;
 mod simt;
 mod text;
 pub mod tuning;
+#[cfg_attr(
+    target_family = "wasm",
+    expect(dead_code, reason = "bounds of CUDA's grids")
+)]
 mod variables;
 #[cfg(feature = "wasm")]
 pub mod wasm;

@@ -33,7 +33,13 @@ fn the_demo_answers_and_stops() {
         .expect("an open model");
     let told = told.into_inner();
     assert!(matches!(told.last(), Some(Event::Ready { name, .. }) if name == "demo-glm"));
-    assert!(told.iter().any(|event| matches!(event, Event::Progress { stage: "loading", .. })));
+    assert!(told.iter().any(|event| matches!(
+        event,
+        Event::Progress {
+            stage: "loading",
+            ..
+        }
+    )));
 
     let clock = || 0.0;
     let run = |model: &mut OpenModel| {
@@ -59,9 +65,18 @@ fn the_demo_answers_and_stops() {
     model.ask(&asked("Tell me a story.", 3)).expect("an answer");
     let events = run(&mut model);
     assert!(matches!(events.last(), Some(Event::End { stats, .. }) if stats.tokens == 3));
-    model.ask(&asked("Tell me a story.", 100)).expect("an answer");
+    model
+        .ask(&asked("Tell me a story.", 100))
+        .expect("an answer");
     model.step(clock).expect("a step");
     assert!(matches!(model.stop().last(), Some(Event::End { .. })));
     assert_eq!(model.step(clock).expect("a step"), (vec![], false));
-    assert!(model.ask(&Ask { temperature: Some(-1.0), ..asked("Hello", 1) }).is_err());
+    assert!(
+        model
+            .ask(&Ask {
+                temperature: Some(-1.0),
+                ..asked("Hello", 1)
+            })
+            .is_err()
+    );
 }

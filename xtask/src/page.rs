@@ -44,7 +44,10 @@ pub fn run(options: &Options) -> Result<bool> {
     fs::create_dir_all(output.join("shared"))?;
     let program = target.join(TARGET).join("web").join(PROGRAM.1);
     copy(&program, &output.join("gristmill.wasm"))?;
-    copy(&root.join("assets/demo-glm-Q4_0.gguf"), &output.join("demo.gguf"))?;
+    copy(
+        &root.join("assets/demo-glm-Q4_0.gguf"),
+        &output.join("demo.gguf"),
+    )?;
     copy(&root.join("web/page"), &output)?;
     for name in SHARED {
         let from = root.join("server/src/page").join(name);

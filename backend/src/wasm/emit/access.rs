@@ -258,7 +258,7 @@ impl Writer<'_> {
         if scalar.is_half() {
             let (a, b) = (self.widen_half(a, scalar), self.widen_half(b, scalar));
             let sum = self.b.v2(I::F32x4Add, a, b);
-            return self.to_half(sum, scalar);
+            return self.rounded_half(sum, scalar);
         }
         let sum = self.vector_arithmetic(Op::Add, scalar, &[a, b]);
         self.normal_vector(sum, scalar)

@@ -66,14 +66,7 @@ impl Math<'_> {
     /// e^r 2^n for |r| <= ln 2 / 2: a polynomial of degree 6, and exponent bits in two steps.
     fn scaled(&mut self, r: Local, n: Local) -> Local {
         let mut p = self.b.floats(1.398_199_9e-3);
-        for c in [
-            8.333_452e-3,
-            4.166_579_6e-2,
-            1.666_666_5e-1,
-            5.000_000_1e-1,
-            1.0,
-            1.0,
-        ] {
+        for c in [8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5, 1.0, 1.0] {
             p = self.fma_const(p, r, c);
         }
         let k = self.b.v1(I::I32x4TruncSatF32x4S, n);
@@ -129,7 +122,7 @@ impl Math<'_> {
     }
     /// f16 bits in 32-bit lanes as f32. A number is scaled by 2^112, which is exact for
     /// denormals too; infinity and NaN get their exponent.
-    pub fn from_f16(&mut self, x: Local) -> Local {
+    pub fn widened_f16(&mut self, x: Local) -> Local {
         let (sign, rest) = (self.b.ints(0x8000), self.b.ints(0x7fff));
         let sign = self.b.v2(I::V128And, x, sign);
         let sign = self.b.shift(I::I32x4Shl, sign, 16);
@@ -145,7 +138,7 @@ impl Math<'_> {
         self.b.v2(I::V128Or, number, sign)
     }
     /// f32 rounded to f16, to nearest even, as bits in 32-bit lanes.
-    pub fn to_f16(&mut self, x: Local) -> Local {
+    pub fn rounded_f16(&mut self, x: Local) -> Local {
         let (high, rest) = (self.b.ints(0x8000_0000), self.b.ints(0x7fff_ffff));
         let sign = self.b.v2(I::V128And, x, high);
         let sign = self.b.shift(I::I32x4ShrU, sign, 16);
@@ -175,11 +168,11 @@ impl Math<'_> {
         self.b.v2(I::V128Or, number, sign)
     }
     /// bf16 bits in 32-bit lanes as f32.
-    pub fn from_bf16(&mut self, x: Local) -> Local {
+    pub fn widened_bf16(&mut self, x: Local) -> Local {
         self.b.shift(I::I32x4Shl, x, 16)
     }
     /// f32 rounded to bf16, to nearest even, as bits in 32-bit lanes.
-    pub fn to_bf16(&mut self, x: Local) -> Local {
+    pub fn rounded_bf16(&mut self, x: Local) -> Local {
         let top = self.b.shift(I::I32x4ShrU, x, 16);
         let (one, below) = (self.b.ints(1), self.b.ints(0x7fff));
         let odd = self.b.v2(I::V128And, top, one);

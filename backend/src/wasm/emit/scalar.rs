@@ -1,8 +1,7 @@
 //! Operations on scalars.
 
-use super::locals::{Kind, LANES, Local, scalar_kind};
+use super::locals::{Kind, Local, scalar_kind};
 use super::writer::Writer;
-use crate::names::unprintable;
 use gristmill_uop::{Id, Op, Scalar};
 use wasm_encoder::{Ieee32, Ieee64, Instruction as I};
 
@@ -278,15 +277,15 @@ impl Writer<'_> {
             }
             (Scalar::F32, Scalar::F16 | Scalar::BF16) => {
                 let vector = self.b.v1(I::F32x4Splat, x);
-                let half = self.to_half(vector, to);
+                let half = self.rounded_half(vector, to);
                 self.extract(half, to, 0)
             }
             (_, Scalar::F16 | Scalar::BF16) => {
                 let wide = self.cast_scalar(from, Scalar::F32, x, Kind::F32);
                 self.cast_scalar(Scalar::F32, to, wide, kind)
             }
-            (Scalar::F32 | Scalar::F64, _) => self.from_float(to, x, kind),
-            (_, Scalar::F32 | Scalar::F64) => self.to_float(from, to, x),
+            (Scalar::F32 | Scalar::F64, _) => self.cast_float(to, x, kind),
+            (_, Scalar::F32 | Scalar::F64) => self.cast_integer(from, to, x),
             (_, Scalar::Bool) => {
                 let zero = match x.kind {
                     Kind::I64 => I::I64Eqz,
@@ -304,7 +303,7 @@ impl Writer<'_> {
             }
         }
     }
-    fn to_float(&mut self, from: Scalar, to: Scalar, x: Local) -> Local {
+    fn cast_integer(&mut self, from: Scalar, to: Scalar, x: Local) -> Local {
         let single = to == Scalar::F32;
         let kind = Self::wide_kind(to);
         let op = match (x.kind, from == Scalar::U32, single) {
@@ -318,7 +317,7 @@ impl Writer<'_> {
         self.b.unary(kind, op, x)
     }
     /// Converts a float: truncated and saturated to integers, NaN to 0.
-    fn from_float(&mut self, to: Scalar, x: Local, kind: Kind) -> Local {
+    fn cast_float(&mut self, to: Scalar, x: Local, kind: Kind) -> Local {
         let single = x.kind == Kind::F32;
         let either = |a: I<'static>, b: I<'static>| if single { a } else { b };
         match to {
@@ -366,10 +365,5 @@ impl Writer<'_> {
         };
         self.b.op(load);
         self.b.keep(kind)
-    }
-    /// Panics if a node has a vector form that is not written.
-    pub fn unwritten(&self, id: Id) -> ! {
-        debug_assert_eq!(LANES, 4);
-        unprintable(self.g, id)
     }
 }

@@ -44,7 +44,7 @@ impl Writer<'_> {
             let wide: Vec<Local> = s.iter().map(|&x| self.widen_half(x, from)).collect();
             let result = self.vector_arithmetic(op, Scalar::F32, &wide);
             return match to.is_half() {
-                true => self.to_half(result, to),
+                true => self.rounded_half(result, to),
                 false => result,
             };
         }
@@ -53,11 +53,15 @@ impl Writer<'_> {
             Op::Bitcast => self.normal_vector(s[0], to),
             Op::Where => self.b.select(s[0], s[1], s[2]),
             Op::Shl | Op::Shr => {
-                let by = self.equal_shift(id).unwrap_or_else(|| self.unwritten(id));
+                let by = self
+                    .equal_shift(id)
+                    .unwrap_or_else(|| unprintable(self.g, id));
                 self.shift_vector(op, from, s[0], by, to)
             }
             Op::IDiv | Op::Mod => {
-                let bits = self.power_of_two(id).unwrap_or_else(|| self.unwritten(id));
+                let bits = self
+                    .power_of_two(id)
+                    .unwrap_or_else(|| unprintable(self.g, id));
                 self.by_power_of_two(op, from, s[0], bits)
             }
             Op::Dot4 => {
@@ -80,7 +84,7 @@ impl Writer<'_> {
             Op::Half => {
                 let low = self.b.ints(0xffff);
                 let bits = self.b.v2(I::V128And, s[0], low);
-                self.math().from_f16(bits)
+                self.math().widened_f16(bits)
             }
             Op::Table4 => {
                 let Arg::Ints(entries) = &n.arg else {
@@ -192,15 +196,15 @@ impl Writer<'_> {
     /// f16 or bf16 bits as f32.
     pub fn widen_half(&mut self, x: Local, from: Scalar) -> Local {
         match from {
-            Scalar::F16 => self.math().from_f16(x),
-            _ => self.math().from_bf16(x),
+            Scalar::F16 => self.math().widened_f16(x),
+            _ => self.math().widened_bf16(x),
         }
     }
     /// f32 rounded to the bits of f16 or bf16.
-    pub fn to_half(&mut self, x: Local, to: Scalar) -> Local {
+    pub fn rounded_half(&mut self, x: Local, to: Scalar) -> Local {
         match to {
-            Scalar::F16 => self.math().to_f16(x),
-            _ => self.math().to_bf16(x),
+            Scalar::F16 => self.math().rounded_f16(x),
+            _ => self.math().rounded_bf16(x),
         }
     }
     fn cast_vector(&mut self, from: Scalar, to: Scalar, x: Local) -> Local {
@@ -215,10 +219,10 @@ impl Writer<'_> {
                 let wide = self.widen_half(x, from);
                 self.cast_vector(Scalar::F32, to, wide)
             }
-            (Scalar::F32, Scalar::F16 | Scalar::BF16) => self.to_half(x, to),
+            (Scalar::F32, Scalar::F16 | Scalar::BF16) => self.rounded_half(x, to),
             (_, Scalar::F16 | Scalar::BF16) => {
                 let wide = self.cast_vector(from, Scalar::F32, x);
-                self.to_half(wide, to)
+                self.rounded_half(wide, to)
             }
             (Scalar::F32, Scalar::Bool) => {
                 let zero = self.b.floats(0.0);

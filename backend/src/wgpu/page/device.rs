@@ -292,6 +292,10 @@ impl Device for WebGpuDevice {
         Ok(texts.iter().zip(programs).map(kernel).collect())
     }
     fn capture(&self, launches: Vec<Launch>) -> Result<Box<dyn Replay>, Error> {
-        Ok(Box::new(PageReplay::new(&self.owner, &self.limits, launches)?))
+        Ok(Box::new(PageReplay::new(
+            &self.owner,
+            &self.limits,
+            launches,
+        )?))
     }
 }

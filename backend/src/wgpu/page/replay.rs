@@ -36,11 +36,7 @@ pub(super) struct PageReplay {
 
 impl PageReplay {
     /// Binds launches, sorted by level.
-    pub fn new(
-        owner: &Owner,
-        limits: &Limits,
-        launches: Vec<Launch>,
-    ) -> Result<PageReplay, Error> {
+    pub fn new(owner: &Owner, limits: &Limits, launches: Vec<Launch>) -> Result<PageReplay, Error> {
         let (mut variables, mut lists) = (Variables::default(), UniformLayout::default());
         let mut places = Vec::new();
         for number in by_level(&launches) {
