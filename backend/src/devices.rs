@@ -1,6 +1,7 @@
 //! The table of devices.
 
-use super::{DeviceInfo, cpu, cuda, interp, null, wgpu};
+use crate::device_info::DeviceInfo;
+use crate::{cpu, cuda, interp, null, wgpu};
 use std::sync::Arc;
 
 /// Whether a device is present.

@@ -1,8 +1,9 @@
 //! The table of devices of a page, which runs in a browser's tab.
 
-use super::{DeviceInfo, interp};
+use crate::device_info::DeviceInfo;
+use crate::interp;
 #[cfg(feature = "wasm")]
-use super::{wasm, wgpu};
+use crate::{wasm, wgpu};
 use std::sync::Arc;
 
 /// Whether a device is present.
@@ -30,7 +31,11 @@ pub const DEVICES: &[DeviceInfo] = &[
         several: false,
         doc: "the processor: WebAssembly kernels with SIMD, compiled by the browser",
         dialect: None,
-        open: |_| Ok(Arc::new(wasm::WasmDevice::new(wasm::page::Page::new()))),
+        open: |_| {
+            Ok(Arc::new(wasm::WasmDevice::new(
+                wasm::page::PageEngine::new(),
+            )))
+        },
     },
     DeviceInfo {
         name: "interp",

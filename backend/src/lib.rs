@@ -5,6 +5,7 @@ pub mod cost_store;
 pub mod cpu;
 #[cfg(not(target_family = "wasm"))]
 pub mod cuda;
+mod device_info;
 #[cfg(not(target_family = "wasm"))]
 mod devices;
 // In a browser's tab: no C compiler and no driver.
@@ -36,6 +37,7 @@ mod variables;
 pub mod wasm;
 pub mod wgpu;
 
+pub use device_info::{DeviceInfo, Options, Precision};
 pub use devices::DEVICES;
 use devices::{GPUS, HOST};
 /// Loads the driver's shared library; re-exported for tests that fake one.
@@ -49,71 +51,6 @@ use gristmill_uop::rows::FINE_GROUP;
 use gristmill_uop::target::{FLAGS, Target};
 use std::sync::Arc;
 pub use text::KernelText;
-
-/// Options of a device that the user can set.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Index of the GPU: N of `cuda:N`.
-    pub number: usize,
-    /// Part of the adapter's name, in any case: NAME of `wgpu:NAME`.
-    pub adapter: Option<String>,
-    /// Machine that the null device simulates: NAME of `null:NAME`.
-    pub machine: Option<&'static str>,
-    /// Threads of the CPU device; None means all available cores.
-    pub threads: Option<usize>,
-    /// Instruction set of the CPU device: `auto` or a name of [`cpu::ISAS`].
-    pub isa: String,
-    /// Compile CPU kernels in a third of the time, with slower code ([`cpu::QUICK_FLAG`]).
-    pub quick: bool,
-    /// Rounding of activations in products with packed weights.
-    pub precision: Precision,
-    /// Names of optimisations to disable, of [`FLAGS`](gristmill_uop::target::FLAGS).
-    pub without: Vec<String>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            number: 0,
-            adapter: None,
-            machine: None,
-            threads: None,
-            isa: "auto".into(),
-            quick: false,
-            precision: Precision::default(),
-            without: Vec::new(),
-        }
-    }
-}
-
-/// Rounding of activations in products with packed weights; docs/models.md has what each costs on
-/// published models.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Precision {
-    /// int8 with a scale per 32 elements.
-    #[default]
-    Fast,
-    /// int8 with a scale per 8 elements.
-    Balanced,
-    /// f16 or bf16 on matrix units, f32 elsewhere.
-    Half,
-    /// None: float arithmetic throughout.
-    Exact,
-}
-
-/// A row of the table of devices.
-pub struct DeviceInfo {
-    /// Name for `--device`, without a number.
-    pub name: &'static str,
-    /// Whether an index or an adapter's name may follow, as in `name:N`.
-    pub several: bool,
-    /// Description for the user, one line.
-    pub doc: &'static str,
-    /// Dialect of its kernels; None if the device interprets kernel-level graphs itself.
-    pub dialect: Option<&'static dyn Dialect>,
-    /// Opens the device, or returns an error that names the missing part.
-    pub open: fn(&Options) -> Result<Arc<dyn Device>, Error>,
-}
 
 /// An open device and the dialect of its kernels.
 #[derive(Clone)]

@@ -29,6 +29,6 @@ pub use sched::generation;
 /// Model files under format-neutral names, for crates that know no file format.
 pub mod file {
     pub use crate::gguf::{
-        Array, Error, Gguf as ModelFile, Metadata, OtherKind, TensorInfo, Value,
+        Array, ByteSource, Error, Gguf as ModelFile, Metadata, OtherKind, TensorInfo, Value,
     };
 }

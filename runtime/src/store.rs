@@ -24,8 +24,15 @@ mod folder;
 mod folder;
 
 use crate::Error;
+#[cfg(target_family = "wasm")]
+pub use folder::NoTemporary as Temporary;
+#[cfg(not(target_family = "wasm"))]
 pub use folder::Temporary;
-use folder::{Entry, Folder, fault, is_no_entry};
+#[cfg(not(target_family = "wasm"))]
+use folder::{Entry, Folder};
+#[cfg(target_family = "wasm")]
+use folder::{NoEntry as Entry, NoFolder as Folder};
+use folder::{fault, is_no_entry};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};

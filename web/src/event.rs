@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// An event for the page.
 #[derive(Serialize, Clone, PartialEq, Debug)]
 #[serde(tag = "event", rename_all = "lowercase")]
-pub enum Event {
+pub enum PageEvent {
     /// Progress of opening a model.
     Progress {
         /// Stage: `planning`, `compiling` or `loading`.
@@ -24,7 +24,7 @@ pub enum Event {
         device: String,
         /// Bytes of the file.
         bytes: u64,
-        /// Longest conversation, tokens.
+        /// Context length of the model here, tokens.
         context: usize,
         /// Warnings about the file.
         warnings: Vec<String>,
@@ -46,9 +46,9 @@ pub enum Event {
     },
     /// A failure; the model is still open unless it was being opened.
     Failure {
-        /// Cause.
+        /// Failed action and its cause, one line.
         error: String,
-        /// Way out.
+        /// Advice for the user, one line.
         hint: String,
     },
 }
@@ -80,7 +80,7 @@ pub struct Ask {
     pub temperature: Option<f32>,
     /// Top-p sampling; the model's own if none is given.
     pub top_p: Option<f32>,
-    /// Random seed.
+    /// Seed of the sampler, a random number of the page.
     pub seed: u64,
     /// Whether the model reasons first, if it can.
     pub thinking: Option<bool>,
@@ -104,25 +104,25 @@ impl AskedMessage {
 
 /// A failure with a way out.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
-    /// Cause.
+pub struct PageFailure {
+    /// Failed action and its cause, one line.
     pub error: String,
-    /// Way out.
+    /// Advice for the user, one line.
     pub hint: String,
 }
 
-impl Failure {
-    /// Creates a failure.
-    pub fn new(error: impl ToString, hint: impl Into<String>) -> Failure {
-        Failure {
+impl PageFailure {
+    /// Creates a failure from an error and a hint.
+    pub fn new(error: impl ToString, hint: impl Into<String>) -> PageFailure {
+        PageFailure {
             error: error.to_string(),
             hint: hint.into(),
         }
     }
-    /// Returns its event.
-    pub fn event(self) -> Event {
-        let Failure { error, hint } = self;
-        Event::Failure { error, hint }
+    /// Returns the event that shows it.
+    pub fn event(self) -> PageEvent {
+        let PageFailure { error, hint } = self;
+        PageEvent::Failure { error, hint }
     }
 }
 
@@ -131,10 +131,10 @@ const OTHER_MODEL: &str = "open another file, or the demo";
 
 /// Errors that have a hint for the user.
 macro_rules! with_hint { ($($error:ty)*) => { $(
-    impl From<$error> for Failure {
-        fn from(error: $error) -> Failure {
+    impl From<$error> for PageFailure {
+        fn from(error: $error) -> PageFailure {
             let hint = error.hint().unwrap_or_else(|| OTHER_MODEL.into());
-            Failure::new(error, hint)
+            PageFailure::new(error, hint)
         }
     }
 )* } }

@@ -2,11 +2,10 @@
 //!
 //! Texts are UTF-8 in this module's memory, allocated with [`allocate`]. Events are JSON.
 
-use crate::event::{Ask, Event, Failure};
+use crate::event::{Ask, PageEvent, PageFailure};
 use crate::model::OpenModel;
 use gristmill_backend::Options;
-use gristmill_llm::file::ModelFile;
-use gristmill_llm::gguf::ByteSource;
+use gristmill_llm::file::{ByteSource, ModelFile};
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::RefCell;
 use std::io;
@@ -17,7 +16,7 @@ unsafe extern "C" {
     safe fn now() -> f64;
     /// Copies bytes of the opened file to memory; returns 0 if they are not all there.
     fn read_file(offset: f64, to: *mut u8, len: usize) -> u32;
-    /// Takes an event.
+    /// Passes an event to the page, as JSON of `len` bytes.
     fn tell(json: *const u8, len: usize);
 }
 
@@ -44,13 +43,13 @@ impl ByteSource for PageFile {
     }
 }
 
-fn send(event: &Event) {
+fn send(event: &PageEvent) {
     let json = serde_json::to_vec(event).unwrap_or_default();
     // SAFETY: the bytes of the text, which are only read.
     unsafe { tell(json.as_ptr(), json.len()) };
 }
 
-fn send_failure(failure: Failure) {
+fn send_failure(failure: PageFailure) {
     send(&failure.event());
 }
 
@@ -85,7 +84,7 @@ pub unsafe extern "C" fn release(start: *mut u8, len: usize) {
 pub extern "C" fn begin() {
     std::panic::set_hook(Box::new(|info| {
         let hint = "this is a fault of the program; reload the page";
-        send_failure(Failure::new(info, hint));
+        send_failure(PageFailure::new(info, hint));
     }));
 }
 
@@ -97,12 +96,12 @@ pub extern "C" fn begin() {
 pub unsafe extern "C" fn open(size: f64, device: *const u8, len: usize) -> u32 {
     // SAFETY: as the caller guarantees.
     let device = unsafe { text(device, len) };
-    let opened = || -> Result<OpenModel, Failure> {
+    let opened = || -> Result<OpenModel, PageFailure> {
         let file = ModelFile::from_source(Box::new(PageFile(size as u64)))?;
         let opened = gristmill_backend::open(&device, &Options::default());
         let opened = opened.map_err(|error| {
             let hint = error.hint().unwrap_or_default();
-            Failure::new(error, hint)
+            PageFailure::new(error, hint)
         })?;
         OpenModel::open(&file, opened, &|event| send(&event))
     };
@@ -127,8 +126,8 @@ pub unsafe extern "C" fn ask(json: *const u8, len: usize) -> u32 {
     // SAFETY: as the caller guarantees.
     let json = unsafe { text(json, len) };
     let begun = with_model(|model| {
-        let ask: Ask =
-            serde_json::from_str(&json).map_err(|error| Failure::new(error, "reload the page"))?;
+        let ask: Ask = serde_json::from_str(&json)
+            .map_err(|error| PageFailure::new(error, "reload the page"))?;
         model.ask(&ask)
     });
     match begun {
@@ -155,7 +154,7 @@ pub extern "C" fn step() -> u32 {
     }
 }
 
-/// Stops the answer.
+/// Stops the present answer, which keeps its text so far.
 #[unsafe(no_mangle)]
 pub extern "C" fn stop() {
     match with_model(|model| Ok(model.stop())) {
@@ -164,10 +163,12 @@ pub extern "C" fn stop() {
     }
 }
 
-fn with_model<T>(work: impl FnOnce(&mut OpenModel) -> Result<T, Failure>) -> Result<T, Failure> {
+fn with_model<T>(
+    work: impl FnOnce(&mut OpenModel) -> Result<T, PageFailure>,
+) -> Result<T, PageFailure> {
     MODEL.with_borrow_mut(|model| match model {
         Some(model) => work(model),
-        None => Err(Failure::new("no model is open", "open one")),
+        None => Err(PageFailure::new("no model is open", "open one")),
     })
 }
 

@@ -1,4 +1,4 @@
-//! The program of a page's worker: opens a model, answers messages, and tells the page in events.
+//! The program of a page's worker: opens a model, answers messages, and reports to the page.
 //!
 //! The page calls the functions of [`exports`], on wasm32 alone; all else runs and is tested
 //! anywhere. An answer is made token by token, so that the worker can take messages between two.

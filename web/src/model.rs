@@ -1,7 +1,7 @@
 //! An open model and its present answer.
 
-use crate::event::{Ask, Event, Failure, Stats};
-use crate::writer::Writer;
+use crate::event::{Ask, PageEvent, PageFailure, Stats};
+use crate::writer::AnswerWriter;
 use gristmill_backend::Opened;
 use gristmill_llm::arch;
 use gristmill_llm::chat::reply::Begins;
@@ -16,36 +16,36 @@ use gristmill_llm::tokenizer::Tokenizer;
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
 
-/// Longest first prompt whose kernels are compiled before the model is ready, tokens.
+/// Longest first prompt that the kernels compiled before the first answer serve, tokens.
 const FIRST_PROMPT: usize = 64;
 
 /// Longest conversation without a model's own limit, tokens: its KV cache shares the page's memory.
 const CONTEXT: usize = 4096;
 
-/// An open model.
+/// A model on a device, with its tokenizer, chat template and present answer.
 pub struct OpenModel {
     tokenizer: &'static Tokenizer,
     template: ChatTemplate,
     sampling: SamplingParams,
     batcher: Batcher,
-    answer: Option<Answer>,
+    answer: Option<OngoingAnswer>,
 }
 
 /// An answer that is being made.
-struct Answer {
+struct OngoingAnswer {
     id: SequenceId,
     generation: RefCell<Generation<'static>>,
-    writer: Writer<'static>,
+    writer: AnswerWriter<'static>,
     prompt: usize,
     is_prefilled: bool,
     stats: Stats,
 }
 
-/// Tells the present time in seconds.
+/// Returns the present time in seconds.
 pub type Clock = fn() -> f64;
 
 impl OpenModel {
-    /// Opens a model on a device, and tells its progress.
+    /// Opens a model on a device, and reports its progress as events.
     ///
     /// The tokenizer stays for ever: a worker opens one model.
     ///
@@ -54,8 +54,8 @@ impl OpenModel {
     pub fn open(
         file: &ModelFile,
         opened: Opened,
-        tell: &dyn Fn(Event),
-    ) -> Result<OpenModel, Failure> {
+        tell: &dyn Fn(PageEvent),
+    ) -> Result<OpenModel, PageFailure> {
         file.check_weights()?;
         let metadata = file.metadata();
         let described = arch::load(metadata, file)?;
@@ -72,7 +72,7 @@ impl OpenModel {
         };
         let engine = Engine::load(file, opened, settings, &|step| tell(progress(step)))?;
         let name = metadata.str("general.name").ok().flatten();
-        tell(Event::Ready {
+        tell(PageEvent::Ready {
             name: name.map_or_else(
                 || file.architecture().unwrap_or("model").into(),
                 str::to_owned,
@@ -100,7 +100,7 @@ impl OpenModel {
     ///
     /// # Errors
     /// When the conversation cannot be rendered, is too long, or a parameter is wrong.
-    pub fn ask(&mut self, ask: &Ask) -> Result<(), Failure> {
+    pub fn ask(&mut self, ask: &Ask) -> Result<(), PageFailure> {
         self.stop();
         let messages: Vec<Message> = ask.messages.iter().map(|m| m.message()).collect();
         let options = RenderOptions {
@@ -124,24 +124,24 @@ impl OpenModel {
         let limit = ask.limit.unwrap_or(usize::MAX);
         let generation = Generation::new(sampler, limit, move |id| tokenizer.is_eog(id));
         let id = self.batcher.add(&prompt, SequenceOptions::default())?;
-        self.answer = Some(Answer {
+        self.answer = Some(OngoingAnswer {
             id,
             generation: RefCell::new(generation),
-            writer: Writer::new(tokenizer, markup, begins),
+            writer: AnswerWriter::new(tokenizer, markup, begins),
             prompt: prompt.len(),
             is_prefilled: false,
             stats: Stats::default(),
         });
         Ok(())
     }
-    fn sampler(&self, ask: &Ask) -> Result<Sampler, Failure> {
+    fn sampler(&self, ask: &Ask) -> Result<Sampler, PageFailure> {
         let params = SamplingParams {
             temperature: ask.temperature.unwrap_or(self.sampling.temperature),
             top_p: ask.top_p.unwrap_or(self.sampling.top_p),
             seed: ask.seed,
             ..self.sampling.clone()
         };
-        let wrong = |error| Failure::new(error, "reset the settings");
+        let wrong = |error| PageFailure::new(error, "reset the settings");
         params.validate().map_err(wrong)?;
         Sampler::new(params).map_err(wrong)
     }
@@ -149,7 +149,7 @@ impl OpenModel {
     ///
     /// # Errors
     /// When the step fails; the answer has then ended.
-    pub fn step(&mut self, clock: Clock) -> Result<(Vec<Event>, bool), Failure> {
+    pub fn step(&mut self, clock: Clock) -> Result<(Vec<PageEvent>, bool), PageFailure> {
         let Some(mut answer) = self.answer.take() else {
             return Ok((vec![], false));
         };
@@ -172,26 +172,26 @@ impl OpenModel {
             }
         }
     }
-    fn context_reached(&self, answer: &Answer) -> Option<Finish> {
+    fn context_reached(&self, answer: &OngoingAnswer) -> Option<Finish> {
         let is_full = answer.is_prefilled && self.batcher.is_full(answer.id);
         is_full.then_some(Finish::ContextFull)
     }
     /// Ends an answer; its pages stay in the prefix cache.
-    fn end(&mut self, answer: Answer, finish: Finish) -> Vec<Event> {
+    fn end(&mut self, answer: OngoingAnswer, finish: Finish) -> Vec<PageEvent> {
         self.batcher.remove(answer.id);
         let stats = Stats {
             tokens: answer.generation.borrow().tokens(),
             ..answer.stats
         };
         let mut events = answer.writer.finish(finish != Finish::EndOfText);
-        events.push(Event::End {
+        events.push(PageEvent::End {
             why: finish.describe().to_owned(),
             stats,
         });
         events
     }
     /// Stops the present answer, if there is one; returns its last events.
-    pub fn stop(&mut self) -> Vec<Event> {
+    pub fn stop(&mut self) -> Vec<PageEvent> {
         match self.answer.take() {
             Some(answer) => self.end(answer, Finish::Stopped),
             None => vec![],
@@ -199,12 +199,12 @@ impl OpenModel {
     }
 }
 
-impl Answer {
+impl OngoingAnswer {
     fn step(
         &mut self,
         batcher: &mut Batcher,
         clock: Clock,
-    ) -> Result<(Vec<Event>, Option<Finish>), Failure> {
+    ) -> Result<(Vec<PageEvent>, Option<Finish>), PageFailure> {
         let start = clock();
         let vocabulary = batcher.engine().model().vocabulary();
         let (id, generation) = (self.id, &self.generation);
@@ -237,11 +237,11 @@ impl Answer {
     }
 }
 
-fn progress(step: Progress) -> Event {
+fn progress(step: Progress) -> PageEvent {
     let (stage, done, total) = match step {
         Progress::Planning(done, total) => ("planning", done as u64, total as u64),
         Progress::Compiling(done, total) => ("compiling", done as u64, total as u64),
         Progress::Loading(done, total) => ("loading", done, total),
     };
-    Event::Progress { stage, done, total }
+    PageEvent::Progress { stage, done, total }
 }

@@ -2,7 +2,7 @@
 
 use gristmill_backend::Options;
 use gristmill_llm::file::ModelFile;
-use gristmill_web::event::{Ask, Event};
+use gristmill_web::event::{Ask, PageEvent};
 use gristmill_web::model::OpenModel;
 use std::cell::RefCell;
 
@@ -16,9 +16,9 @@ fn asked(text: &str, limit: usize) -> Ask {
     serde_json::from_value(json).expect("a request of the page")
 }
 
-fn text(events: &[Event]) -> String {
-    let part = |event: &Event| match event {
-        Event::Text { text, .. } => Some(text.clone()),
+fn text(events: &[PageEvent]) -> String {
+    let part = |event: &PageEvent| match event {
+        PageEvent::Text { text, .. } => Some(text.clone()),
         _ => None,
     };
     events.iter().filter_map(part).collect()
@@ -32,10 +32,10 @@ fn the_demo_answers_and_stops() {
     let mut model = OpenModel::open(&file, opened, &|event| told.borrow_mut().push(event))
         .expect("an open model");
     let told = told.into_inner();
-    assert!(matches!(told.last(), Some(Event::Ready { name, .. }) if name == "demo-glm"));
+    assert!(matches!(told.last(), Some(PageEvent::Ready { name, .. }) if name == "demo-glm"));
     assert!(told.iter().any(|event| matches!(
         event,
-        Event::Progress {
+        PageEvent::Progress {
             stage: "loading",
             ..
         }
@@ -55,7 +55,7 @@ fn the_demo_answers_and_stops() {
     model.ask(&asked("Hello", 32)).expect("an answer");
     let events = run(&mut model);
     assert!(text(&events).starts_with("Hello"), "{events:?}");
-    let Some(Event::End { why, stats }) = events.last() else {
+    let Some(PageEvent::End { why, stats }) = events.last() else {
         panic!("no end: {events:?}");
     };
     assert_eq!(why, "end of text");
@@ -64,12 +64,12 @@ fn the_demo_answers_and_stops() {
     // A limit ends an answer, and so does a stop; without an answer a step does nothing.
     model.ask(&asked("Tell me a story.", 3)).expect("an answer");
     let events = run(&mut model);
-    assert!(matches!(events.last(), Some(Event::End { stats, .. }) if stats.tokens == 3));
+    assert!(matches!(events.last(), Some(PageEvent::End { stats, .. }) if stats.tokens == 3));
     model
         .ask(&asked("Tell me a story.", 100))
         .expect("an answer");
     model.step(clock).expect("a step");
-    assert!(matches!(model.stop().last(), Some(Event::End { .. })));
+    assert!(matches!(model.stop().last(), Some(PageEvent::End { .. })));
     assert_eq!(model.step(clock).expect("a step"), (vec![], false));
     assert!(
         model

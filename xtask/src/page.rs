@@ -44,10 +44,7 @@ pub fn run(options: &Options) -> Result<bool> {
     fs::create_dir_all(output.join("shared"))?;
     let program = target.join(TARGET).join("web").join(PROGRAM.1);
     copy(&program, &output.join("gristmill.wasm"))?;
-    copy(
-        &root.join("assets/demo-glm-Q4_0.gguf"),
-        &output.join("demo.gguf"),
-    )?;
+    copy(&demo(&root)?, &output.join("demo.gguf"))?;
     copy(&root.join("web/page"), &output)?;
     for name in SHARED {
         let from = root.join("server/src/page").join(name);
@@ -58,6 +55,13 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     println!("{}", output.display());
     Ok(true)
+}
+
+/// Returns the demo model, the only one among the assets.
+fn demo(root: &Path) -> Result<PathBuf> {
+    let is_model = |path: &PathBuf| path.extension().is_some_and(|e| e == "gguf");
+    let found = files(&root.join("assets"))?.into_iter().find(is_model);
+    found.context("assets has no model")
 }
 
 /// Cargo's target folder.

@@ -1,5 +1,6 @@
 //! The device: memory of the engine, and kernels loaded in modules.
 
+use super::code::WasmCode;
 use super::emit::{self, Tables};
 use super::engine::{Engine, EngineMemory, Features};
 use super::replay::WasmReplay;
@@ -28,12 +29,6 @@ pub fn machine(features: Features) -> Machine {
         signed_bytes: !features.relaxed,
         ..Machine::cpu("wasm", LANES, 1)
     }
-}
-
-/// A code of a kernel: its function's number, and the bytes of scratch memory.
-pub(super) struct WasmCode {
-    pub function: u32,
-    pub scratch: usize,
 }
 
 /// The WebAssembly engine as a device.

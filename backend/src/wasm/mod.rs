@@ -4,6 +4,7 @@
 //! compiles it: the browser's on a page, an interpreter in tests. The functions use the memory of
 //! the program itself, so that nothing is copied. A kernel runs all of its workgroups in one call.
 
+mod code;
 mod device;
 mod emit;
 mod engine;

@@ -21,15 +21,15 @@ const MESSAGE: usize = 1 << 10;
 const ALIGNMENT: usize = 64;
 
 /// The browser's engine.
-pub struct Page {
+pub struct PageEngine {
     features: Features,
 }
 
-impl Page {
+impl PageEngine {
     /// Creates the engine of this page.
     #[expect(clippy::new_without_default, reason = "it asks the browser")]
-    pub fn new() -> Page {
-        Page {
+    pub fn new() -> PageEngine {
+        PageEngine {
             features: Features {
                 relaxed: has_relaxed_simd() != 0,
             },
@@ -64,9 +64,9 @@ impl Drop for PageMemory {
 }
 
 /// A kernel's function: addresses of its buffers' addresses, variables and scratch memory.
-type Function = unsafe extern "C" fn(u32, u32, u32);
+type KernelPointer = unsafe extern "C" fn(u32, u32, u32);
 
-impl Engine for Page {
+impl Engine for PageEngine {
     fn features(&self) -> Features {
         self.features
     }
@@ -92,7 +92,7 @@ impl Engine for Page {
         // SAFETY: an index of the table is a function pointer on wasm32, and `load` put a kernel's
         // function there. A kernel accesses only its arguments.
         unsafe {
-            let function: Function = std::mem::transmute(function as usize);
+            let function: KernelPointer = std::mem::transmute(function as usize);
             function(buffers, variables, scratch);
         }
         Ok(())

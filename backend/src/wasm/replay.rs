@@ -1,6 +1,6 @@
 //! A captured step: its kernels' arguments in the engine's memory, called one after the other.
 
-use super::device::WasmCode;
+use super::code::WasmCode;
 use super::engine::{Engine, EngineMemory};
 use crate::variables::{Variables, by_level};
 use gristmill_runtime::lease::{Order, Owner, StepUses};
@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A launch bound to its arguments.
-struct Task {
+struct BoundKernel {
     function: u32,
     /// Addresses of the function's arguments.
     arguments: [u32; 3],
@@ -26,7 +26,7 @@ pub(super) struct WasmReplay<E> {
     variables: Variables,
     /// Variable of each value.
     reads: Vec<usize>,
-    tasks: Vec<Task>,
+    tasks: Vec<BoundKernel>,
     /// Addresses of buffers, values of variables (64 bits each), scratch memory.
     memory: Box<dyn EngineMemory>,
     /// Byte offset of the values.
@@ -40,7 +40,7 @@ pub(super) struct WasmReplay<E> {
 unsafe impl<E: Engine> Send for WasmReplay<E> {}
 
 impl<E: Engine> WasmReplay<E> {
-    /// Binds launches.
+    /// Binds launches in the order of their levels, and writes their arguments to memory.
     pub fn new(
         owner: &Owner,
         order: Order,
@@ -63,7 +63,7 @@ impl<E: Engine> WasmReplay<E> {
             let vars = reads.len()..reads.len() + slots.len();
             reads.extend(slots);
             scratch = scratch.max(kernel.code.scratch);
-            tasks.push(Task {
+            tasks.push(BoundKernel {
                 function: kernel.code.function,
                 arguments: [4 * first as u32, 0, 0],
                 vars,

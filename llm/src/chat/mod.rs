@@ -21,10 +21,7 @@ mod fit;
 #[cfg(not(target_family = "wasm"))]
 mod helper;
 #[cfg(not(target_family = "wasm"))]
-mod isolation;
-// A page's worker is the isolation: it has neither files nor other processes.
-#[cfg(target_family = "wasm")]
-#[path = "isolation_of_page.rs"]
+mod helper_client;
 mod isolation;
 mod json;
 mod lists;
@@ -49,9 +46,9 @@ pub use environment::strftime;
 pub use error::ChatError;
 #[cfg(not(target_family = "wasm"))]
 pub use helper::{HelperLimits, helper, run_confined, thread_time};
-pub use isolation::Isolation;
 #[cfg(not(target_family = "wasm"))]
-pub use isolation::{Helper, HelperFailure};
+pub use helper_client::{Helper, HelperFailure};
+pub use isolation::Isolation;
 pub use message::{Message, RenderOptions, TextSpan};
 
 use markup::Markup;

@@ -19,17 +19,17 @@ pub(super) fn is_no_entry(error: Infallible) -> bool {
 
 /// A directory; there is none.
 #[derive(Debug)]
-pub(super) struct Folder(Infallible);
+pub(super) struct NoFolder(Infallible);
 
 /// A file of a directory.
-pub(super) struct Entry {
+pub(super) struct NoEntry {
     pub name: String,
     pub bytes: u64,
     pub modified: SystemTime,
 }
 
-impl Folder {
-    pub fn open(path: &Path, _: fn(&str) -> bool) -> Result<Folder, Error> {
+impl NoFolder {
+    pub fn open(path: &Path, _: fn(&str) -> bool) -> Result<NoFolder, Error> {
         Err(fault(path, "there are no files here"))
     }
     pub fn path(&self) -> &Path {
@@ -44,19 +44,19 @@ impl Folder {
     pub fn remove(&self, _: &str) -> bool {
         match self.0 {}
     }
-    pub fn entries(&self, _: fn(&str) -> bool) -> Vec<Entry> {
+    pub fn entries(&self, _: fn(&str) -> bool) -> Vec<NoEntry> {
         match self.0 {}
     }
-    pub fn temporary(&self) -> Result<Temporary, Error> {
+    pub fn temporary(&self) -> Result<NoTemporary, Error> {
         match self.0 {}
     }
 }
 
 /// A private directory for a compiler's files; there is none.
-pub struct Temporary(Infallible);
+pub struct NoTemporary(Infallible);
 
-impl Temporary {
-    pub(super) fn elsewhere() -> Result<Temporary, Error> {
+impl NoTemporary {
+    pub(super) fn elsewhere() -> Result<NoTemporary, Error> {
         Err(fault(Path::new("none"), "there are no files here"))
     }
     /// Returns the path of the directory.

@@ -1,7 +1,7 @@
 //! Loads and stores.
 
-use super::locals::{Kind, LANES, Local};
-use super::writer::Writer;
+use super::locals::{LANES, Local, LocalKind};
+use super::writer::FunctionWriter;
 use crate::names::unprintable;
 use gristmill_compiler::lower::Addition;
 use gristmill_uop::{Arg, Id, Op, Scalar};
@@ -30,7 +30,7 @@ struct Address {
     offset: u32,
 }
 
-impl Writer<'_> {
+impl FunctionWriter<'_> {
     /// Splits an index into a part that is not negative and a constant.
     fn address(&self, buffer: Id, index: Id) -> Address {
         let unit = match self.g[buffer].arg {
@@ -87,7 +87,11 @@ impl Writer<'_> {
         let (d, form) = (n.dtype, self.form(id));
         let address = self.address(n.src[0], n.src[1]);
         let bytes = d.scalar.bytes();
-        let lanes = if form.kind == Kind::V128 { LANES } else { 1 };
+        let lanes = if form.kind == LocalKind::V128 {
+            LANES
+        } else {
+            1
+        };
         (0..form.units)
             .map(|unit| {
                 let offset = address.offset + (unit * lanes * bytes) as u32;
@@ -95,13 +99,19 @@ impl Writer<'_> {
             })
             .collect()
     }
-    fn load_unit(&mut self, address: Address, offset: u32, scalar: Scalar, kind: Kind) -> Local {
-        if kind == Kind::V128 && scalar == Scalar::I64 {
+    fn load_unit(
+        &mut self,
+        address: Address,
+        offset: u32,
+        scalar: Scalar,
+        kind: LocalKind,
+    ) -> Local {
+        if kind == LocalKind::V128 && scalar == Scalar::I64 {
             return self.load_longs(address, offset);
         }
         self.push_address(address);
         match kind {
-            Kind::V128 => self.load_vector(scalar, offset),
+            LocalKind::V128 => self.load_vector(scalar, offset),
             kind => self.load_scalar(scalar, kind, offset),
         }
     }
@@ -109,16 +119,16 @@ impl Writer<'_> {
     fn load_longs(&mut self, address: Address, offset: u32) -> Local {
         let lanes = [0, 1, 2, 3].map(|lane| {
             self.push_address(address);
-            self.load_scalar(Scalar::I64, Kind::I32, offset + 8 * lane)
+            self.load_scalar(Scalar::I64, LocalKind::I32, offset + 8 * lane)
         });
         self.assemble(Scalar::I32, &lanes)
     }
-    fn load_scalar(&mut self, scalar: Scalar, kind: Kind, offset: u32) -> Local {
+    fn load_scalar(&mut self, scalar: Scalar, kind: LocalKind, offset: u32) -> Local {
         let memory = at(offset, 0);
         self.b.op(match (scalar, kind) {
             (Scalar::F32, _) => I::F32Load(memory),
             (Scalar::F64, _) => I::F64Load(memory),
-            (Scalar::I64, Kind::I64) => I::I64Load(memory),
+            (Scalar::I64, LocalKind::I64) => I::I64Load(memory),
             (Scalar::I8, _) => I::I32Load8S(memory),
             (Scalar::I16, _) => I::I32Load16S(memory),
             (Scalar::U8 | Scalar::Bool, _) => I::I32Load8U(memory),
@@ -147,13 +157,17 @@ impl Writer<'_> {
             Scalar::U16 | Scalar::F16 | Scalar::BF16 => self.b.op(I::V128Load16x4U(memory)),
             _ => self.b.op(I::V128Load(memory)),
         }
-        self.b.keep(Kind::V128)
+        self.b.keep(LocalKind::V128)
     }
     /// Writes a value at an index of a buffer.
     pub fn write(&mut self, buffer: Id, index: Id, value: Id) {
         let (scalar, form) = (self.g.scalar(value), self.form(value));
         let address = self.address(buffer, index);
-        let lanes = if form.kind == Kind::V128 { LANES } else { 1 };
+        let lanes = if form.kind == LocalKind::V128 {
+            LANES
+        } else {
+            1
+        };
         for unit in 0..form.units {
             let source = self.unit(value, unit);
             let offset = address.offset + (unit * lanes * scalar.bytes()) as u32;
@@ -161,7 +175,7 @@ impl Writer<'_> {
         }
     }
     fn store(&mut self, address: Address, offset: u32, scalar: Scalar, source: Local) {
-        if source.kind == Kind::V128 && scalar == Scalar::I64 {
+        if source.kind == LocalKind::V128 && scalar == Scalar::I64 {
             for lane in 0..LANES {
                 let one = self.extract(source, scalar, lane);
                 self.store(address, offset + 8 * lane as u32, scalar, one);
@@ -170,11 +184,11 @@ impl Writer<'_> {
         }
         self.push_address(address);
         let memory = at(offset, 0);
-        if source.kind == Kind::V128 {
+        if source.kind == LocalKind::V128 {
             return self.store_vector(memory, scalar, source);
         }
         self.b.get(source);
-        if scalar == Scalar::I64 && source.kind == Kind::I32 {
+        if scalar == Scalar::I64 && source.kind == LocalKind::I32 {
             self.b.op(I::I64ExtendI32S);
         }
         self.b.op(match scalar.bytes() {
@@ -222,7 +236,7 @@ impl Writer<'_> {
     fn narrow_bytes(&mut self, last: I<'static>, other: Local) {
         self.b.get(other);
         self.b.op(I::I16x8NarrowI32x4S);
-        let halves = self.b.keep(Kind::V128);
+        let halves = self.b.keep(LocalKind::V128);
         self.b.get(halves);
         self.b.get(halves);
         self.b.op(last);
@@ -240,12 +254,16 @@ impl Writer<'_> {
             self.b.get(when);
             self.b.op(I::If(wasm_encoder::BlockType::Empty));
         }
-        let lanes = if form.kind == Kind::V128 { LANES } else { 1 };
+        let lanes = if form.kind == LocalKind::V128 {
+            LANES
+        } else {
+            1
+        };
         for (unit, value) in units.into_iter().enumerate() {
             let offset = address.offset + (unit * lanes * scalar.bytes()) as u32;
             let old = self.load_unit(address, offset, scalar, form.kind);
             let sum = match form.kind {
-                Kind::V128 => self.sum_of_vectors(scalar, old, value),
+                LocalKind::V128 => self.sum_of_vectors(scalar, old, value),
                 _ => self.sum_of_scalars(scalar, old, value),
             };
             self.store(address, offset, scalar, sum);
@@ -265,10 +283,10 @@ impl Writer<'_> {
     }
     fn sum_of_scalars(&mut self, scalar: Scalar, a: Local, b: Local) -> Local {
         if scalar.is_half() {
-            let a = self.cast_scalar(scalar, Scalar::F32, a, Kind::F32);
-            let b = self.cast_scalar(scalar, Scalar::F32, b, Kind::F32);
+            let a = self.cast_scalar(scalar, Scalar::F32, a, LocalKind::F32);
+            let b = self.cast_scalar(scalar, Scalar::F32, b, LocalKind::F32);
             let sum = self.arithmetic(Op::Add, Scalar::F32, &[a, b]);
-            return self.cast_scalar(Scalar::F32, scalar, sum, Kind::I32);
+            return self.cast_scalar(Scalar::F32, scalar, sum, LocalKind::I32);
         }
         let sum = self.arithmetic(Op::Add, scalar, &[a, b]);
         self.normal(sum, scalar)

@@ -14,7 +14,7 @@ pub(super) const LANES: usize = 4;
 
 /// Type of a local.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Kind {
+pub(super) enum LocalKind {
     I32,
     I64,
     F32,
@@ -22,14 +22,14 @@ pub(super) enum Kind {
     V128,
 }
 
-impl Kind {
+impl LocalKind {
     pub fn wasm(self) -> ValType {
         match self {
-            Kind::I32 => ValType::I32,
-            Kind::I64 => ValType::I64,
-            Kind::F32 => ValType::F32,
-            Kind::F64 => ValType::F64,
-            Kind::V128 => ValType::V128,
+            LocalKind::I32 => ValType::I32,
+            LocalKind::I64 => ValType::I64,
+            LocalKind::F32 => ValType::F32,
+            LocalKind::F64 => ValType::F64,
+            LocalKind::V128 => ValType::V128,
         }
     }
 }
@@ -38,23 +38,23 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Local {
     pub index: u32,
-    pub kind: Kind,
+    pub kind: LocalKind,
 }
 
 /// How the values of a node are held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Form {
-    pub kind: Kind,
+pub(super) struct ValueForm {
+    pub kind: LocalKind,
     pub units: usize,
 }
 
-/// Kind of a scalar of that type; `narrow` if a 64-bit integer fits 32 bits.
-pub(super) fn scalar_kind(scalar: Scalar, narrow: bool) -> Kind {
+/// LocalKind of a scalar of that type; `narrow` if a 64-bit integer fits 32 bits.
+pub(super) fn scalar_kind(scalar: Scalar, narrow: bool) -> LocalKind {
     match scalar {
-        Scalar::F32 => Kind::F32,
-        Scalar::F64 => Kind::F64,
-        Scalar::I64 if !narrow => Kind::I64,
-        _ => Kind::I32,
+        Scalar::F32 => LocalKind::F32,
+        Scalar::F64 => LocalKind::F64,
+        Scalar::I64 if !narrow => LocalKind::I64,
+        _ => LocalKind::I32,
     }
 }
 
@@ -64,33 +64,33 @@ pub(super) fn is_narrow(g: &Graph, id: Id) -> bool {
 }
 
 /// Returns how the values of a node are held.
-pub(super) fn form(g: &Graph, id: Id) -> Form {
+pub(super) fn form(g: &Graph, id: Id) -> ValueForm {
     let DType { scalar, lanes } = g[id].dtype;
     let (kind, lanes) = (scalar_kind(scalar, is_narrow(g, id)), lanes as usize);
-    if lanes > 1 && lanes % LANES == 0 && !matches!(kind, Kind::I64 | Kind::F64) {
-        return Form {
-            kind: Kind::V128,
+    if lanes > 1 && lanes % LANES == 0 && !matches!(kind, LocalKind::I64 | LocalKind::F64) {
+        return ValueForm {
+            kind: LocalKind::V128,
             units: lanes / LANES,
         };
     }
-    Form { kind, units: lanes }
+    ValueForm { kind, units: lanes }
 }
 
 /// The instructions of a function and its locals.
-pub(super) struct Body {
+pub(super) struct FunctionBody {
     pub code: Vec<I<'static>>,
     /// Number of parameters, which are the first locals.
     params: u32,
-    kinds: Vec<Kind>,
+    kinds: Vec<LocalKind>,
     /// Temporaries that may be used again.
     free: Vec<Local>,
     /// Temporaries of the current statement.
     used: Vec<Local>,
 }
 
-impl Body {
-    pub fn new(params: u32) -> Body {
-        Body {
+impl FunctionBody {
+    pub fn new(params: u32) -> FunctionBody {
+        FunctionBody {
             code: Vec::new(),
             params,
             kinds: Vec::new(),
@@ -113,7 +113,7 @@ impl Body {
         self.code.push(op);
     }
     /// Adds a local that keeps its value.
-    pub fn local(&mut self, kind: Kind) -> Local {
+    pub fn local(&mut self, kind: LocalKind) -> Local {
         self.kinds.push(kind);
         Local {
             index: self.params + self.kinds.len() as u32 - 1,
@@ -121,7 +121,7 @@ impl Body {
         }
     }
     /// Returns a local that keeps its value until the end of the statement.
-    pub fn temporary(&mut self, kind: Kind) -> Local {
+    pub fn temporary(&mut self, kind: LocalKind) -> Local {
         let found = self.free.iter().rposition(|l| l.kind == kind);
         let local = match found {
             Some(i) => self.free.swap_remove(i),
@@ -141,60 +141,60 @@ impl Body {
         self.op(I::LocalSet(local.index));
     }
     /// Moves the value on the stack to a temporary.
-    pub fn keep(&mut self, kind: Kind) -> Local {
+    pub fn keep(&mut self, kind: LocalKind) -> Local {
         let local = self.temporary(kind);
         self.set(local);
         local
     }
     /// Applies an operation without operands, such as a constant.
-    pub fn nullary(&mut self, kind: Kind, op: I<'static>) -> Local {
+    pub fn nullary(&mut self, kind: LocalKind, op: I<'static>) -> Local {
         self.op(op);
         self.keep(kind)
     }
     /// Applies an operation with one operand.
-    pub fn unary(&mut self, kind: Kind, op: I<'static>, a: Local) -> Local {
+    pub fn unary(&mut self, kind: LocalKind, op: I<'static>, a: Local) -> Local {
         self.get(a);
         self.op(op);
         self.keep(kind)
     }
     /// Applies an operation with two operands.
-    pub fn binary(&mut self, kind: Kind, op: I<'static>, a: Local, b: Local) -> Local {
+    pub fn binary(&mut self, kind: LocalKind, op: I<'static>, a: Local, b: Local) -> Local {
         self.get(a);
         self.unary_after(kind, op, b)
     }
-    fn unary_after(&mut self, kind: Kind, op: I<'static>, b: Local) -> Local {
+    fn unary_after(&mut self, kind: LocalKind, op: I<'static>, b: Local) -> Local {
         self.get(b);
         self.op(op);
         self.keep(kind)
     }
     /// Applies an operation with three operands.
-    pub fn ternary(&mut self, kind: Kind, op: I<'static>, [a, b, c]: [Local; 3]) -> Local {
+    pub fn ternary(&mut self, kind: LocalKind, op: I<'static>, [a, b, c]: [Local; 3]) -> Local {
         self.get(a);
         self.get(b);
         self.unary_after(kind, op, c)
     }
     /// Applies an operation on vectors to one.
     pub fn v1(&mut self, op: I<'static>, a: Local) -> Local {
-        self.unary(Kind::V128, op, a)
+        self.unary(LocalKind::V128, op, a)
     }
     /// Applies an operation on vectors to two.
     pub fn v2(&mut self, op: I<'static>, a: Local, b: Local) -> Local {
-        self.binary(Kind::V128, op, a, b)
+        self.binary(LocalKind::V128, op, a, b)
     }
     /// Selects lanes of `a` where the mask is set, else of `b`.
     pub fn select(&mut self, mask: Local, a: Local, b: Local) -> Local {
-        self.ternary(Kind::V128, I::V128Bitselect, [a, b, mask])
+        self.ternary(LocalKind::V128, I::V128Bitselect, [a, b, mask])
     }
     /// Shifts the 32-bit lanes of a vector by a constant.
     pub fn shift(&mut self, op: I<'static>, a: Local, by: i32) -> Local {
         self.get(a);
         self.op(I::I32Const(by));
         self.op(op);
-        self.keep(Kind::V128)
+        self.keep(LocalKind::V128)
     }
     /// Constant vector of four 32-bit lanes.
     pub fn lanes(&mut self, lanes: [u32; 4]) -> Local {
-        self.nullary(Kind::V128, I::V128Const(constant(lanes)))
+        self.nullary(LocalKind::V128, I::V128Const(constant(lanes)))
     }
     /// Constant vector with one 32-bit integer in all lanes.
     pub fn ints(&mut self, v: u32) -> Local {

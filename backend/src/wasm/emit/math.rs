@@ -1,11 +1,11 @@
 //! Functions on vectors of four floats, with the constants of the C dialect's prelude.
 
-use super::locals::{Body, Kind, Local};
+use super::locals::{FunctionBody, Local, LocalKind};
 use wasm_encoder::Instruction as I;
 
 /// Vector arithmetic of a function, by the instructions that the engine has.
 pub(super) struct Math<'a> {
-    pub b: &'a mut Body,
+    pub b: &'a mut FunctionBody,
     /// Whether relaxed SIMD may be used, which has multiply-adds rounded once.
     pub relaxed: bool,
 }
@@ -23,7 +23,9 @@ impl Math<'_> {
     /// Multiply-add, rounded once where the engine can.
     pub fn fma(&mut self, a: Local, b: Local, c: Local) -> Local {
         if self.relaxed {
-            return self.b.ternary(Kind::V128, I::F32x4RelaxedMadd, [a, b, c]);
+            return self
+                .b
+                .ternary(LocalKind::V128, I::F32x4RelaxedMadd, [a, b, c]);
         }
         let product = self.mul(a, b);
         self.add(product, c)

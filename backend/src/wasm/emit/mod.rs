@@ -6,6 +6,7 @@ mod math;
 mod node;
 mod scalar;
 mod statements;
+mod tables;
 mod vector;
 mod writer;
 
@@ -14,12 +15,12 @@ use gristmill_compiler::lower::lower_program;
 use gristmill_uop::program::Program;
 use gristmill_uop::target::Target;
 use std::borrow::Cow;
-use std::cell::RefCell;
+pub(super) use tables::Tables;
 use wasm_encoder::{
     CodeSection, EntityType, ExportKind, ExportSection, Function, FunctionSection, ImportSection,
     Instruction, MemoryType, Module, TypeSection, ValType,
 };
-use writer::Writer;
+use writer::FunctionWriter;
 
 /// Name of the memory that a module imports, and of the module that it is imported from.
 pub const MEMORY: (&str, &str) = ("gristmill", "memory");
@@ -27,31 +28,6 @@ pub const MEMORY: (&str, &str) = ("gristmill", "memory");
 /// Name of a module's function number `i`.
 pub fn function_name(i: usize) -> String {
     format!("k{i}")
-}
-
-/// Constant tables of kernels in the engine's memory.
-pub(super) struct Tables<'a> {
-    /// Writes words to memory that stays, and returns their address.
-    place: &'a dyn Fn(&[u32]) -> u32,
-    placed: RefCell<Vec<(Vec<u32>, u32)>>,
-}
-
-impl<'a> Tables<'a> {
-    pub fn new(place: &'a dyn Fn(&[u32]) -> u32) -> Tables<'a> {
-        Tables {
-            place,
-            placed: RefCell::default(),
-        }
-    }
-    /// Returns the address of a table, which is placed once.
-    fn place(&self, words: &[u32]) -> u32 {
-        if let Some(known) = self.placed.borrow().iter().find(|t| t.0 == words) {
-            return known.1;
-        }
-        let address = (self.place)(words);
-        self.placed.borrow_mut().push((words.to_vec(), address));
-        address
-    }
 }
 
 /// A function, and the bytes of scratch memory that it needs.
@@ -70,7 +46,7 @@ pub(super) fn function(
     let (graph, code) = lower_program(program, target);
     let slots: Vec<u32> = program.params.iter().map(|p| p.slot).collect();
     let parameters = statements::PARAMETERS.len() as u32;
-    let mut writer = Writer::new(&graph, parameters, features, tables);
+    let mut writer = FunctionWriter::new(&graph, parameters, features, tables);
     writer.prologue(&slots, &program.vars);
     for body in &code.bodies {
         writer.body(body);

@@ -1,12 +1,12 @@
 //! Values of nodes: sources, vectors, and elementwise operations by unit or by lane.
 
-use super::locals::{Kind, LANES, Local};
-use super::writer::Writer;
+use super::locals::{LANES, Local, LocalKind};
+use super::writer::FunctionWriter;
 use crate::names::unprintable;
 use gristmill_uop::{Arg, Id, Op, ReduceOp, Scalar};
 use wasm_encoder::Instruction as I;
 
-impl Writer<'_> {
+impl FunctionWriter<'_> {
     /// Computes a node; returns its units, which are locals of others or temporaries.
     pub fn node(&mut self, id: Id) -> Vec<Local> {
         let n = &self.g[id];
@@ -45,7 +45,7 @@ impl Writer<'_> {
             _ => i as u32,
         };
         let form = self.form(id);
-        if form.kind != Kind::V128 {
+        if form.kind != LocalKind::V128 {
             unprintable(self.g, id);
         }
         let group = |unit: usize| [0, 1, 2, 3].map(|i| number(LANES * unit + i));
@@ -56,12 +56,12 @@ impl Writer<'_> {
     fn splat(&mut self, id: Id) -> Vec<Local> {
         let (form, scalar) = (self.form(id), self.g.scalar(id));
         let source = self.g[id].src[0];
-        if form.kind != Kind::V128 {
+        if form.kind != LocalKind::V128 {
             let one = self.scalar_as(source, form.kind);
             return vec![one; form.units];
         }
         if self.g[source].op == Op::Const {
-            self.push_constant(source, Kind::V128);
+            self.push_constant(source, LocalKind::V128);
         } else {
             let one = self.scalar_as(source, Self::narrow_kind(scalar));
             self.b.get(one);
@@ -73,22 +73,22 @@ impl Writer<'_> {
                 self.b.op(I::I32x4Neg);
             }
         }
-        let one = self.b.keep(Kind::V128);
+        let one = self.b.keep(LocalKind::V128);
         vec![one; form.units]
     }
-    /// Kind of a lane of a unit of 128 bits.
-    fn narrow_kind(scalar: Scalar) -> Kind {
+    /// LocalKind of a lane of a unit of 128 bits.
+    fn narrow_kind(scalar: Scalar) -> LocalKind {
         match scalar {
-            Scalar::F32 => Kind::F32,
-            _ => Kind::I32,
+            Scalar::F32 => LocalKind::F32,
+            _ => LocalKind::I32,
         }
     }
     /// Computes each unit from the units of the sources, or each lane from their lanes.
     fn elementwise(&mut self, id: Id) -> Vec<Local> {
         let n = &self.g[id];
         let form = self.form(id);
-        let vectors = form.kind == Kind::V128
-            && n.src.iter().all(|&s| self.form(s).kind == Kind::V128)
+        let vectors = form.kind == LocalKind::V128
+            && n.src.iter().all(|&s| self.form(s).kind == LocalKind::V128)
             && self.has_vector_form(id);
         if vectors {
             return (0..form.units)
@@ -131,8 +131,8 @@ impl Writer<'_> {
                     let whole = self.lane(source, lane / parts);
                     let whole = self.word(whole);
                     let shift = 8 * large * (lane % parts);
-                    let by = self.b.nullary(Kind::I32, I::I32Const(shift as i32));
-                    let part = self.b.binary(Kind::I32, I::I32ShrU, whole, by);
+                    let by = self.b.nullary(LocalKind::I32, I::I32Const(shift as i32));
+                    let part = self.b.binary(LocalKind::I32, I::I32ShrU, whole, by);
                     self.normal(part, to.scalar)
                 }
             })
@@ -147,9 +147,9 @@ impl Writer<'_> {
             let part = self.and(part, mask);
             let by = self
                 .b
-                .nullary(Kind::I32, I::I32Const((8 * bytes * i) as i32));
-            let part = self.b.binary(Kind::I32, I::I32Shl, part, by);
-            word = self.b.binary(Kind::I32, I::I32Or, word, part);
+                .nullary(LocalKind::I32, I::I32Const((8 * bytes * i) as i32));
+            let part = self.b.binary(LocalKind::I32, I::I32Shl, part, by);
+            word = self.b.binary(LocalKind::I32, I::I32Or, word, part);
         }
         word
     }
@@ -162,7 +162,7 @@ impl Writer<'_> {
         };
         let from = self.g.scalar(source);
         let form = self.form(source);
-        if form.kind != Kind::V128 {
+        if form.kind != LocalKind::V128 {
             let lanes = (0..form.units).map(|i| self.unit(source, i)).collect();
             return self.fold_scalars(how, from, lanes);
         }
@@ -184,7 +184,7 @@ impl Writer<'_> {
             .collect();
         let sum = self.fold_scalars(how, wide, lanes);
         if from.is_half() {
-            return self.cast_scalar(wide, from, sum, Kind::I32);
+            return self.cast_scalar(wide, from, sum, LocalKind::I32);
         }
         sum
     }
@@ -220,8 +220,8 @@ impl Writer<'_> {
         };
         let words: Vec<u32> = entries.iter().map(bits).collect();
         let in_registers = words.len() <= 16
-            && self.form(id).kind == Kind::V128
-            && self.form(index).kind == Kind::V128;
+            && self.form(id).kind == LocalKind::V128
+            && self.form(index).kind == LocalKind::V128;
         if in_registers {
             return (0..self.form(id).units)
                 .map(|unit| {
@@ -234,7 +234,7 @@ impl Writer<'_> {
         let lanes: Vec<Local> = (0..n.dtype.lanes as usize)
             .map(|lane| {
                 let index = self.lane(index, lane);
-                let index = self.widened(index, Kind::I32);
+                let index = self.widened(index, LocalKind::I32);
                 let index = match words.len() {
                     16 => self.and(index, 15),
                     _ => index,

@@ -1,7 +1,7 @@
 //! Statements of linear code: loops over workgroups, nests, accumulators.
 
-use super::locals::{Kind, Local};
-use super::writer::Writer;
+use super::locals::{Local, LocalKind};
+use super::writer::FunctionWriter;
 use gristmill_compiler::lower::{Code, Statement, bytes_of};
 use gristmill_uop::{Arg, Graph, Id, Op};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ pub(super) const PARAMETERS: [Local; 3] = [parameter(0), parameter(1), parameter
 const fn parameter(index: u32) -> Local {
     Local {
         index,
-        kind: Kind::I32,
+        kind: LocalKind::I32,
     }
 }
 
 /// A block of statements that is open.
-enum Block {
+enum OpenBlock {
     /// A loop over a range, with its bound.
     Loop(Local, Local),
     /// A nest that runs if its stage is to be filled.
@@ -36,7 +36,7 @@ struct Staging {
     last: Vec<(Id, Local)>,
 }
 
-impl Writer<'_> {
+impl FunctionWriter<'_> {
     /// Loads the addresses of the buffers and the variables.
     pub fn prologue(&mut self, slots: &[u32], vars: &[Arc<str>]) {
         for id in (0..self.g.len() as u32).map(Id) {
@@ -44,7 +44,7 @@ impl Writer<'_> {
             match (n.op, &n.arg) {
                 (Op::Param, Arg::Param(slot) | Arg::Packed(slot, _)) => {
                     if let Some(i) = slots.iter().position(|s| s == slot) {
-                        let address = self.b.local(Kind::I32);
+                        let address = self.b.local(LocalKind::I32);
                         self.b.get(PARAMETERS[0]);
                         self.b.op(I::I32Load(super::access::at(4 * i as u32, 2)));
                         self.b.set(address);
@@ -57,7 +57,7 @@ impl Writer<'_> {
                         let memory = super::access::at(8 * i as u32, 2);
                         self.b.get(PARAMETERS[1]);
                         self.b.op(match place.kind {
-                            Kind::I64 => I::I64Load(memory),
+                            LocalKind::I64 => I::I64Load(memory),
                             _ => I::I32Load(memory),
                         });
                         self.b.set(place);
@@ -71,7 +71,7 @@ impl Writer<'_> {
     pub fn body(&mut self, code: &Code) {
         let mut offset = 0;
         for &local in &code.locals {
-            let address = self.b.local(Kind::I32);
+            let address = self.b.local(LocalKind::I32);
             self.b.get(PARAMETERS[2]);
             self.b.op(I::I32Const(offset as i32));
             self.b.op(I::I32Add);
@@ -80,7 +80,7 @@ impl Writer<'_> {
             offset += bytes_of(self.g, local);
         }
         let staging = Staging {
-            fresh: self.b.local(Kind::I32),
+            fresh: self.b.local(LocalKind::I32),
             last: self.places_of_last(&code.globals),
         };
         self.b.op(I::I32Const(1));
@@ -89,7 +89,7 @@ impl Writer<'_> {
     }
     fn places_of_last(&mut self, globals: &[Id]) -> Vec<(Id, Local)> {
         let place = |&r: &Id| (r, self.places(r)[0].kind);
-        let kinds: Vec<(Id, Kind)> = globals.iter().map(place).collect();
+        let kinds: Vec<(Id, LocalKind)> = globals.iter().map(place).collect();
         kinds
             .into_iter()
             .map(|(r, kind)| (r, self.b.local(kind)))
@@ -133,7 +133,7 @@ impl Writer<'_> {
         self.b.get(bound);
         self.b.set(kept);
         let (zero, less) = match index.kind {
-            Kind::I64 => (I::I64Const(0), I::I64LtS),
+            LocalKind::I64 => (I::I64Const(0), I::I64LtS),
             _ => (I::I32Const(0), I::I32LtS),
         };
         self.b.op(zero.clone());
@@ -148,7 +148,7 @@ impl Writer<'_> {
     }
     fn close_loop(&mut self, index: Local, bound: Local) {
         let (one, add, less) = match index.kind {
-            Kind::I64 => (I::I64Const(1), I::I64Add, I::I64LtS),
+            LocalKind::I64 => (I::I64Const(1), I::I64Add, I::I64LtS),
             _ => (I::I32Const(1), I::I32Add, I::I32LtS),
         };
         self.b.get(index);
@@ -161,7 +161,7 @@ impl Writer<'_> {
         self.b.op(I::End);
         self.b.op(I::End);
     }
-    fn statement(&mut self, s: &Statement, open: &mut Vec<Block>, staging: &Staging) {
+    fn statement(&mut self, s: &Statement, open: &mut Vec<OpenBlock>, staging: &Staging) {
         match s {
             Statement::Define(id) => self.define(*id),
             Statement::Loop {
@@ -170,12 +170,12 @@ impl Writer<'_> {
                 unroll: None,
             } => {
                 let (index, bound) = self.open_loop(*range);
-                open.push(Block::Loop(index, bound));
+                open.push(OpenBlock::Loop(index, bound));
             }
             Statement::End => match open.pop() {
-                Some(Block::Loop(index, bound)) => self.close_loop(index, bound),
-                Some(Block::Condition) => self.b.op(I::End),
-                Some(Block::Nest) => {}
+                Some(OpenBlock::Loop(index, bound)) => self.close_loop(index, bound),
+                Some(OpenBlock::Condition) => self.b.op(I::End),
+                Some(OpenBlock::Nest) => {}
                 None => unreachable!("an end without an open block"),
             },
             Statement::Accumulator(acc) => {
@@ -195,9 +195,9 @@ impl Writer<'_> {
             } => {
                 if *staged {
                     self.open_stage(globals, staging);
-                    open.push(Block::Condition);
+                    open.push(OpenBlock::Condition);
                 } else {
-                    open.push(Block::Nest);
+                    open.push(OpenBlock::Nest);
                 }
             }
             s => panic!("WebAssembly has no code for {s:?}"),
@@ -213,7 +213,7 @@ impl Writer<'_> {
             self.b.get(index);
             self.b.get(last);
             self.b.op(match index.kind {
-                Kind::I64 => I::I64Ne,
+                LocalKind::I64 => I::I64Ne,
                 _ => I::I32Ne,
             });
             self.b.op(I::I32Or);
@@ -229,22 +229,26 @@ impl Writer<'_> {
     /// Copies the units of a node to the locals of another, which may be held otherwise.
     fn assign_from(&mut self, to: Id, from: Id, units: &[Local]) {
         let (held, given) = (self.places(to), self.form(from));
-        if held.len() == units.len() && (held[0].kind == Kind::V128) == (given.kind == Kind::V128) {
+        if held.len() == units.len()
+            && (held[0].kind == LocalKind::V128) == (given.kind == LocalKind::V128)
+        {
             return self.assign(to, units);
         }
         let scalar = self.g.scalar(from);
         let lanes: Vec<Local> = (0..self.g[from].dtype.lanes as usize)
             .map(|lane| match given.kind {
-                Kind::V128 => self.extract(units[lane / 4], scalar, lane % 4),
+                LocalKind::V128 => self.extract(units[lane / 4], scalar, lane % 4),
                 _ => units[lane],
             })
             .collect();
         let units = match held[0].kind {
-            Kind::V128 => lanes
+            LocalKind::V128 => lanes
                 .chunks(4)
                 .map(|four| {
-                    let four: Vec<Local> =
-                        four.iter().map(|&x| self.widened(x, Kind::I32)).collect();
+                    let four: Vec<Local> = four
+                        .iter()
+                        .map(|&x| self.widened(x, LocalKind::I32))
+                        .collect();
                     self.assemble(scalar, &four)
                 })
                 .collect(),

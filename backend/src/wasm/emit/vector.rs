@@ -1,12 +1,12 @@
 //! Operations on vectors of four 32-bit lanes.
 
-use super::locals::{Kind, Local};
-use super::writer::Writer;
+use super::locals::{Local, LocalKind};
+use super::writer::FunctionWriter;
 use crate::names::unprintable;
 use gristmill_uop::{Arg, Id, Op, Scalar};
 use wasm_encoder::Instruction as I;
 
-impl Writer<'_> {
+impl FunctionWriter<'_> {
     /// Returns whether an operation has instructions for four lanes: not division of integers, nor
     /// shifts by different numbers.
     pub fn has_vector_form(&self, id: Id) -> bool {
@@ -103,8 +103,8 @@ impl Writer<'_> {
     /// Shifts all lanes by one number.
     fn shift_vector(&mut self, op: Op, from: Scalar, x: Local, by: Id, to: Scalar) -> Local {
         let by = match self.g.int_value(by) {
-            Some(bits) => self.b.nullary(Kind::I32, I::I32Const(bits as i32)),
-            None => self.scalar_as(by, Kind::I32),
+            Some(bits) => self.b.nullary(LocalKind::I32, I::I32Const(bits as i32)),
+            None => self.scalar_as(by, LocalKind::I32),
         };
         let signed = !matches!(from, Scalar::U8 | Scalar::U16 | Scalar::U32);
         let op = match (op, signed) {
@@ -112,7 +112,7 @@ impl Writer<'_> {
             (_, true) => I::I32x4ShrS,
             (_, false) => I::I32x4ShrU,
         };
-        let shifted = self.b.binary(Kind::V128, op, x, by);
+        let shifted = self.b.binary(LocalKind::V128, op, x, by);
         self.normal_vector(shifted, to)
     }
     /// Quotient or remainder by a power of two, rounded down.
@@ -254,7 +254,7 @@ impl Writer<'_> {
     fn dot4(&mut self, most: i64, s: &[Local]) -> Local {
         if self.features.relaxed && most <= i64::from(i8::MAX) {
             let op = I::I32x4RelaxedDotI8x16I7x16AddS;
-            return self.b.ternary(Kind::V128, op, [s[1], s[0], s[2]]);
+            return self.b.ternary(LocalKind::V128, op, [s[1], s[0], s[2]]);
         }
         let a = self.unsigned_halves(s[0]);
         let b = self.signed_halves(s[1]);
@@ -306,7 +306,7 @@ impl Writer<'_> {
     fn plane(&mut self, words: &[u32], byte: u32) -> Local {
         let bits = |(i, &word): (usize, &u32)| u128::from(word >> (8 * byte) & 255) << (8 * i);
         let table = words.iter().enumerate().map(bits).sum::<u128>();
-        self.b.nullary(Kind::V128, I::V128Const(table as i128))
+        self.b.nullary(LocalKind::V128, I::V128Const(table as i128))
     }
     /// Looks each lane up in a table of at most 16 words, byte by byte of the words.
     pub fn look_up(&mut self, words: &[u32], index: Local) -> Local {

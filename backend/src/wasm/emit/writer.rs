@@ -1,9 +1,11 @@
 //! State of a function that is being written, and operands of its nodes.
 
 use super::super::engine::Features;
-use super::Tables;
-use super::locals::{Body, Form, Kind, LANES, Local, constant, form, scalar_kind};
+use super::locals::{
+    FunctionBody, LANES, Local, LocalKind, ValueForm, constant, form, scalar_kind,
+};
 use super::math::Math;
+use super::tables::Tables;
 use crate::names::unprintable;
 use gristmill_uop::{Graph, Id, Op, Scalar};
 use half::{bf16, f16};
@@ -11,9 +13,9 @@ use rustc_hash::FxHashMap;
 use wasm_encoder::{Ieee32, Ieee64, Instruction as I};
 
 /// Writes the function of one kernel.
-pub(super) struct Writer<'a> {
+pub(super) struct FunctionWriter<'a> {
     pub g: &'a Graph,
-    pub b: Body,
+    pub b: FunctionBody,
     pub features: Features,
     /// Constant tables in memory.
     pub tables: &'a Tables<'a>,
@@ -23,16 +25,16 @@ pub(super) struct Writer<'a> {
     pub buffers: FxHashMap<Id, Local>,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> FunctionWriter<'a> {
     pub fn new(
         g: &'a Graph,
         params: u32,
         features: Features,
         tables: &'a Tables<'a>,
-    ) -> Writer<'a> {
-        Writer {
+    ) -> FunctionWriter<'a> {
+        FunctionWriter {
             g,
-            b: Body::new(params),
+            b: FunctionBody::new(params),
             features,
             tables,
             values: FxHashMap::default(),
@@ -46,7 +48,7 @@ impl<'a> Writer<'a> {
         }
     }
     /// Returns how the values of a node are held.
-    pub fn form(&self, id: Id) -> Form {
+    pub fn form(&self, id: Id) -> ValueForm {
         form(self.g, id)
     }
     /// Returns the node under which a value is known.
@@ -84,7 +86,7 @@ impl<'a> Writer<'a> {
         }
     }
     /// Pushes a constant as a scalar or as a vector of four lanes.
-    pub fn push_constant(&mut self, id: Id, kind: Kind) {
+    pub fn push_constant(&mut self, id: Id, kind: LocalKind) {
         let (int, float) = (self.g.int_value(id), self.g.float_value(id));
         let scalar = self.g.scalar(id);
         let real = float.unwrap_or_else(|| int.unwrap_or_default() as f64);
@@ -96,14 +98,14 @@ impl<'a> Writer<'a> {
             _ => unprintable(self.g, id),
         };
         let op = match kind {
-            Kind::I32 => I::I32Const(bits as i32),
-            Kind::I64 => I::I64Const(int.unwrap_or_else(|| unprintable(self.g, id))),
-            Kind::F32 => I::F32Const(Ieee32::new(bits)),
-            Kind::F64 => I::F64Const(Ieee64::new(real.to_bits())),
-            Kind::V128 if scalar == Scalar::Bool => {
+            LocalKind::I32 => I::I32Const(bits as i32),
+            LocalKind::I64 => I::I64Const(int.unwrap_or_else(|| unprintable(self.g, id))),
+            LocalKind::F32 => I::F32Const(Ieee32::new(bits)),
+            LocalKind::F64 => I::F64Const(Ieee64::new(real.to_bits())),
+            LocalKind::V128 if scalar == Scalar::Bool => {
                 I::V128Const(constant([0u32.wrapping_sub(bits & 1); 4]))
             }
-            Kind::V128 => I::V128Const(constant([bits; 4])),
+            LocalKind::V128 => I::V128Const(constant([bits; 4])),
         };
         self.b.op(op);
     }
@@ -111,7 +113,7 @@ impl<'a> Writer<'a> {
     pub fn lane(&mut self, id: Id, lane: usize) -> Local {
         let form = self.form(id);
         let lane = if self.g[id].dtype.lanes == 1 { 0 } else { lane };
-        if form.kind != Kind::V128 {
+        if form.kind != LocalKind::V128 {
             return self.unit(id, lane);
         }
         let vector = self.unit(id, lane / LANES);
@@ -121,9 +123,13 @@ impl<'a> Writer<'a> {
     pub fn extract(&mut self, vector: Local, scalar: Scalar, lane: usize) -> Local {
         let lane = lane as u8;
         if scalar == Scalar::F32 {
-            return self.b.unary(Kind::F32, I::F32x4ExtractLane(lane), vector);
+            return self
+                .b
+                .unary(LocalKind::F32, I::F32x4ExtractLane(lane), vector);
         }
-        let word = self.b.unary(Kind::I32, I::I32x4ExtractLane(lane), vector);
+        let word = self
+            .b
+            .unary(LocalKind::I32, I::I32x4ExtractLane(lane), vector);
         match scalar {
             Scalar::Bool => self.and(word, 1),
             _ => word,
@@ -131,8 +137,8 @@ impl<'a> Writer<'a> {
     }
     /// Applies a mask to a word.
     pub fn and(&mut self, word: Local, mask: i32) -> Local {
-        let mask = self.b.nullary(Kind::I32, I::I32Const(mask));
-        self.b.binary(Kind::I32, I::I32And, word, mask)
+        let mask = self.b.nullary(LocalKind::I32, I::I32Const(mask));
+        self.b.binary(LocalKind::I32, I::I32And, word, mask)
     }
     /// Builds a unit of 128 bits of four scalars.
     pub fn assemble(&mut self, scalar: Scalar, lanes: &[Local]) -> Local {
@@ -149,13 +155,13 @@ impl<'a> Writer<'a> {
         if scalar == Scalar::Bool {
             self.b.op(I::I32x4Neg);
         }
-        self.b.keep(Kind::V128)
+        self.b.keep(LocalKind::V128)
     }
     /// Builds the units of a node of its lanes.
     pub fn assembled(&mut self, id: Id, lanes: &[Local]) -> Vec<Local> {
         let scalar = self.g.scalar(id);
         match self.form(id).kind {
-            Kind::V128 => lanes
+            LocalKind::V128 => lanes
                 .chunks(LANES)
                 .map(|four| self.assemble(scalar, four))
                 .collect(),
@@ -163,26 +169,28 @@ impl<'a> Writer<'a> {
         }
     }
     /// Returns a scalar source as an integer or a float of that kind.
-    pub fn scalar_as(&mut self, id: Id, kind: Kind) -> Local {
+    pub fn scalar_as(&mut self, id: Id, kind: LocalKind) -> Local {
         let value = self.unit(id, 0);
         self.widened(value, kind)
     }
     /// Widens or truncates an integer to that kind; other values are returned as they are.
-    pub fn widened(&mut self, value: Local, kind: Kind) -> Local {
+    pub fn widened(&mut self, value: Local, kind: LocalKind) -> Local {
         match (value.kind, kind) {
-            (Kind::I32, Kind::I64) => self.b.unary(Kind::I64, I::I64ExtendI32S, value),
-            (Kind::I64, Kind::I32) => self.b.unary(Kind::I32, I::I32WrapI64, value),
+            (LocalKind::I32, LocalKind::I64) => {
+                self.b.unary(LocalKind::I64, I::I64ExtendI32S, value)
+            }
+            (LocalKind::I64, LocalKind::I32) => self.b.unary(LocalKind::I32, I::I32WrapI64, value),
             _ => value,
         }
     }
     /// Pushes a scalar index as an i32.
     pub fn push_index(&mut self, id: Id) {
         if self.g[id].op == Op::Const {
-            return self.push_constant(id, Kind::I32);
+            return self.push_constant(id, LocalKind::I32);
         }
         let value = self.unit(id, 0);
         self.b.get(value);
-        if value.kind == Kind::I64 {
+        if value.kind == LocalKind::I64 {
             self.b.op(I::I32WrapI64);
         }
     }
@@ -200,8 +208,8 @@ impl<'a> Writer<'a> {
             self.b.set(place);
         }
     }
-    /// Kind of a scalar of that type where 64 bits are needed.
-    pub fn wide_kind(scalar: Scalar) -> Kind {
+    /// LocalKind of a scalar of that type where 64 bits are needed.
+    pub fn wide_kind(scalar: Scalar) -> LocalKind {
         scalar_kind(scalar, false)
     }
 }

@@ -1,13 +1,14 @@
 //! The [`Device`] implementation for a page's GPU.
 
 use super::super::dialect::{module, narrowed, words_of_tables};
-use super::gpu::{self, BindingKind, GpuObject, Limits};
+use super::gpu::{self, BindingKind, GpuLimits};
+use super::memory::{GpuMemory, GpuPipeline, memory, out_of_memory};
 use super::replay::PageReplay;
 use crate::text::{KernelText, Libraries};
-use gristmill_runtime::lease::{Owner, Use, Uses};
+use gristmill_runtime::lease::{Owner, Use};
 use gristmill_runtime::staging::{self, StagedWrite};
 use gristmill_runtime::{
-    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, RawBuffer, Replay,
+    Buffer, Device, DeviceId, Error, Kernel, Launch, LoadedProgram, Memory, Replay,
 };
 use gristmill_uop::adapter::{Adapter, AdapterKind};
 use gristmill_uop::costs::Costs;
@@ -24,38 +25,10 @@ const WORD_BYTES: usize = 4;
 /// The GPU of a page.
 pub struct WebGpuDevice {
     owner: Owner,
-    limits: Limits,
+    limits: GpuLimits,
     name: String,
     target: Target,
-    loaded: Libraries<Arc<Pipeline>>,
-}
-
-/// A compiled kernel.
-pub(super) struct Pipeline {
-    pub object: GpuObject,
-    /// Number of pieces of each buffer, and the bytes of a piece.
-    pub pieces: Vec<usize>,
-    pub piece: usize,
-    /// Buffer of the constant tables, with its bytes.
-    pub tables: Option<(GpuObject, usize)>,
-}
-
-/// Memory of the GPU.
-pub(super) struct GpuMemory {
-    pub object: GpuObject,
-    pub size: u64,
-    len: usize,
-    uses: Uses,
-}
-
-// SAFETY: it has no address on the host.
-unsafe impl RawBuffer for GpuMemory {
-    fn len(&self) -> usize {
-        self.len
-    }
-    fn uses(&self) -> &Uses {
-        &self.uses
-    }
+    loaded: Libraries<Arc<GpuPipeline>>,
 }
 
 impl WebGpuDevice {
@@ -118,7 +91,7 @@ impl WebGpuDevice {
         Ok(())
     }
     /// Starts to compile a kernel.
-    fn pipeline(&self, text: &KernelText, program: &Program) -> Result<Pipeline, Error> {
+    fn pipeline(&self, text: &KernelText, program: &Program) -> Result<GpuPipeline, Error> {
         let piece = self.target.machine.max_binding_chunk();
         let pieces: Vec<usize> = program.params.iter().map(|p| p.pieces(piece)).collect();
         let words = words_of_tables(&text.source);
@@ -146,32 +119,12 @@ impl WebGpuDevice {
             gpu::write(&object, 0, &bytes);
             Ok::<_, Error>((object, bytes.len()))
         });
-        Ok(Pipeline {
+        Ok(GpuPipeline {
             object: gpu::pipeline(&module(&source), &text.symbol, &kinds),
             pieces,
             piece,
             tables: tables.transpose()?,
         })
-    }
-}
-
-/// Returns the memory of a buffer of that device.
-pub(super) fn memory<'a>(
-    device: DeviceId,
-    what: &str,
-    buffer: &'a Buffer,
-) -> Result<&'a GpuMemory, Error> {
-    buffer.check_device(what, device)?;
-    let memory = buffer.raw::<GpuMemory>();
-    memory.ok_or_else(|| Error::invalid(what, "the buffer is no memory of a GPU"))
-}
-
-pub(super) fn out_of_memory(what: &str, wanted: usize) -> Error {
-    Error::OutOfMemory {
-        what: what.into(),
-        wanted,
-        free: None,
-        device: "webgpu".into(),
     }
 }
 
@@ -221,12 +174,9 @@ impl Device for WebGpuDevice {
             true => gpu::buffer(size, false),
             false => None,
         };
-        Ok(Buffer::whole(Arc::new(GpuMemory {
-            object: object.ok_or_else(|| out_of_memory(memory.describe(), bytes))?,
-            size,
-            len: bytes,
-            uses: Uses::new(&self.owner),
-        })))
+        let object = object.ok_or_else(|| out_of_memory(memory.describe(), bytes))?;
+        let memory = GpuMemory::new(&self.owner, object, size, bytes);
+        Ok(Buffer::whole(Arc::new(memory)))
     }
     fn write(&self, to: &Buffer, offset: usize, data: &[u8]) -> Result<(), Error> {
         let memory = self.memory("write", to, [offset, data.len()])?;
@@ -286,7 +236,7 @@ impl Device for WebGpuDevice {
         }
         self.loaded.remember(&pipelines);
         let kernel = |(text, program): (&KernelText, &Program)| -> Arc<dyn Kernel> {
-            let pipeline: Arc<Pipeline> = (*pipelines[&text.key]).clone();
+            let pipeline: Arc<GpuPipeline> = (*pipelines[&text.key]).clone();
             Arc::new(LoadedProgram::new(program.clone(), self.id(), pipeline))
         };
         Ok(texts.iter().zip(programs).map(kernel).collect())

@@ -4,13 +4,13 @@ use gristmill_runtime::Error;
 
 #[link(wasm_import_module = "gristmill")]
 unsafe extern "C" {
-    /// Writes the limits of the open device in the order of [`Limits`]; 0 if none is open.
+    /// Writes the limits of the open device in the order of [`GpuLimits`]; 0 if none is open.
     fn gpu_limits(to: *mut f64) -> u32;
     /// Writes the name of the adapter, at most `len` bytes; returns its length.
     fn gpu_name(to: *mut u8, len: usize) -> usize;
     /// Creates a buffer of zeros; 0 if there is no memory.
     safe fn gpu_buffer(bytes: f64, uniform: u32) -> u32;
-    /// Frees an object.
+    /// Frees an object, whose number is used again.
     safe fn gpu_free(object: u32);
     fn gpu_write(buffer: u32, offset: f64, data: *const u8, len: usize);
     /// Waits for all steps and copies bytes of a buffer; 0 after an error.
@@ -29,7 +29,7 @@ unsafe extern "C" {
     /// Binds parts of buffers to a pipeline.
     fn gpu_bind(pipeline: u32, parts: *const BufferPart, count: usize) -> u32;
     /// Starts dispatches in this order.
-    fn gpu_run(dispatches: *const Dispatch, count: usize);
+    fn gpu_run(dispatches: *const GpuDispatch, count: usize);
     /// Writes the text of the last error, at most `len` bytes; returns its length, 0 for none.
     fn take_message(to: *mut u8, len: usize) -> usize;
 }
@@ -39,11 +39,11 @@ const MESSAGE: usize = 4 << 10;
 /// Longest name of an adapter, bytes.
 const NAME: usize = 256;
 
-/// Limits of the open device.
+/// GpuLimits of the open device.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Limits {
-    /// Largest buffer, bytes.
+pub struct GpuLimits {
+    /// Largest size of a buffer, bytes.
     pub buffer: f64,
     /// Largest part of a buffer that is bound, bytes.
     pub binding: f64,
@@ -73,7 +73,7 @@ pub struct BufferPart {
 /// A dispatch of a step.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Dispatch {
+pub struct GpuDispatch {
     pub pipeline: u32,
     pub bindings: u32,
     pub x: u32,
@@ -94,7 +94,7 @@ pub enum BindingKind {
 pub struct GpuObject(u32);
 
 impl GpuObject {
-    /// Returns its number.
+    /// Returns the number by which the page knows it.
     pub fn number(&self) -> u32 {
         self.0
     }
@@ -107,8 +107,8 @@ impl Drop for GpuObject {
 }
 
 /// Returns the limits of the open device and the name of its adapter.
-pub fn opened() -> Result<(Limits, String), Error> {
-    let mut limits = Limits::default();
+pub fn opened() -> Result<(GpuLimits, String), Error> {
+    let mut limits = GpuLimits::default();
     // SAFETY: the struct has as many numbers.
     if unsafe { gpu_limits((&raw mut limits).cast()) } == 0 {
         return Err(Error::Lacking {
@@ -152,7 +152,7 @@ pub fn buffer(bytes: u64, uniform: bool) -> Option<GpuObject> {
     (number != 0).then_some(GpuObject(number))
 }
 
-/// Writes whole words.
+/// Writes whole words, before the steps that are started later.
 pub fn write(to: &GpuObject, offset: usize, words: &[u8]) {
     // SAFETY: the bytes are only read.
     unsafe { gpu_write(to.0, offset as f64, words.as_ptr(), words.len()) };
@@ -196,8 +196,8 @@ pub fn bind(pipeline: &GpuObject, parts: &[BufferPart]) -> GpuObject {
     GpuObject(unsafe { gpu_bind(pipeline.0, parts.as_ptr(), parts.len()) })
 }
 
-/// Starts dispatches.
-pub fn run(dispatches: &[Dispatch]) {
+/// Starts dispatches, each after the end of those before it.
+pub fn run(dispatches: &[GpuDispatch]) {
     // SAFETY: the dispatches are only read.
     unsafe { gpu_run(dispatches.as_ptr(), dispatches.len()) };
 }

@@ -6,6 +6,7 @@
 
 mod device;
 mod gpu;
+mod memory;
 mod replay;
 
 pub use device::WebGpuDevice;

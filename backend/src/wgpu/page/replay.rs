@@ -2,8 +2,9 @@
 
 use super::super::dialect::GROUPS_X;
 use super::super::uniforms::{UniformLayout, VARIABLE_BYTES, grid};
-use super::device::{Pipeline, memory, out_of_memory};
-use super::gpu::{self, BufferPart, Dispatch, GpuObject, Limits};
+
+use super::gpu::{self, BufferPart, GpuDispatch, GpuLimits, GpuObject};
+use super::memory::{GpuPipeline, memory, out_of_memory};
 use crate::variables::{Variables, by_level};
 use gristmill_runtime::lease::{Order, Owner, StepUses};
 use gristmill_runtime::{DeviceId, Error, Launch, Replay};
@@ -12,8 +13,8 @@ use gristmill_uop::program::Extent;
 use std::sync::Arc;
 
 /// A launch with its bindings.
-struct Bound {
-    pipeline: Arc<Pipeline>,
+struct BoundLaunch {
+    pipeline: Arc<GpuPipeline>,
     bindings: GpuObject,
     /// Index of its workgroup count, then its index among the captured launches.
     count: usize,
@@ -27,8 +28,8 @@ pub(super) struct PageReplay {
     /// Variable of each word of `values`; None for padding between lists.
     cells: Vec<Option<usize>>,
     values: GpuObject,
-    bound: Vec<Bound>,
-    dispatches: Vec<Dispatch>,
+    bound: Vec<BoundLaunch>,
+    dispatches: Vec<GpuDispatch>,
     uses: StepUses,
     /// Keeps the buffers alive.
     launches: Vec<Launch>,
@@ -36,7 +37,11 @@ pub(super) struct PageReplay {
 
 impl PageReplay {
     /// Binds launches, sorted by level.
-    pub fn new(owner: &Owner, limits: &Limits, launches: Vec<Launch>) -> Result<PageReplay, Error> {
+    pub fn new(
+        owner: &Owner,
+        limits: &GpuLimits,
+        launches: Vec<Launch>,
+    ) -> Result<PageReplay, Error> {
         let (mut variables, mut lists) = (Variables::default(), UniformLayout::default());
         let mut places = Vec::new();
         for number in by_level(&launches) {
@@ -53,14 +58,14 @@ impl PageReplay {
         let mut bound = Vec::new();
         for (number, count, place, variables) in places {
             let launch = &launches[number];
-            let pipeline = launch.loaded::<Arc<Pipeline>>()?.code.clone();
+            let pipeline = launch.loaded::<Arc<GpuPipeline>>()?.code.clone();
             let uniform = place.map(|at| BufferPart {
                 buffer: values.number(),
                 offset: at as u32,
                 bytes: (variables * VARIABLE_BYTES).next_multiple_of(16) as u32,
             });
             let parts = parts(owner.id(), launch, &pipeline, uniform)?;
-            bound.push(Bound {
+            bound.push(BoundLaunch {
                 bindings: gpu::bind(&pipeline.object, &parts),
                 pipeline,
                 count,
@@ -95,7 +100,7 @@ impl PageReplay {
             }
             let [x, y] = grid(count);
             if x > 0 {
-                self.dispatches.push(Dispatch {
+                self.dispatches.push(GpuDispatch {
                     pipeline: bound.pipeline.object.number(),
                     bindings: bound.bindings.number(),
                     x,
@@ -123,7 +128,7 @@ impl PageReplay {
 fn parts(
     device: DeviceId,
     launch: &Launch,
-    pipeline: &Pipeline,
+    pipeline: &GpuPipeline,
     uniform: Option<BufferPart>,
 ) -> Result<Vec<BufferPart>, Error> {
     let program = launch.kernel.program();
