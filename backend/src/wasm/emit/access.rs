@@ -99,6 +99,12 @@ impl FunctionWriter<'_> {
             })
             .collect()
     }
+    /// Pushes a vector with a word of memory in all lanes.
+    pub fn load_splat(&mut self, load: Id) {
+        let address = self.address(self.g[load].src[0], self.g[load].src[1]);
+        self.push_address(address);
+        self.b.op(I::V128Load32Splat(at(address.offset, 0)));
+    }
     fn load_unit(
         &mut self,
         address: Address,

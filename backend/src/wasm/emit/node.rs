@@ -60,7 +60,9 @@ impl FunctionWriter<'_> {
             let one = self.scalar_as(source, form.kind);
             return vec![one; form.units];
         }
-        if self.g[source].op == Op::Const {
+        if self.splatted.contains(&source) {
+            self.load_splat(source);
+        } else if self.g[source].op == Op::Const {
             self.push_constant(source, LocalKind::V128);
         } else {
             let one = self.scalar_as(source, Self::narrow_kind(scalar));

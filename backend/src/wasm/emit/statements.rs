@@ -4,6 +4,7 @@ use super::locals::{Local, LocalKind};
 use super::writer::FunctionWriter;
 use gristmill_compiler::lower::{Code, Statement, bytes_of};
 use gristmill_uop::{Arg, Graph, Id, Op};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use wasm_encoder::{BlockType, Instruction as I};
 
@@ -111,6 +112,7 @@ impl FunctionWriter<'_> {
             self.b.op(I::BrIf(0));
             self.b.end_statement();
         }
+        self.splatted = splatted(self.g, &code.statements);
         let mut open = Vec::new();
         for s in &code.statements {
             self.statement(s, &mut open, staging);
@@ -163,6 +165,7 @@ impl FunctionWriter<'_> {
     }
     fn statement(&mut self, s: &Statement, open: &mut Vec<OpenBlock>, staging: &Staging) {
         match s {
+            Statement::Define(id) if self.splatted.contains(id) => {}
             Statement::Define(id) => self.define(*id),
             Statement::Loop {
                 range,
@@ -256,6 +259,25 @@ impl FunctionWriter<'_> {
         };
         self.assign(to, &units);
     }
+}
+
+/// Returns the loads of 32-bit words that only the next statement uses, which splats them.
+fn splatted(g: &Graph, statements: &[Statement]) -> FxHashSet<Id> {
+    let mut uses: FxHashMap<Id, usize> = FxHashMap::default();
+    for s in statements {
+        s.uses(g, &mut |id| *uses.entry(id).or_default() += 1);
+    }
+    let pairs = statements.iter().zip(statements.iter().skip(1));
+    let found = pairs.filter_map(|pair| match pair {
+        (Statement::Define(load), Statement::Define(splat)) => {
+            let (l, s) = (&g[*load], &g[*splat]);
+            let is_word = l.op == Op::Load && l.dtype.lanes == 1 && l.dtype.scalar.bytes() == 4;
+            let is_splat = s.op == Op::Splat && s.src[0] == *load && s.dtype.lanes % 4 == 0;
+            (is_word && is_splat && uses.get(load) == Some(&1)).then_some(*load)
+        }
+        _ => None,
+    });
+    found.collect()
 }
 
 /// Bytes of scratch memory of a kernel with these bodies.

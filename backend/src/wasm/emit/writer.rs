@@ -9,7 +9,7 @@ use super::tables::Tables;
 use crate::names::unprintable;
 use gristmill_uop::{Graph, Id, Op, Scalar};
 use half::{bf16, f16};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use wasm_encoder::{Ieee32, Ieee64, Instruction as I};
 
 /// Writes the function of one kernel.
@@ -23,6 +23,8 @@ pub(super) struct FunctionWriter<'a> {
     values: FxHashMap<Id, Vec<Local>>,
     /// Addresses of the buffers.
     pub buffers: FxHashMap<Id, Local>,
+    /// Loads of words that are splatted as they are loaded.
+    pub splatted: FxHashSet<Id>,
 }
 
 impl<'a> FunctionWriter<'a> {
@@ -39,6 +41,7 @@ impl<'a> FunctionWriter<'a> {
             tables,
             values: FxHashMap::default(),
             buffers: FxHashMap::default(),
+            splatted: FxHashSet::default(),
         }
     }
     pub fn math(&mut self) -> Math<'_> {
