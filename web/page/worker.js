@@ -6,9 +6,11 @@ import { Host } from './host.js';
 /* Milliseconds of steps before messages are taken. */
 const TURN = 30;
 
-let file = null, stopping = false, failed = false;
+let file = null, stopping = false, failed = false, tries = false;
 const reader = new FileReaderSync();
 const told = event => {
+  // What fails on the GPU is done by the processor.
+  if (tries && event.event === 'failure') return console.warn(event.error);
   failed ||= event.event === 'failure';
   postMessage(event);
 };
@@ -44,18 +46,26 @@ async function gpu(device) {
 
 const requests = {
   async open({ blob, url, device }) {
-    let found;
+    let found, program;
     try {
-      const program = fetched('gristmill.wasm').then(response => response.arrayBuffer());
+      const loading = fetched('gristmill.wasm').then(response => response.arrayBuffer());
       file = blob ?? await (await fetched(url)).blob();
       found = await gpu(device);
-      await host.start(await program, found);
+      program = await loading;
+      await host.start(program, found);
     } catch (error) {
       return failure(error, error instanceof WebAssembly.CompileError
         ? 'this browser has no SIMD in WebAssembly: use a newer one'
         : 'serve the whole folder of the page by HTTP, and reload');
     }
-    await host.call('open', found ? 'webgpu' : 'wasm', file.size);
+    if (found) {
+      tries = device !== 'webgpu';
+      try { if (await host.call('open', 'webgpu', file.size) || !tries) return; }
+      catch (error) { if (!tries) throw error; }
+      finally { tries = false; }
+      await host.start(program, null);
+    }
+    await host.call('open', 'wasm', file.size);
   },
   async ask(request) {
     stopping = false;

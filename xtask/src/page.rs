@@ -34,6 +34,8 @@ pub fn run(options: &Options) -> Result<bool> {
     let mut build = shell::cargo(&root);
     let flags = ["build", "--profile", "web", "--locked", "--target", TARGET];
     build.args(flags).args(["--package", PROGRAM.0]);
+    // They would replace the flags of this target in .cargo/config.toml.
+    build.env_remove("RUSTFLAGS");
     shell::run(&mut build).with_context(|| {
         format!("the page's program is not built; `rustup target add {TARGET}` adds its target")
     })?;
