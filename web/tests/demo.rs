@@ -74,7 +74,7 @@ fn the_demo_answers_and_stops() {
     assert!(
         model
             .ask(&Ask {
-                temperature: Some(-1.0),
+                top_p: Some(-1.0),
                 ..asked("Hello", 1)
             })
             .is_err()
