@@ -4,6 +4,7 @@ use crate::failure::printable;
 use crate::size::size;
 use gristmill_hub::Progress as Fetch;
 use gristmill_llm::engine::Progress;
+use gristmill_runtime::store::Store;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 // At most 80 columns: a wrapped bar would be redrawn on new lines.
 const BYTES: &str =
     "{msg:>11} {bar:26} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
-const KERNELS: &str = "{msg:>11} {bar:26} {pos}/{len} kernels, kept for the next start";
+const KERNELS: &str = "{msg:>11} {bar:26} {pos}/{len} kernels, {prefix}";
 const FUNCTIONS: &str = "{msg:>11} {bar:26} {pos}/{len} functions";
 const STEPS: &str = "{bar:20} {pos}/{len} {msg}, {eta} left";
 const LINES: &str = "{msg:>11} {pos} lines";
@@ -45,6 +46,15 @@ fn bar(what: &'static str, style: &str, total: u64) -> ProgressBar {
     ProgressBar::new(total)
         .with_style(style.progress_chars("=> "))
         .with_message(what)
+}
+
+/// Returns what becomes of compiled kernels: without a home directory none are kept.
+fn kept() -> &'static str {
+    if Store::user().is_ok_and(|store| store.path().is_some()) {
+        "kept for the next start"
+    } else {
+        "not kept"
+    }
 }
 
 /// Compilation that takes longer is reported in the log; stored kernels load faster.
@@ -95,7 +105,8 @@ impl Bars {
             if since.elapsed() > STORED {
                 let left = total - done;
                 say!(
-                    "compiling {left} of {total} kernels with the C compiler; they are kept for the next start"
+                    "compiling {left} of {total} kernels with the C compiler; they are {}",
+                    kept()
                 );
                 self.lines.set(false);
             }
@@ -107,7 +118,7 @@ impl Bars {
             }
             let bar = match what {
                 "loading" => bytes(what, total),
-                "compiling" => bar(what, KERNELS, total),
+                "compiling" => bar(what, KERNELS, total).with_prefix(kept()),
                 _ => bar(what, FUNCTIONS, total),
             };
             *current = Some((what, bar));
