@@ -263,8 +263,8 @@ fn wheel(root: &Path, platform: &Platform, program: &Path, output: &Path) -> Res
     let Platform { triple, .. } = platform;
     eprintln!("package: building the wheel of {triple}");
     let python = root.join("python");
-    // maturin adds this folder by its name.
-    let data = fresh(&python.join("gristmill.data"))?;
+    // maturin adds this folder by its name, the module's.
+    let data = fresh(&python.join("gristmill._gristmill.data"))?;
     fs::create_dir_all(data.join("scripts"))?;
     fs::copy(program, data.join("scripts/gristmill"))?;
     let mut maturin = Command::new("maturin");
