@@ -39,8 +39,8 @@ struct Platform {
     wheel_tag: &'static str,
 }
 
-/// A static program has no `dlopen`.
-const SHARED_MUSL: &str = "-C target-feature=-crt-static";
+/// A static program has no `dlopen`. zig links one unless it is told otherwise.
+const SHARED_MUSL: &str = "-C target-feature=-crt-static -C link-arg=-dynamic";
 
 const PLATFORMS: &[Platform] = &[
     Platform {
