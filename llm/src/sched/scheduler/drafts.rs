@@ -52,8 +52,9 @@ impl Scheduler {
     /// Returns the last tokens of a batch's sequences, after which drafts may run, and the rows
     /// that the batch has for them.
     ///
-    /// Recurrent states are those of one row of a step at a time: drafts then run in a chunk,
-    /// after the tokens of a single sequence that were drafts before.
+    /// Each decode row advances a recurrent state of its own, so that rows of one sequence cannot
+    /// follow one another. A model with such states runs the drafts of a single sequence as the end
+    /// of a chunk, which begins with the tokens that were drafts of the last step.
     pub fn rows_before_drafts(&self, batch: &Batch) -> (Vec<Decode>, usize) {
         let has_states = self.config.state_rows > 0;
         match (&batch.chunk, &batch.decodes[..]) {
@@ -70,7 +71,7 @@ impl Scheduler {
             _ => (Vec::new(), 0),
         }
     }
-    /// Returns whether a chunk has tokens after the prompt alone, up to the last one.
+    /// Returns whether a chunk has only tokens after the prompt, up to the last one.
     fn is_resumed(&self, chunk: &PrefillChunk) -> bool {
         let s = self.running.get(&chunk.sequence);
         chunk.needs_logits && s.is_some_and(|s| !s.hidden && chunk.tokens.start >= s.prompt)
