@@ -7,9 +7,11 @@
 use gristmill_uop::encoding::{Encoding, EncodingRef};
 
 mod grids;
+mod i32;
 mod parts;
 mod quantise;
 
+pub use i32::I32;
 pub use quantise::Quantiser;
 
 macro_rules! table { ($($module:ident $id:ident;)*) => {
@@ -46,7 +48,11 @@ table! {
     tq2_0 TQ2_0;
 }
 
+/// Formats of tables of numbers, which are no weights; not in [`TABLE`].
+pub static NUMBERS: &[EncodingRef] = &[&I32];
+
 /// Looks up a format by its lower-case name.
 pub fn by_name(name: &str) -> Option<EncodingRef> {
-    TABLE.iter().copied().find(|e: &&Encoding| e.name == name)
+    let mut all = TABLE.iter().chain(NUMBERS).copied();
+    all.find(|e: &&Encoding| e.name == name)
 }
