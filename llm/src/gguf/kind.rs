@@ -2,6 +2,15 @@
 
 use std::fmt;
 
+/// Ending of the architecture of a model's assistant.
+pub(super) const ASSISTANT: &str = "-assistant";
+
+/// Returns the architecture of the models that an assistant of this one drafts for.
+pub(super) fn assistant_of(architecture: &str) -> Option<&str> {
+    let with_line = architecture.strip_suffix("_assistant");
+    architecture.strip_suffix(ASSISTANT).or(with_line)
+}
+
 /// Kind of a GGUF file that cannot generate text by itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OtherKind {
@@ -9,6 +18,8 @@ pub enum OtherKind {
     Projector,
     /// Low-rank differences (LoRA) to the weights of a base model.
     Adapter,
+    /// An assistant, which drafts tokens for another model by its KV cache.
+    Assistant,
     /// A text encoder, which computes embeddings or scores: its architecture.
     Encoder(String),
     /// A vocabulary without weights.
@@ -31,6 +42,9 @@ impl OtherKind {
                 "merge it into its base model, with llama.cpp's llama-export-lora for example, and \
                  open the result"
             }
+            OtherKind::Assistant => {
+                "open the model that it drafts for, with --speculate and the path of this file"
+            }
             OtherKind::Encoder(_) => {
                 "of the encoders, for embeddings or ranking, those of architecture bert, \
                  modern-bert and nomic-bert are supported"
@@ -49,6 +63,9 @@ impl fmt::Display for OtherKind {
             ),
             OtherKind::Adapter => {
                 f.write_str("a LoRA adapter for use with a model, not a model itself")
+            }
+            OtherKind::Assistant => {
+                f.write_str("an assistant that drafts tokens for another model")
             }
             OtherKind::Encoder(architecture) => write!(
                 f,

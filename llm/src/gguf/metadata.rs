@@ -1,7 +1,7 @@
 //! Key–value metadata of a GGUF file, with lenient typed access.
 
 use super::error::{Error, Result};
-use super::kind::OtherKind;
+use super::kind::{OtherKind, assistant_of};
 use super::value::{Array, Strings, Value};
 
 /// Architectures of text encoders, which have no causal attention.
@@ -61,6 +61,7 @@ impl Metadata {
             _ if self.str("adapter.type")?.is_some() => Some(OtherKind::Adapter),
             (Some("imatrix"), _) => Some(OtherKind::ImportanceMatrix),
             (Some("vocab"), _) => Some(OtherKind::Vocabulary),
+            (_, Some(name)) if assistant_of(name).is_some() => Some(OtherKind::Assistant),
             (_, Some(name)) if ENCODERS.contains(&name) => Some(OtherKind::Encoder(name.into())),
             (None | Some("model"), _) => None,
             (Some(other), _) => Some(OtherKind::Other(other.into())),
