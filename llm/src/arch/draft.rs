@@ -137,7 +137,7 @@ impl EmbedAndHead {
         step.drafts = false;
     }
     /// Returns the hidden row before each token, `[n, d]`: 0 where there is none.
-    fn hidden_before<'g>(&self, s: &'g StepFunction, of: DraftOptions) -> Tensor<'g> {
+    pub(super) fn hidden_before<'g>(&self, s: &'g StepFunction, of: DraftOptions) -> Tensor<'g> {
         let bind = match of.source {
             DraftSource::Model => Bind::Hidden(self.layers),
             DraftSource::Block => Bind::Drafted,

@@ -37,6 +37,16 @@ pub enum Error {
         /// Value in the file.
         found: String,
     },
+    /// A block for draft tokens was made for another model.
+    #[error("the block for draft tokens is of another model: {key} is {found}, not {own}")]
+    OtherModel {
+        /// Metadata key of the block, or the quantity it was computed from.
+        key: String,
+        /// Value in the file of the block.
+        found: String,
+        /// Value of the model.
+        own: String,
+    },
     /// A required tensor is absent.
     #[error("tensor {0} is missing")]
     MissingTensor(String),
@@ -68,6 +78,9 @@ impl Error {
                 "the file is damaged or was converted by a faulty tool: get it from another publisher".into()
             }
             Error::Feature { .. } => "computing without it would give wrong answers, so the model is refused".into(),
+            Error::OtherModel { .. } => {
+                "such a file fits the one model that it was trained with: remove it, or get that model's".into()
+            }
             Error::MissingTensor(_) => {
                 "the file may be one part of a split model, or an adapter: open the first or the main file".into()
             }

@@ -49,6 +49,7 @@ mod training;
 pub use cache::{CacheExtent, CacheSpec, CacheTensor, CacheType, Component};
 pub use draft::DRAFT_PROJECTION;
 pub use error::{Error, Result};
+pub use gemma4::{ASSISTANT_HEAD, ASSISTANT_PROJECTION};
 pub use lookup::Tensors;
 pub use low_rank::{AdapterScales, AppliedAdapter, LowRank, LowRankShape, MAX_CHOICES};
 use model::ExtendedModel;

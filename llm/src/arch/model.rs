@@ -65,6 +65,15 @@ pub trait Model: Send + Sync {
     fn draft_caches(&self) -> &[CacheSpec] {
         &[]
     }
+    /// Returns the layers with KV caches that the draft block reads in place of one of its own. A
+    /// row of such a block sees the positions before its token, which has no row yet.
+    fn draft_layers(&self) -> &[usize] {
+        &[]
+    }
+    /// Returns whether the model has a block that drafts tokens.
+    fn has_draft_block(&self) -> bool {
+        !(self.draft_caches().is_empty() && self.draft_layers().is_empty())
+    }
     /// Adds the calls of a step of the draft block; none without one.
     fn build_draft(&self, _: &mut StepBuilder) {}
 
@@ -164,6 +173,9 @@ impl Model for ExtendedModel {
     }
     fn draft_caches(&self) -> &[CacheSpec] {
         self.model.draft_caches()
+    }
+    fn draft_layers(&self) -> &[usize] {
+        self.model.draft_layers()
     }
     fn build_draft(&self, step: &mut StepBuilder) {
         self.model.build_draft(step);

@@ -247,6 +247,9 @@ pub enum Bind {
     DraftRows,
     /// Hidden rows `[n, width]` f32 that a draft block's step leaves for the next one.
     Drafted,
+    /// Hidden rows `[n, d]` f32 before layer `i` of a draft block with several layers; after the
+    /// last one for `i` = number of them. Two alternating buffers suffice.
+    Drafting(usize),
     /// Logits of the step, f32.
     Logits,
     /// Gradient of [`Bind::Hidden`]`(i)`, of the same dims. Two alternating buffers suffice.

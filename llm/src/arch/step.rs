@@ -40,6 +40,8 @@ pub struct StepBuilder<'a> {
     pub(super) fills: bool,
     /// Calls are of the draft block.
     pub(super) drafts: bool,
+    /// Tokens are those after the rows' positions: see [`super::Model::draft_layers`].
+    pub(super) is_ahead: bool,
 }
 
 impl<'a> StepBuilder<'a> {
@@ -58,6 +60,7 @@ impl<'a> StepBuilder<'a> {
             training: None,
             fills: false,
             drafts: false,
+            is_ahead: false,
         }
     }
     /// Applies adapters in all calls that follow.
@@ -74,6 +77,7 @@ impl<'a> StepBuilder<'a> {
         let mut step = StepFunction::new(self.architecture, part, self.options);
         step.adapters = self.adapters;
         step.fills = self.fills;
+        step.is_ahead = self.is_ahead;
         write(&step);
         let (function, binds) = step.finish();
         let call = self.bound_call(function, binds);
@@ -118,6 +122,8 @@ pub(super) struct StepFunction<'o> {
     trained: Option<TrainedCall<'o>>,
     /// Fills caches alone, without hidden rows.
     fills: bool,
+    /// Tokens are those after the rows' positions.
+    is_ahead: bool,
 }
 
 impl<'o> StepFunction<'o> {
@@ -165,6 +171,7 @@ impl<'o> StepFunction<'o> {
             adapters: &[],
             trained: None,
             fills: false,
+            is_ahead: false,
         }
     }
     /// Returns the number of tokens as a scalar.

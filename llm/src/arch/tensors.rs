@@ -38,6 +38,10 @@ impl<'a> TensorTable<'a> {
             list: Vec::new(),
         }
     }
+    /// Begins tensors outside blocks.
+    pub fn globals(&mut self) {
+        self.layer = None;
+    }
     /// Sets the block of the tensors that follow.
     pub fn block(&mut self, layer: usize) {
         self.layer = Some(layer);

@@ -168,7 +168,8 @@ fn slots_are_bound_to_what_they_are() {
                 | Bind::Loss
                 | Bind::Cut(_)
                 | Bind::Experts(_) => false,
-                Bind::AdapterScales | Bind::DraftRows | Bind::Drafted => false,
+                Bind::AdapterScales | Bind::DraftRows => false,
+                Bind::Drafted | Bind::Drafting(_) => false,
                 // For quantised caches.
                 Bind::RopeMean(_) | Bind::Hadamard => false,
                 Bind::Positions | Bind::Slots | Bind::Texts | Bind::Pages | Bind::Table => false,

@@ -42,14 +42,21 @@ pub(super) struct Gemma4Hparams {
 
 /// Head sizes and RoPE base of one kind of layer.
 #[derive(Clone, Copy)]
-struct Heads {
-    key: usize,
+pub(super) struct Heads {
+    pub key: usize,
     value: usize,
-    rotated: usize,
+    pub rotated: usize,
     base: f64,
 }
 
 impl Heads {
+    /// Reads the heads of full-attention layers and of windowed layers.
+    pub fn read_kinds(r: &Reader) -> Result<[Heads; 2]> {
+        Ok([
+            Heads::read(r, "", 10_000.0)?,
+            Heads::read(r, "_swa", 10_000.0)?,
+        ])
+    }
     /// Reads the keys with the suffix `ending`; `base` is the default RoPE base.
     fn read(r: &Reader, ending: &str, base: f64) -> Result<Heads> {
         let name = |name: &str| format!("{name}{ending}");
@@ -82,14 +89,8 @@ impl Gemma4Hparams {
         let layers = r.layers()?;
         let (d, context) = (r.size("embedding_length")?, r.size("context_length")?);
         let eps = r.positive("attention.layer_norm_rms_epsilon", 0.0)?;
-        let kinds = [
-            Heads::read(r, "", 10_000.0)?,
-            Heads::read(r, "_swa", 10_000.0)?,
-        ];
-        let scaling = Scaling::read(r, context, kinds[0].base)?;
-        if matches!(scaling, Scaling::Yarn { .. }) {
-            return r.unsupported("rope.scaling.type", "yarn");
-        }
+        let kinds = Heads::read_kinds(r)?;
+        let scaling = scaling(r, context, kinds)?;
         let attention = attention(r, layers, eps, kinds)?;
         let kind = ExpertKind {
             glu: Glu::Geglu,
@@ -134,22 +135,9 @@ impl Gemma4Hparams {
     pub fn pairs(&self) -> usize {
         self.kinds[0].rotated / 2
     }
-    /// Returns the RoPE tables of full-attention layers, whose frequencies the file may divide,
-    /// and of windowed layers.
-    pub fn rope_tables(&self, r: &Reader, tensors: &dyn Tensors) -> Result<Vec<RopeTable>> {
-        let ([all, window], name) = (self.kinds, "rope_freqs.weight");
-        let divisors = match tensors.find(name) {
-            Some(_) => Some(divisors(r, tensors, name)?),
-            None => None,
-        };
-        let divided = |(i, f): (usize, f64)| f / divisors.as_ref().map_or(1.0, |d| d[i]);
-        let of_all = frequencies(all.rotated, all.base, self.scaling)
-            .into_iter()
-            .enumerate()
-            .map(divided)
-            .collect();
-        let of_window = frequencies(window.rotated, window.base, Scaling::None);
-        Ok([of_all, of_window].map(RopeTable::new).into())
+    /// Returns the RoPE tables of full-attention layers and of windowed layers.
+    pub fn rope_tables(&self, r: &Reader, tensors: &dyn Tensors) -> Result<[RopeTable; 2]> {
+        rope_tables((self.kinds, self.scaling), r, tensors, "rope_freqs.weight")
     }
     /// Returns name and value of every hyper-parameter read from the file.
     pub fn summary(&self) -> Vec<(&'static str, String)> {
@@ -209,6 +197,37 @@ impl Gemma4Hparams {
         out.push(("rope scaling", self.scaling.description()));
         out
     }
+}
+
+/// Reads the RoPE scaling of full-attention layers.
+pub(super) fn scaling(r: &Reader, context: usize, kinds: [Heads; 2]) -> Result<Scaling> {
+    let scaling = Scaling::read(r, context, kinds[0].base)?;
+    match scaling {
+        Scaling::Yarn { .. } => r.unsupported("rope.scaling.type", "yarn"),
+        scaling => Ok(scaling),
+    }
+}
+
+/// Returns the RoPE tables of full-attention layers, with frequencies that the tensor `name` may
+/// divide, and of windowed layers.
+pub(super) fn rope_tables(
+    ([all, window], scaling): ([Heads; 2], Scaling),
+    r: &Reader,
+    tensors: &dyn Tensors,
+    name: &str,
+) -> Result<[RopeTable; 2]> {
+    let divisors = match tensors.find(name) {
+        Some(_) => Some(divisors(r, tensors, name)?),
+        None => None,
+    };
+    let divided = |(i, f): (usize, f64)| f / divisors.as_ref().map_or(1.0, |d| d[i]);
+    let of_all = frequencies(all.rotated, all.base, scaling)
+        .into_iter()
+        .enumerate()
+        .map(divided)
+        .collect();
+    let of_window = frequencies(window.rotated, window.base, Scaling::None);
+    Ok([of_all, of_window].map(RopeTable::new))
 }
 
 /// Reads the attention of each layer; `kinds` holds the head sizes without and with a window.

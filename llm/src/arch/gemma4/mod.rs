@@ -2,8 +2,9 @@
 //!
 //! Windowed and full-attention layers differ in head sizes. Optional: the last layers read the KV
 //! caches of earlier layers, every layer gets a token input of its own, and experts are added to
-//! the dense feed-forward.
+//! the dense feed-forward. An assistant drafts tokens.
 
+mod assistant;
 mod hyper;
 mod layer;
 
@@ -17,6 +18,8 @@ use super::step::StepBuilder;
 use super::tensors::{Checked, TensorSpec, TensorTable};
 use super::{Architecture, Model, ModelInfo, Result, Tensors};
 use crate::gguf::{Metadata, Role};
+use assistant::Assistant;
+pub use assistant::{BEFORE as ASSISTANT_PROJECTION, HEAD as ASSISTANT_HEAD};
 use hyper::Gemma4Hparams;
 
 /// Value of `general.architecture`.
@@ -25,7 +28,11 @@ const NAME: &str = "gemma4";
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     load,
-    tensors: |m, t| Ok(table(&Gemma4Hparams::read(&Reader::new(m, NAME), t)?, t)),
+    tensors: |m, t| {
+        let hyper = Gemma4Hparams::read(&Reader::new(m, NAME), t)?;
+        let assistant = Assistant::read(m, &hyper, t)?;
+        Ok(table(&hyper, assistant.as_ref(), t))
+    },
 };
 
 /// Loads a model from metadata and tensors.
@@ -42,11 +49,17 @@ fn load(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>> {
         summary: h.summary(),
         warnings: Vec::new(),
     };
-    let checked = Checked::new(table(h, tensors), h.layers, tensors)?;
-    let rope = h.rope_tables(r, tensors)?;
+    let mut assistant = Assistant::read(metadata, h, tensors)?;
+    let table = table(h, assistant.as_ref(), tensors);
+    let checked = Checked::new(table, h.layers, tensors)?;
+    let mut rope = h.rope_tables(r, tensors)?.to_vec();
+    if let Some(assistant) = &mut assistant {
+        assistant.add_rope_tables(metadata, tensors, &mut rope)?;
+    }
     let caches = h.attention.iter().map(|a| a.cache()).collect();
     Ok(Box::new(Gemma4 {
         hyper,
+        assistant,
         info,
         tensors: checked,
         caches,
@@ -55,7 +68,7 @@ fn load(metadata: &Metadata, tensors: &dyn Tensors) -> Result<Box<dyn Model>> {
 }
 
 /// Lists all tensors in file order.
-fn table(h: &Gemma4Hparams, there: &dyn Tensors) -> Vec<TensorSpec> {
+fn table(h: &Gemma4Hparams, assistant: Option<&Assistant>, there: &dyn Tensors) -> Vec<TensorSpec> {
     let mut t = TensorTable::new(there);
     t.embed_and_head(h.vocabulary, h.d);
     t.optional("rope_freqs.weight", Role::Norm, &[h.pairs()]);
@@ -106,16 +119,32 @@ fn table(h: &Gemma4Hparams, there: &dyn Tensors) -> Vec<TensorSpec> {
         }
         t.optional("layer_output_scale.weight", Role::Norm, &[1]);
     }
+    if let Some(assistant) = assistant {
+        assistant.tensors(&mut t, h);
+    }
     t.finish()
 }
 
 /// A loaded `gemma4` model.
 struct Gemma4 {
     hyper: Gemma4Hparams,
+    assistant: Option<Assistant>,
     info: ModelInfo,
     tensors: Checked,
     caches: Vec<CacheSpec>,
     rope: Vec<RopeTable>,
+}
+
+impl Gemma4 {
+    /// Returns embedding and head.
+    fn ends(&self) -> EmbedAndHead {
+        let h = &self.hyper;
+        EmbedAndHead {
+            embedding_scale: (h.d as f64).sqrt(),
+            cap: h.cap,
+            ..EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps)
+        }
+    }
 }
 
 impl Model for Gemma4 {
@@ -134,19 +163,21 @@ impl Model for Gemma4 {
     fn layer_input(&self) -> usize {
         self.hyper.input
     }
+    fn draft_layers(&self) -> &[usize] {
+        self.assistant.as_ref().map_or(&[], |of| &of.read)
+    }
+    fn build_draft(&self, step: &mut StepBuilder) {
+        if let Some(assistant) = &self.assistant {
+            assistant.build(step, &self.ends(), &self.tensors);
+        }
+    }
     fn build(&self, step: &mut StepBuilder) {
-        let h = &self.hyper;
-        let plain = EmbedAndHead::plain(h.layers, h.d, h.vocabulary, h.eps);
-        let ends = EmbedAndHead {
-            embedding_scale: (h.d as f64).sqrt(),
-            cap: h.cap,
-            ..plain
-        };
+        let (h, ends) = (&self.hyper, self.ends());
         ends.embed(step, &self.tensors.globals);
         if h.input > 0 {
             layer::inputs(step, h, &self.tensors.globals);
         }
-        for (layer, weights) in self.tensors.blocks.iter().enumerate() {
+        for (layer, weights) in self.tensors.blocks.iter().enumerate().take(h.layers) {
             layer::block(step, h, weights, layer);
         }
         ends.head(step, &self.tensors.globals);

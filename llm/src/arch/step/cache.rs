@@ -52,6 +52,13 @@ impl StepFunction<'_> {
             dims![self.options.rows, dims / 2, 2],
             Scalar::F32,
         );
+        if self.is_ahead {
+            let before = match self.is_batch() {
+                true => self.each_position().cast(Scalar::I64),
+                false => self.positions(),
+            };
+            return all.gather((before + 1).clamp_index(self.options.rows - 1));
+        }
         match self.options.tokens {
             StepKind::BatchedDecode { .. } => all.gather(self.paged_rows(None).positions()),
             StepKind::Mixed { .. } => {
