@@ -23,8 +23,9 @@ pub(super) struct Activations {
     rope_filled: usize,
     rows: usize,
     pub logits: Buffer,
-    /// Hidden rows that a step of the draft block leaves for the next one.
-    drafted: Option<Buffer>,
+    /// Hidden rows that a step of the draft block leaves for the next one, and those between its
+    /// layers.
+    drafted: Option<[Buffer; 3]>,
 }
 
 impl Activations {
@@ -73,10 +74,13 @@ impl Activations {
             drafted: None,
         })
     }
-    /// Allocates `bytes` bytes for the hidden rows of a draft block, if there are any.
+    /// Allocates `bytes` bytes for each buffer of hidden rows of a draft block, if there are any.
     pub fn with_drafted(self, device: &dyn Device, bytes: usize) -> Result<Activations, Error> {
         let alloc = || device.alloc(bytes, Memory::State);
-        let drafted = (bytes > 0).then(alloc).transpose()?;
+        let drafted = match bytes {
+            0 => None,
+            _ => Some([alloc()?, alloc()?, alloc()?]),
+        };
         Ok(Activations { drafted, ..self })
     }
     /// Returns the input hidden rows of layer `layer`; two buffers alternate.
@@ -96,7 +100,11 @@ impl Activations {
                 Some(part.expect("a model whose layers have inputs says so"))
             }
             Bind::Logits => Some(self.logits.clone()),
-            Bind::Drafted => self.drafted.clone(),
+            Bind::Drafted => self.drafted.as_ref().map(|[last, ..]| last.clone()),
+            Bind::Drafting(layer) => {
+                let between = self.drafted.as_ref().map(|[_, between @ ..]| between);
+                between.map(|of| of[layer % of.len()].clone())
+            }
             _ => None,
         }
     }
@@ -128,7 +136,7 @@ impl Activations {
             ..
         } = self;
         std::iter::once(logits)
-            .chain(drafted)
+            .chain(drafted.iter().flatten())
             .chain(hidden)
             .chain(rope)
             .chain(rope_means)

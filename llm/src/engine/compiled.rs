@@ -296,9 +296,11 @@ fn load_model(
     placement: &Placement,
 ) -> Result<(Box<dyn Model>, Settings), Error> {
     let model = arch::load(file.metadata(), file)?;
-    let last = placement.layer(model.layers().saturating_sub(1)).layer;
-    let is_near = last == 0 && placement.outer().next().is_none();
-    let draft_block = settings.draft_block && is_near && !model.draft_caches().is_empty();
+    let is_main = |layer: usize| placement.layer(layer).layer == 0;
+    let reads_main = model.draft_layers().iter().all(|&layer| is_main(layer));
+    let has_ends = is_main(model.layers().saturating_sub(1)) && placement.outer().next().is_none();
+    let is_near = reads_main && has_ends;
+    let draft_block = settings.draft_block && is_near && model.has_draft_block();
     let settings = Settings {
         draft_block,
         ..settings

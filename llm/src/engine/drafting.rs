@@ -3,7 +3,7 @@
 use super::executor::Engine;
 use super::graph_key::{GraphKey, draft_options};
 use super::graphs::{CaptureKey, StepKey, Variables};
-use super::step::{Chunk, Step, StepOutput};
+use super::step::{Chunk, DecodeRow, Step, StepOutput};
 use crate::arch::{DraftOptions, DraftSource, Logits};
 use crate::error::Error;
 use gristmill_runtime::StepTrace;
@@ -15,10 +15,15 @@ impl Engine {
     pub fn has_draft_block(&self) -> bool {
         self.settings.draft_block
     }
+    /// Returns whether there is one that reads the model's KV cache in place of its own.
+    pub fn shares_draft_cache(&self) -> bool {
+        self.has_draft_block() && !self.model.draft_layers().is_empty()
+    }
     /// Runs rows of the draft block and waits for them: for each token of `step` the row of hidden
     /// rows that comes before it, `from`, or none, which counts as 0. The tokens must be known.
     /// Decode rows choose the most probable token behind theirs; a chunk fills the block's cache
-    /// alone.
+    /// alone. A block that shares the model's KV cache has no chunks, and all its drafts after a
+    /// token are at the position of that token.
     ///
     /// # Errors
     /// As for [`Engine::run`].
@@ -31,6 +36,11 @@ impl Engine {
         source: DraftSource,
         from: &[Option<usize>],
     ) -> Result<StepOutput, Error> {
+        let rows = self.rows_of_drafts(step);
+        let step = &Step {
+            rows: &rows,
+            ..*step
+        };
         let (key, variables) = self.prepare_drafts(step, source, from)?;
         self.replay(step, key, &variables)?;
         self.wait()
@@ -48,6 +58,11 @@ impl Engine {
         step: &Step,
         from: &[Option<usize>],
     ) -> Result<StepTrace, Error> {
+        let rows = self.rows_of_drafts(step);
+        let step = &Step {
+            rows: &rows,
+            ..*step
+        };
         let (key, variables) = self.prepare_drafts(step, DraftSource::Model, from)?;
         let captured = self.graphs.prepared(&CaptureKey::Step(key));
         Ok(captured.replay.replay_traced(&variables)?)
@@ -56,6 +71,7 @@ impl Engine {
     /// so many rows, behind hidden rows of the model.
     pub fn draft_launches(&self, rows: usize, position: usize) -> &[(Arc<Ready>, usize)] {
         let [draft, _] = self.draft_sources();
+        let position = position.saturating_sub(usize::from(self.shares_draft_cache()));
         let graph = GraphKey {
             draft: Some(draft),
             ..self.rows_key(rows, position)
@@ -65,6 +81,16 @@ impl Engine {
     /// Returns the hidden rows that steps of the draft block read, of the model and of the block.
     fn draft_sources(&self) -> [DraftOptions; 2] {
         draft_options(&self.settings, self.limit.limits).expect("the model has a draft block")
+    }
+    /// Returns the rows of a draft block's step. Where it reads the model's KV cache, they are at
+    /// the last position that has a row there.
+    fn rows_of_drafts<'p>(&self, step: &Step<'p>) -> Vec<DecodeRow<'p>> {
+        let before = usize::from(self.shares_draft_cache());
+        let row = |row: &DecodeRow<'p>| DecodeRow {
+            position: row.position.saturating_sub(before),
+            ..*row
+        };
+        step.rows.iter().map(row).collect()
     }
     fn prepare_drafts(
         &mut self,
@@ -87,7 +113,8 @@ impl Engine {
     /// wanted. The first token counts as if none came before it.
     pub(super) fn fill_draft_cache(&mut self, step: &Step) -> Result<(), Error> {
         let chunk = step.chunk.filter(|chunk| chunk.fills_drafts);
-        let Some(chunk) = chunk.filter(|_| self.has_draft_block()) else {
+        let fills = self.has_draft_block() && !self.shares_draft_cache();
+        let Some(chunk) = chunk.filter(|_| fills) else {
             return Ok(());
         };
         let from: Vec<_> = (0..chunk.tokens.len())

@@ -200,7 +200,8 @@ impl Engine {
             tables,
         } = self.prepared(step);
         key.graph.draft = draft;
-        self.fill_rope(last_position(step) + 1)?;
+        // Tokens of drafts may be at the position after that of their rows.
+        self.fill_rope(last_position(step) + 1 + usize::from(draft.is_some()))?;
         self.prepare(&key, &|_| ())?;
         self.write_inputs(step, &key, &tables)?;
         Ok((key, variables))

@@ -95,6 +95,8 @@ pub(super) struct Sizes {
     pub(super) depths: Vec<usize>,
     /// The model is a text encoder.
     pub(super) encodes: bool,
+    /// The draft block has a KV cache of its own, which parts of prompts fill.
+    pub(super) fills_drafts: bool,
 }
 
 impl Sizes {
@@ -153,6 +155,7 @@ impl Sizes {
             cache,
             depths,
             encodes,
+            fills_drafts: model.draft_layers().is_empty(),
         })
     }
     /// Returns smaller settings if the allocations do not fit into the room on a GPU. Steps of long
@@ -228,10 +231,11 @@ impl Sizes {
         let mixed = others.map(|others| mixed_graphs(self.limits.chunk, self.cache.rows, others));
         let drafts = self.draft_options();
         let drafts = drafts.map(|sources| draft_graphs(self.limits, &self.depths, sources));
+        let is_run = |graph: &GraphKey| self.fills_drafts || graph.logits != Logits::None;
         sequence_graphs(self.limits, &self.depths)
             .into_iter()
             .chain(mixed.into_iter().flatten())
-            .chain(drafts.into_iter().flatten())
+            .chain(drafts.into_iter().flatten().filter(is_run))
             .collect()
     }
     /// Returns the hidden rows that steps of the draft block read, of the model and of the block;
