@@ -3,6 +3,7 @@
 
 mod adapters;
 mod ahead;
+mod assistants;
 mod batches;
 mod budget;
 mod chat_templates;

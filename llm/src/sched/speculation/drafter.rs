@@ -62,6 +62,10 @@ impl Drafter {
     pub(super) fn reads_hidden(&self) -> bool {
         matches!(self, Drafter::Block)
     }
+    /// Returns whether it has no KV cache of its own and reads that of the model.
+    pub(super) fn shares_cache(&self, engine: &Engine) -> bool {
+        matches!(self, Drafter::Block) && engine.shares_draft_cache()
+    }
     /// Fills its KV cache with consecutive tokens of a sequence. Hidden rows before them count
     /// as 0.
     pub(super) fn fill(&mut self, engine: &mut Engine, chunk: Chunk) -> Result<(), Error> {

@@ -100,9 +100,13 @@ impl Drafting<'_> {
                     .ran
                     .push(token);
                 last.push(rows.len());
+                let behind = match drafter.shares_cache(self.engine) {
+                    true => 0,
+                    false => draft.tokens.len(),
+                };
                 rows.push(DrafterRow {
                     sequence: draft.decode.sequence,
-                    position: draft.decode.position + draft.tokens.len(),
+                    position: draft.decode.position + behind,
                     token,
                     from: Some(row),
                 });
@@ -123,6 +127,15 @@ impl Drafting<'_> {
         let (id, end) = (decode.sequence, decode.position);
         let tokens = self.scheduler.tokens(id);
         let own = self.speculation.drafts_mut(id);
+        if drafter.shares_cache(self.engine) {
+            let row = DrafterRow {
+                sequence: id,
+                position: end,
+                token: tokens[end],
+                from: own.hidden_row(end),
+            };
+            return Ok(vec![row]);
+        }
         own.keep_ran(tokens, end);
         let reads_hidden = drafter.reads_hidden();
         let rows = match reads_hidden {
