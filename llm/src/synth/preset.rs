@@ -552,6 +552,34 @@ pub(super) static PRESETS: &[Preset] = &[
     },
 ];
 
+/// Keys of the assistant of Gemma-4-26B-A4B; the feed-forward width follows from the size of
+/// published files.
+const ASSISTANT: &[(&str, Key)] = &[
+    ("block_count", U(4)),
+    ("nextn_predict_layers", U(4)),
+    ("context_length", U(262_144)),
+    ("embedding_length", U(1024)),
+    ("embedding_length_out", U(2816)),
+    ("feed_forward_length", U(8192)),
+    ("attention.head_count", U(16)),
+    ("attention.head_count_kv", Us(&[8, 8, 8, 2])),
+    ("attention.key_length", U(512)),
+    ("attention.value_length", U(512)),
+    ("attention.key_length_swa", U(256)),
+    ("attention.value_length_swa", U(256)),
+    ("attention.layer_norm_rms_epsilon", F(1e-6)),
+    ("attention.sliding_window", U(1024)),
+    (
+        "attention.sliding_window_pattern",
+        Bs(&[true, true, true, false]),
+    ),
+    ("attention.shared_kv_layers", U(4)),
+    ("rope.dimension_count", U(512)),
+    ("rope.dimension_count_swa", U(256)),
+    ("rope.freq_base", F(1e6)),
+    ("rope.freq_base_swa", F(1e4)),
+];
+
 impl Key {
     /// Returns the metadata value for a model of `blocks` blocks.
     fn value(self, blocks: usize) -> Value {
@@ -583,7 +611,11 @@ impl Tensors for Wanted<'_> {
             .strip_prefix("blk.")
             .and_then(|n| n.split_once('.'))
             .map_or(name, |n| n.1);
-        let of_draft = self.draft_block && short == arch::DRAFT_PROJECTION;
+        let of_block: &[&str] = match self.preset.has_assistant() {
+            true => &[arch::ASSISTANT_PROJECTION, arch::ASSISTANT_HEAD],
+            false => &[arch::DRAFT_PROJECTION],
+        };
+        let of_draft = self.draft_block && of_block.contains(&short);
         let of_preset = self.preset.has.contains(&short);
         let known = short == "token_embd.weight" || of_preset || of_draft;
         known.then(|| (vec![0, self.preset.vocab.size.into()], &F32 as EncodingRef))
@@ -621,6 +653,10 @@ impl Preset {
             .collect::<Result<_, _>>()?;
         Ok(SynthPlan { metadata, tensors })
     }
+    /// Returns whether the model's tokens are drafted by an assistant.
+    fn has_assistant(&self) -> bool {
+        self.architecture == "gemma4"
+    }
     /// Returns true if the metadata is that of this preset.
     pub fn is(&self, metadata: &Metadata) -> bool {
         metadata
@@ -646,7 +682,16 @@ impl Preset {
                 value.value(blocks.unwrap_or(0)),
             );
         }
-        if let Some(blocks) = blocks.filter(|_| draft_block) {
+        if draft_block && self.has_assistant() {
+            let layers = ASSISTANT.iter().find_map(|(key, value)| match value {
+                U(layers) if *key == "block_count" => Some(*layers as usize),
+                _ => None,
+            });
+            for (key, value) in ASSISTANT {
+                let key = format!("{}-assistant.{key}", self.architecture);
+                md.insert(key, value.value(layers.unwrap_or(0)));
+            }
+        } else if let Some(blocks) = blocks.filter(|_| draft_block) {
             let key = |name: &str| format!("{}.{name}", self.architecture);
             md.insert(key("block_count"), blocks as u32 + 1);
             md.insert(key("nextn_predict_layers"), 1u32);
