@@ -403,7 +403,9 @@ impl File {
             (None, Location::File(path)) => Model::at(path.clone())?,
             (None, Location::Name(name)) => Model::open(Some(name))?,
         };
-        model.with_choices(&self.common.lora)
+        self.speculation
+            .attach(model)?
+            .with_choices(&self.common.lora)
     }
     /// Engine settings on a device; `context` overrides --ctx.
     fn settings(&self, on: &ReplicaDevice, context: Option<usize>) -> engine::Settings {

@@ -6,8 +6,10 @@ use crate::model::Model;
 use clap::Args;
 use gristmill_backend::Opened;
 use gristmill_llm::engine::{Engine, Settings};
+use gristmill_llm::file::ModelFile;
 use gristmill_llm::sched::{Batcher, DraftSources, Drafter};
 use std::convert::Infallible;
+use std::path::{Path, PathBuf};
 
 /// Rows of a step for drafts, besides that of a single sequence.
 const DRAFT_ROWS: usize = 15;
@@ -19,6 +21,8 @@ enum Source {
     Auto,
     Ngram,
     Mtp,
+    /// The path of a model's assistant.
+    Assistant(PathBuf),
     /// A model by its name or path.
     Model(String),
 }
@@ -30,9 +34,15 @@ impl Source {
             "auto" => Source::Auto,
             "ngram" => Source::Ngram,
             "mtp" => Source::Mtp,
+            path if is_assistant(Path::new(path)) => Source::Assistant(path.into()),
             name => Source::Model(name.to_owned()),
         })
     }
+}
+
+/// Returns whether a path is that of a file which drafts tokens for another model.
+fn is_assistant(path: &Path) -> bool {
+    path.is_file() && ModelFile::open(path).is_ok_and(|file| file.is_assistant())
 }
 
 /// Drafts that are run beside decode rows, and kept where they are the tokens chosen.
@@ -40,8 +50,8 @@ impl Source {
 pub struct Speculation {
     /// Run drafts of next tokens in steps that have room; the distribution of texts is the same.
     /// SOURCE is `off`, `ngram` (tokens that followed the last 6 to 24 ones before, in the prompt
-    /// or the answer), `mtp` (the file's block for draft tokens), `auto` (both, as there are), or a
-    /// smaller MODEL with the same vocabulary
+    /// or the answer), `mtp` (the file's block for draft tokens), `auto` (both, as there are), the
+    /// path of the model's assistant, or a smaller MODEL with the same vocabulary
     #[arg(long, value_parser = Source::parse, value_name = "SOURCE", default_value = "off")]
     speculate: Source,
     /// Device of the model that drafts [default: that of the model]
@@ -54,6 +64,13 @@ impl Speculation {
     pub fn is_on(&self) -> bool {
         self.speculate != Source::Off
     }
+    /// Adds the assistant that was given to a model.
+    pub fn attach(&self, mut model: Model) -> Result<Model> {
+        if let Source::Assistant(path) = &self.speculate {
+            model.file.attach_draft_block(ModelFile::open(path)?)?;
+        }
+        Ok(model)
+    }
     /// Returns settings with the rows that drafts of a single sequence need.
     pub fn over(&self, settings: Settings) -> Settings {
         Settings {
@@ -63,7 +80,8 @@ impl Speculation {
     }
     /// Returns settings with the model's block for draft tokens, if it may be used.
     pub fn with_block(&self, settings: Settings) -> Settings {
-        let draft_block = matches!(self.speculate, Source::Auto | Source::Mtp);
+        let of_model = matches!(self.speculate, Source::Auto | Source::Mtp);
+        let draft_block = of_model || matches!(self.speculate, Source::Assistant(_));
         Settings {
             draft_block,
             ..settings
@@ -81,14 +99,14 @@ impl Speculation {
         let drafter = match &self.speculate {
             Source::Off | Source::Ngram => None,
             Source::Auto => block,
-            Source::Mtp if block.is_none() => {
+            Source::Mtp | Source::Assistant(_) if block.is_none() => {
                 let hint = "--speculate auto takes what there is; ngram needs no block";
                 return Err(Failure::new(
                     "the model has no block for draft tokens that can be used",
                     hint,
                 ));
             }
-            Source::Mtp => block,
+            Source::Mtp | Source::Assistant(_) => block,
             Source::Model(name) => Some(self.model(name, engine, opened, common)?),
         };
         Ok(DraftSources {

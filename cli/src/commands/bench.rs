@@ -136,7 +136,7 @@ pub fn run(options: BenchArgs) -> Result {
         let hint = "give -p and -n one number each, or leave --batch and --ablate out";
         return Err(Failure::usage("--batch and --ablate take one prompt size and one generation", hint));
     }
-    let model = Model::open(options.model.name())?.with_adapters(&options.common.lora)?;
+    let model = options.speculation.attach(Model::open(options.model.name())?.with_adapters(&options.common.lora)?)?;
     let described = model.describe()?;
     let context = context(&options, &tests, described.context())?;
     let opened = options.common.open()?;

@@ -97,7 +97,7 @@ pub fn run(options: ChatArgs) -> Result {
         let hint = format!("give MODEL once; a first message is -p '{text}'");
         return Err(Failure::usage("MODEL is given twice", hint));
     }
-    let model = Model::open(named)?.with_adapters(&options.common.lora)?;
+    let model = options.speculation.attach(Model::open(named)?.with_adapters(&options.common.lora)?)?;
     let tokenizer = model.tokenizer()?;
     let (template, why) = model.template(&tokenizer)?;
     warn(why.as_slice());

@@ -77,7 +77,7 @@ pub fn run(options: RunArgs) -> Result {
     options.sampling.check()?;
     let (model, text) = options.flags.with_next(options.model.as_deref(), options.text.as_deref())?;
     let text = prompt(&options, model, text)?;
-    let model = Model::open(model)?.with_adapters(&options.common.lora)?;
+    let model = options.speculation.attach(Model::open(model)?.with_adapters(&options.common.lora)?)?;
     let tokenizer = model.tokenizer()?;
     let mut reader = Reader::plain(&tokenizer);
     let tokens = options.n.unwrap_or(usize::MAX);
