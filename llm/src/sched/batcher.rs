@@ -126,7 +126,8 @@ impl Batcher {
         if !sources.is_empty() {
             let speculation = Speculation::new(self.engine.step_rows(), sources);
             let speculation = speculation.running_again(self.config.state_rows > 0);
-            self.speculation = speculation.with_kept_times(&self.engine);
+            let speculation = speculation.with_kept_times(&self.engine);
+            self.speculation = speculation.calibrated(&mut self.engine);
         }
         self
     }

@@ -1,5 +1,6 @@
 //! Several rows of one sequence in a step: as drafts are verified.
 
+use crate::assistants::{DRAFTS, POSITIONS};
 use crate::common::{data, forward};
 use crate::parity_support::tables::{argmax, ids, npy, rms};
 use gristmill_backend::{Options, Precision, open};
@@ -29,7 +30,12 @@ fn engine_on(
     cache: CacheType,
     [parallel, drafts]: [usize; 2],
 ) -> Engine {
-    let file = Gguf::open(data(&format!("families/{family}.gguf"))).expect("a GGUF file");
+    let open_file = |name: &str| Gguf::open(data(&format!("families/{name}.gguf")));
+    let mut file = open_file(family).expect("a GGUF file");
+    if family == "gemma4-q8_0" {
+        let assistant = open_file("gemma4-assistant-q8_0").expect("a GGUF file");
+        file.attach_draft_block(assistant).expect("an assistant");
+    }
     let options = Options {
         precision: Precision::Exact,
         quick: true,
@@ -282,7 +288,7 @@ fn drafts_change_no_token() {
 
 #[test]
 fn drafts_of_a_block_change_no_token() {
-    let families = ["deepseek2-nextn-q8_0", "glm4moe-q8_0"];
+    let families = ["deepseek2-nextn-q8_0", "glm4moe-q8_0", "gemma4-q8_0"];
     // Random weights draft few tokens right, or none.
     for family in families {
         kept_drafts(family, DraftOrigin::Block);
@@ -396,6 +402,59 @@ fn a_block_drafts_the_tokens_of_its_reference() {
             }
         }
         assert!(drafted >= 8, "{family}: {drafted} drafts");
+    }
+}
+
+/// The same for an assistant; its reference has drafts after some positions.
+#[test]
+fn an_assistant_drafts_the_tokens_of_its_reference() {
+    let of = |end: &str| data(&format!("families/gemma4-{end}"));
+    let expected = npy(&of("assistant-q8_0-clustered-logits.npy"));
+    let (tokens, mut drafted) = (ids(&of("tokens.txt")), 0);
+    for (nth, &position) in POSITIONS.iter().enumerate() {
+        let mut e = batcher("gemma4-q8_0", (2, 6), Some(DraftOrigin::Block));
+        let begin = position.saturating_sub(3).max(1);
+        let prompt = &tokens[..begin];
+        let id = e.add(prompt, SequenceOptions::default()).expect("a prompt");
+        for (at, &token) in tokens.iter().enumerate().take(position + 2).skip(begin) {
+            while e.step(&mut |_, _| None).expect("a step").is_empty() {}
+            // The draft after the token at `position`.
+            if at == position + 1
+                && let Some(draft) = e.next_draft(id)
+            {
+                let row = &expected[nth * DRAFTS * 512..][..512];
+                assert_eq!(draft, argmax(row) as u32, "at {position}");
+                drafted += 1;
+            }
+            e.push(id, token);
+        }
+    }
+    assert!(drafted >= 10, "{drafted} drafts");
+}
+
+/// Steps are measured before the first request, and leave nothing in its texts.
+#[test]
+fn times_are_known_before_the_first_request() {
+    let cases: [(&str, &[usize]); 3] = [
+        ("deepseek2-nextn-q8_0", &[1, 2, 4]),
+        ("gemma4-q8_0", &[1]),
+        ("qwen35-q8_0", &[1, 2, 4]),
+    ];
+    for (family, drafting) in cases {
+        let sources = DraftSources {
+            ngrams: true,
+            drafter: Some(Drafter::Block),
+            assumes_times: false,
+        };
+        let e = Batcher::new(engine(family, CacheType::F32, 2, 6)).with_speculation(sources);
+        let known = e.step_times().map(|of| of.into_keys().collect::<Vec<_>>());
+        assert_eq!(known, [vec![1, 2, 4, 8], drafting.to_vec()], "{family}");
+        let name = family.rsplit_once('-').map_or(family, |of| of.0);
+        let tokens = ids(&data(&format!("families/{name}-tokens.txt")));
+        let prompts = [repeating(&tokens)];
+        let (measured, _) = run(e, &prompts, 0.0, SequenceOptions::default());
+        let (plain, _) = answers(family, 0.0, None, 1);
+        assert_eq!(measured, plain, "{family}");
     }
 }
 
