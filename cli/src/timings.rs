@@ -221,8 +221,7 @@ mod tests {
         open(&device, &options).expect("a null device").target
     }
 
-    /// Decisions of the step that was measured, by key without hashes.
-    fn decisions_of(timing: &Timing) -> BTreeMap<String, Decision> {
+    fn step_of(timing: &Timing) -> (Target, Plan) {
         let target = target(&timing.machine);
         let Ok(model) = Model::open(Some(&timing.model)) else {
             panic!("no model {}", timing.model)
@@ -248,6 +247,12 @@ mod tests {
             draft: None,
         };
         let plan = model.plan(&plan_options(graph, cache, &target), &mut Functions::new());
+        (target, plan)
+    }
+
+    /// Decisions of the step that was measured, by key without hashes.
+    fn decisions_of(timing: &Timing) -> BTreeMap<String, Decision> {
+        let (target, plan) = step_of(timing);
         let all = decisions(&[plan], &target);
         all.into_iter()
             .map(|(key, of)| (without_hashes(&key), of))

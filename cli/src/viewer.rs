@@ -91,7 +91,6 @@ fn decision(of: &Decision) -> compilation::DecisionRecord {
 
 fn kernel(compiled: &Compiled, launch: usize, target: &Target) -> KernelRecord {
     let program: &Program = &compiled.programs[launch];
-    let launched = (program.threads > 1).then(|| program.context.plan.to_string());
     KernelRecord {
         name: program.name.clone(),
         level: compiled.levels[launch],
@@ -100,11 +99,7 @@ fn kernel(compiled: &Compiled, launch: usize, target: &Target) -> KernelRecord {
         weight_bytes: program.estimate.weight_bytes,
         other_bytes: program.estimate.other_bytes,
         operations: program.estimate.operations,
-        plans: compiled.plans[launch]
-            .iter()
-            .map(ToString::to_string)
-            .chain(launched)
-            .collect(),
+        plans: compiled.plans[launch].texts(),
         stages: stages::of_kernel(program, target),
     }
 }

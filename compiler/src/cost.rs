@@ -6,7 +6,6 @@
 //! typical value, so that a context limit of 200,000 positions that is rarely filled does not
 //! dominate.
 
-pub mod launch;
 pub mod occupancy;
 
 use crate::ir::mma::fragment::MmaSum;

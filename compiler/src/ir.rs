@@ -8,6 +8,9 @@ pub mod parse;
 pub(crate) mod size_estimate;
 pub(crate) mod title;
 
+/// First slot number of intermediates; a function's own slots are below.
+pub const TEMP: u32 = 1 << 16;
+
 /// Matrix products, recognised in nests.
 pub mod mma {
     pub mod fragment;

@@ -2,6 +2,7 @@
 //! lower, render. Opens no device.
 
 pub mod alternatives;
+pub mod apply;
 pub mod cost;
 pub mod custom;
 pub mod decision;

@@ -9,9 +9,9 @@ use crate::decompose::{matmul_variant, scatter};
 use crate::emit::{CustomDialect, Dialect, Emission, Slots, map, program};
 use crate::ir::layout::Layout;
 use crate::ir::parse::ParseError;
-use crate::plan::{NestPlan, StagePlan, TilePlan, Workgroup};
+use crate::plan::{KernelPlan, NestPlan, StagePlan, Workgroup};
 use crate::planned::{Planned, planned};
-use crate::schedule::{Launch, TEMP};
+use crate::schedule::{Launch, TEMP, select_plan};
 use crate::watch::Watch;
 use gristmill_uop::Id;
 use gristmill_uop::function::{Function, Storage};
@@ -33,8 +33,8 @@ pub struct Compiled {
     pub temps: Vec<(usize, usize)>,
     /// Size of the arena of intermediates in bytes.
     pub arena: usize,
-    /// Tile plans of each launch, one for each of its bodies.
-    pub plans: Vec<Vec<TilePlan>>,
+    /// Plan of each launch.
+    pub plans: Vec<KernelPlan>,
     /// Log of decisions; empty if the function was read from a [`record`](crate::record).
     pub decisions: Vec<Decision>,
     /// Rules that fired and how often, including in kernels that were only tried; empty if
@@ -83,9 +83,12 @@ pub fn compile_watched(
         &roots(function),
     );
     // decompose, materialise, fuse launches, plan memory.
-    let Planned { scheduled, layouts } = planned(function, target, &mut decider, watch);
-    let mut graph = scheduled.graph;
-    watch.pass("schedule", &mut graph, &nests_of(&scheduled.launches));
+    let Planned { scheduled, layouts } = planned(function, target, &mut decider, false, watch);
+    let (mut graph, mut launches) = (scheduled.graph, scheduled.launches);
+    for launch in &mut launches {
+        select_plan(&graph, launch, function, target, &mut decider);
+    }
+    watch.pass("schedule", &mut graph, &nests_of(&launches));
     // map, lower, render: kernel by kernel.
     let extent = |slot| match temp(&scheduled.temps, slot) {
         Some((bytes, _)) => Extent::Fixed(bytes),
@@ -98,25 +101,24 @@ pub fn compile_watched(
     };
     let (mut programs, mut plans, mut nests) = (Vec::new(), Vec::new(), Vec::new());
     let mut seconds = 0.0;
-    for launch in &scheduled.launches {
+    let with = Emission {
+        slots: &slots,
+        target,
+        dialect,
+    };
+    for launch in &launches {
         seconds += launch.cost.seconds;
-        let mut with = Emission {
-            slots: &slots,
-            target,
-            dialect,
-            decider: &mut decider,
-        };
-        let mapped = map(&mut graph, launch, &mut with);
-        programs.push(Arc::new(program(&graph, launch, &mapped, &mut with)));
-        nests.extend(mapped.iter().flat_map(|m| &m.nests));
-        plans.push(mapped.into_iter().map(|m| m.plan).collect());
+        let mapped = map(&mut graph, launch, target);
+        programs.push(Arc::new(program(&graph, launch, &mapped, &with)));
+        nests.extend(mapped.into_iter().flatten());
+        plans.push(launch.plan.clone());
     }
     watch.pass("map", &mut graph, &nests);
     Compiled {
         programs,
         plans,
         layouts,
-        levels: scheduled.launches.iter().map(|l| l.level).collect(),
+        levels: launches.iter().map(|l| l.level).collect(),
         temps: scheduled.temps,
         arena: scheduled.arena,
         partial: attention::partial(function, &decider.log),

@@ -11,6 +11,6 @@ pub mod warps;
 
 pub use tile_plan::{Accumulators, Threads, TilePlan, Vectors, Warps, Workgroup};
 pub use tile_plan::{
-    Along, AxisPart, BANKS, Counted, FIRST, NestPlan, OutputLanes, Proposal, StagePlan, SumLanes,
-    ThreadSum, proposals,
+    Along, AxisPart, BANKS, Counted, FIRST, KernelPlan, NestPlan, OutputLanes, Proposal, StagePlan,
+    SumLanes, ThreadSum, proposals,
 };

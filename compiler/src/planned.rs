@@ -24,11 +24,12 @@ pub struct Planned {
     pub layouts: Vec<(u32, Layout)>,
 }
 
-/// Decomposes and schedules a function.
+/// Decomposes and schedules a function, `compared` only with other forms of it.
 pub fn planned(
     function: &Function,
     target: &Target,
     decider: &mut Decider,
+    compared: bool,
     watch: &mut dyn Watch,
 ) -> Planned {
     // decompose: rewrites named ops in terms of basic ones.
@@ -83,6 +84,7 @@ pub fn planned(
         outputs: &outputs,
         hints: &hints,
         derived: &derived,
+        compared,
     };
     Planned {
         scheduled: schedule::schedule(&of, graph, target, decider),

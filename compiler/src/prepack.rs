@@ -10,10 +10,11 @@ use crate::decision::{Cheapest, Decider};
 use crate::emit::{self, Dialect, Emission, Slots};
 use crate::ir::layout::{CodePart, Kind, Layout, Leaf, Packing};
 use crate::ir::nest::Ranges;
-use crate::plan::TilePlan;
-use crate::schedule::{Body, Launch};
+use crate::plan::{KernelPlan, TilePlan};
+use crate::schedule::{self, Body, Launch};
 use gristmill_uop::encoding::EncodingRef;
 use gristmill_uop::function::{Function, Slot, SlotKind, Storage};
+use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::program::{Extent, Program, When};
 use gristmill_uop::rules::index::gcd;
 use gristmill_uop::rules::lift;
@@ -81,7 +82,7 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
         slots,
         outputs: vec![],
     };
-    let launch = launch(nests, &function.name);
+    let mut launch = launch(nests, &function.name);
     // Bytes of a group of interleaved rows, before and after. A layout that cannot hold them gets
     // no program.
     let extent = |slot: u32| {
@@ -105,32 +106,34 @@ pub fn prepack(of: &PackedRows, target: &Target, dialect: Option<&dyn Dialect>) 
         plans: &target.plans,
         log: vec![],
     };
-    let mut with = Emission {
+    schedule::select_plan(&g, &mut launch, &function, target, &mut decider);
+    let with = Emission {
         slots: &slots,
         target,
         dialect,
-        decider: &mut decider,
     };
-    let mapped = emit::map(&mut g, &launch, &mut with);
-    emit::program(&g, &launch, &mapped, &mut with)
+    let mapped = emit::map(&mut g, &launch, target);
+    emit::program(&g, &launch, &mapped, &with)
 }
 
 /// The launch of these nests in one body.
 fn launch(nests: Vec<Id>, title: &str) -> Launch {
-    let plan = TilePlan::default();
     let body = Body {
         nests,
         when: When::default(),
         root: None,
         kernel: None,
         title: title.into(),
-        plan,
         seconds: 0.0,
     };
     Launch {
         bodies: vec![body],
         level: 0,
         cost: Cost::default(),
+        plan: KernelPlan {
+            bodies: vec![TilePlan::default()],
+            launch: LaunchPlan::default(),
+        },
     }
 }
 

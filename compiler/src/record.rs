@@ -7,6 +7,7 @@
 
 use crate::ir::layout::Layout;
 use crate::pipeline::Compiled;
+use crate::plan::{KernelPlan, TilePlan};
 use gristmill_uop::features::{Amounts, Features};
 use gristmill_uop::function::{Function, Storage};
 use gristmill_uop::launch::LaunchPlan;
@@ -31,8 +32,8 @@ pub fn write(compiled: &Compiled) -> Vec<u8> {
     out.count(compiled.arena);
     out.float(compiled.seconds);
     out.count(compiled.partial);
-    out.list(&compiled.plans, |out, plans| {
-        out.list(plans, |out, plan| out.text(&plan.to_string()))
+    out.list(&compiled.plans, |out, plan| {
+        out.list(&plan.bodies, |out, body| out.text(&body.to_string()))
     });
     out.list(&compiled.programs, |out, program| out.program(program));
     out.0
@@ -48,10 +49,15 @@ pub fn read(bytes: &[u8], function: &Function) -> Option<Compiled> {
     let layouts = of.list(|of| Some((of.slot()?, layout_of(of.number()?)?)))?;
     let temps = of.list(|of| Some((of.count()?, of.count()?)))?;
     let (arena, seconds, partial) = (of.count()?, of.float()?, of.count()?);
-    let plans = of.list(|of| of.list(|of| of.text()?.parse().ok()))?;
+    let bodies = of.list(|of| of.list(|of| of.text()?.parse().ok()))?;
     let programs = of.list(|of| of.program().map(Arc::new))?;
-    let whole =
-        of.rest.is_empty() && levels.len() == programs.len() && plans.len() == programs.len();
+    let plan = |(bodies, program): (Vec<TilePlan>, &Arc<Program>)| KernelPlan {
+        bodies,
+        launch: program.context.plan,
+    };
+    let count = bodies.len();
+    let plans = bodies.into_iter().zip(&programs).map(plan).collect();
+    let whole = of.rest.is_empty() && levels.len() == programs.len() && count == programs.len();
     let (decisions, rules) = (Vec::new(), Vec::new());
     whole.then_some(Compiled {
         programs,

@@ -9,6 +9,7 @@ pub mod materialise;
 pub mod memory;
 mod recompute_or_store;
 mod recut;
+mod select_plan;
 mod select_tiling;
 mod swap_materialised;
 
@@ -30,16 +31,16 @@ use memory::Lifetime;
 pub use recut::FusionContext;
 use recut::Recut;
 use rustc_hash::{FxHashMap, FxHashSet};
+pub use select_plan::select_plan;
 use select_tiling::TilingSelection;
 
-/// First slot number of intermediates; a function's own slots are below.
-pub const TEMP: u32 = 1 << 16;
+pub use crate::ir::TEMP;
 
 /// Launches and memory of a function.
 pub struct Scheduled {
     /// The graph, extended with kernel-level nodes.
     pub graph: Graph,
-    /// Launches in execution order.
+    /// Launches in execution order; the plans of nests and launches are open.
     pub launches: Vec<Launch>,
     /// Bytes and arena offset of each intermediate, by slot number minus [`TEMP`].
     pub temps: Vec<(usize, usize)>,
@@ -57,6 +58,9 @@ pub struct Decomposed<'a> {
     pub hints: &'a FxHashMap<Id, Hint>,
     /// Integer contractions and layouts.
     pub derived: &'a Derived,
+    /// Whether the launches are only compared with those of another form of the function: shapes
+    /// and stages are then the first ones.
+    pub compared: bool,
 }
 
 /// Cuts a function with the graph `g` into kernels.
@@ -86,8 +90,10 @@ pub fn schedule(
         recut: &placed.recut,
         max_workgroups: &placed.max_workgroups,
     };
-    selection.workgroups(&mut g, &mut placed.shares, &mut placed.kernels, decider);
-    selection.stages(&mut g, &mut placed.shares, &mut placed.kernels, decider);
+    if !of.compared || target.machine.kind == MachineKind::Cpu {
+        selection.workgroups(&mut g, &mut placed.shares, &mut placed.kernels, decider);
+        selection.stages(&mut g, &mut placed.shares, &mut placed.kernels, decider);
+    }
     let Placed {
         kernels,
         shares,

@@ -36,11 +36,21 @@ pub enum Feature {
     Wait,
     /// Barriers between a stage and its readers.
     Barrier,
+    /// Latencies of the cache that all processor units share, which nothing overlaps.
+    CacheWait,
+    /// Latencies of a GPU's workgroup memory.
+    StageWait,
+    /// Exchanges between the threads of a subgroup.
+    Exchange,
+    /// Cycles of a GPU's scheduler that instructions take.
+    Issue,
+    /// Instructions that wait for the result of the one before.
+    Result,
 }
 
 impl Feature {
     /// Every feature, in the order of [`Amounts`].
-    pub const ALL: [Feature; 12] = [
+    pub const ALL: [Feature; 17] = [
         Feature::Launch,
         Feature::Memory,
         Feature::Cache,
@@ -53,6 +63,11 @@ impl Feature {
         Feature::Jump,
         Feature::Wait,
         Feature::Barrier,
+        Feature::CacheWait,
+        Feature::StageWait,
+        Feature::Exchange,
+        Feature::Issue,
+        Feature::Result,
     ];
     /// Name in files and on the command line.
     pub fn name(self) -> &'static str {
@@ -69,6 +84,11 @@ impl Feature {
             Feature::Jump => "jump",
             Feature::Wait => "wait",
             Feature::Barrier => "barrier",
+            Feature::CacheWait => "cache wait",
+            Feature::StageWait => "stage wait",
+            Feature::Exchange => "exchange",
+            Feature::Issue => "issue",
+            Feature::Result => "result",
         }
     }
     /// An amount of this feature, and none of the others.
@@ -227,12 +247,46 @@ impl Coefficients {
             Feature::Jump => m.jump,
             Feature::Wait => m.latency,
             Feature::Barrier => m.barrier,
+            _ => 0.0,
         };
         Coefficients(Feature::ALL.map(each))
     }
 }
 
+/// Coefficients of an H200 for linear code: a line each, the feature's name and its seconds.
+const MEASURED: &str = include_str!("coefficients/h200.txt");
+
+/// The features and seconds of [`MEASURED`].
+fn measured_coefficients() -> impl Iterator<Item = (Feature, f64)> {
+    let lines = MEASURED.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| {
+        let (name, seconds) = line.rsplit_once(' ')?;
+        let feature = Feature::ALL.into_iter().find(|of| of.name() == name)?;
+        Some((feature, seconds.parse().ok()?))
+    })
+}
+
 impl Machine {
+    /// Seconds per unit of each feature of linear code on a GPU: those measured on an H200, scaled
+    /// by what the machine's description says of latencies, bandwidth and clock.
+    pub fn code_coefficients(&self) -> Coefficients {
+        let mut by = self.coefficients();
+        let Some(measured) = Machine::named("h200") else {
+            return by;
+        };
+        let cycle = |m: &Machine| m.units as f64 * m.rate / m.operations;
+        let cycles = cycle(self) / cycle(&measured);
+        for (feature, seconds) in measured_coefficients() {
+            let scale = match feature {
+                Feature::Launch => self.launch / measured.launch,
+                Feature::Wait | Feature::CacheWait => self.latency / measured.latency,
+                Feature::Cache => measured.cache_bandwidth / self.cache_bandwidth,
+                _ => cycles,
+            };
+            by.0[feature as usize] = seconds * scale;
+        }
+        by
+    }
     /// Seconds per unit of each feature of a kernel's modelled time.
     pub fn coefficients(&self) -> Coefficients {
         Coefficients::from_machine(self)
@@ -261,6 +315,17 @@ mod tests {
         assert_eq!(of(4.6e6, 1.0).seconds(&by), bytes);
         assert!(of(4.6e6, 1e9).seconds(&by) > bytes);
         assert_eq!(of(1.0, 1e9).decisive(&by).get(Feature::Memory), 0.0);
+    }
+
+    #[test]
+    fn every_line_of_measured_coefficients_is_read() {
+        let lines = MEASURED.lines().filter(|line| !line.starts_with('#'));
+        assert_eq!(measured_coefficients().count(), lines.count());
+        let (h200, h100) = ["h200", "h100"]
+            .map(|name| Machine::named(name).unwrap().code_coefficients())
+            .into();
+        let wait = |by: Coefficients| by.get(Feature::Wait);
+        assert!(wait(h200) > 0.0 && wait(h100) > 0.0);
     }
 
     #[test]

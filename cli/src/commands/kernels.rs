@@ -282,11 +282,8 @@ fn costs(ready: &Ready, calls: usize, out: &mut dyn Write) -> Result {
             program.estimate.other_bytes / 1e3,
             computes(program)
         )?;
-        for plan in &compiled.plans[i] {
+        for plan in compiled.plans[i].texts() {
             writeln!(out, "            {plan}")?;
-        }
-        if program.threads > 1 {
-            writeln!(out, "            {}", program.context.plan)?;
         }
     }
     let levels = compiled.levels.iter().max().map_or(0, |l| l + 1);

@@ -98,7 +98,7 @@ fn decider(policy: &mut InChunks) -> Decider<'_> {
 
 /// Schedules a function and returns the cost of its launches in seconds.
 fn cost(function: &Function, target: &Target, decider: &mut Decider) -> f64 {
-    let planned = planned(function, target, decider, &mut ());
+    let planned = planned(function, target, decider, true, &mut ());
     planned
         .scheduled
         .launches

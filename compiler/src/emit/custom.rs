@@ -2,7 +2,8 @@
 //! follow from its nest.
 
 use super::dialect::{Accessor, CustomCode, CustomDialect, Dialect};
-use super::kernel::{Kernel, Slots, fingerprint, sized, verify};
+use super::kernel::{Slots, fingerprint, sized, verify};
+use crate::apply::Kernel;
 use crate::custom::{OUTPUT, argument, range, value};
 use crate::lower::legalise::loads;
 use crate::lower::legalise::types::in_words;

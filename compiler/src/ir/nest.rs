@@ -99,6 +99,7 @@ pub fn unmasked(g: &mut Graph, value: Id) -> (Option<Id>, Id) {
 }
 
 /// Creates ranges with increasing numbers, which fix the order of loops, lanes and threads.
+#[derive(Clone)]
 pub struct Ranges {
     last: u32,
 }

@@ -338,7 +338,7 @@ impl Update {
 }
 
 /// Linear code of one body.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Code {
     /// Workgroup ranges, outermost first.
     pub globals: Vec<Id>,
@@ -355,7 +355,7 @@ pub struct Code {
 }
 
 /// Linear code of a kernel: its bodies, which share a launch, and the launch-wide properties.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KernelCode {
     /// Bodies, in the order of their workgroups.
     pub bodies: Vec<Code>,

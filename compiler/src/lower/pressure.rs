@@ -4,7 +4,6 @@
 use super::linear_ir::{Code, Statement, end_of_block};
 use super::memory::pipeline::async_copies::async_copies;
 use super::memory::pipeline::ring::{Wanted, wanted};
-use crate::ir::size_estimate::typical;
 use gristmill_uop::{Graph, Id, Op};
 
 /// Resource requirements of a kernel, the maximum over its bodies.
@@ -134,27 +133,4 @@ fn asked_for(g: &Graph, statements: &[Statement]) -> i64 {
             .sum()
     };
     loops.map(words).max().unwrap_or(0)
-}
-
-/// Estimates how many times in sequence a thread waits for memory, given the unroll factors; loads
-/// in the same straight-line code count once.
-pub fn waits(g: &Graph, statements: &[Statement]) -> f64 {
-    let (mut all, mut here, mut at) = (0.0, false, 0);
-    while at < statements.len() {
-        let (s, end) = (&statements[at], at + end_of_block(&statements[at..]));
-        match s {
-            Statement::Loop {
-                range,
-                step,
-                unroll,
-            } => {
-                let rounds = typical(g, g[*range].src[0]) / (step * unroll.unwrap_or(1)) as f64;
-                all += rounds.max(1.0) * waits(g, &statements[at + 1..end]);
-            }
-            s if s.opens() => all += waits(g, &statements[at + 1..end]),
-            s => here |= s.words(g) > 0,
-        }
-        at = end.max(at) + 1;
-    }
-    all + f64::from(u8::from(here))
 }

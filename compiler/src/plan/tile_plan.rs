@@ -1,10 +1,29 @@
-//! The tile plan of a kernel.
+//! The plan of a launch, and the tile plan of each of its bodies.
 //!
 //! Every plan is legal for every kernel: a count that does not divide an axis repeats the last
 //! element, terms past the end of a sum add nothing, and parts about axes or loops that the kernel
 //! does not have are ignored.
 
 use gristmill_uop::RangeKind;
+use gristmill_uop::launch::LaunchPlan;
+
+/// How a launch is computed. The scheduler chooses it; mapping and lowering apply it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct KernelPlan {
+    /// Tile plan of each body.
+    pub bodies: Vec<TilePlan>,
+    /// How the launch is run; the default on a CPU.
+    pub launch: LaunchPlan,
+}
+
+impl KernelPlan {
+    /// The text forms of its parts: of each body, then of the launch on a GPU.
+    pub fn texts(&self) -> Vec<String> {
+        let bodies = self.bodies.iter().map(ToString::to_string);
+        let launch = Some(self.launch).filter(|plan| *plan != LaunchPlan::default());
+        bodies.chain(launch.map(|plan| plan.to_string())).collect()
+    }
+}
 
 /// How one kernel is computed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]

@@ -51,29 +51,12 @@ pub fn others(first: &StagePlan) -> Vec<Proposal<StagePlan>> {
         .collect()
 }
 
-/// Relative number of additional shared memory accesses (bank conflicts) of the other plan, when
-/// eight rows are read at once. The rule's row distance equals the bytes read per row.
-pub fn conflicts(rule: &StagePlan, other: &StagePlan) -> f64 {
-    let (Some(width), Some(begin)) = (rule.banks, other.banks) else {
-        return 0.0;
-    };
-    let times = |begin: i64| {
-        let covers = |bank: i64| {
-            (0..8)
-                .filter(|row| (bank - row * begin).rem_euclid(BANKS) < width)
-                .count()
-        };
-        (0..BANKS).map(covers).max().unwrap_or(1) as f64
-    };
-    times(begin) / times(width) - 1.0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn one_thing_is_other_in_each_and_banks_have_a_price() {
+    fn one_thing_is_other_in_each() {
         let first = StagePlan {
             banks: Some(16),
             staged: vec![true, false],
@@ -90,14 +73,6 @@ mod tests {
                 "rows as they are: stages: banks 0, staged, in place",
                 "rows half apart: stages: banks 64, staged, in place",
             ]
-        );
-        let with = |begin| StagePlan {
-            banks: Some(begin),
-            ..first.clone()
-        };
-        assert_eq!(
-            [16, 64, 0].map(|begin| conflicts(&first, &with(begin))),
-            [0.0, 3.0, 7.0]
         );
         assert_eq!(others(&StagePlan::default()), []);
     }

@@ -1,7 +1,7 @@
 //! Launches: the output of scheduling, read by mapping and emission.
 
 use crate::cost::Cost;
-use crate::plan::TilePlan;
+use crate::plan::KernelPlan;
 use gristmill_uop::Id;
 use gristmill_uop::custom::CustomRef;
 use gristmill_uop::program::When;
@@ -19,8 +19,6 @@ pub struct Body {
     pub kernel: Option<CustomRef>,
     /// Human-readable description of its work.
     pub title: String,
-    /// Tile plan; the plans of nests are added by the mapping.
-    pub plan: TilePlan,
     /// Modelled seconds without the launch.
     pub seconds: f64,
 }
@@ -34,4 +32,6 @@ pub struct Launch {
     pub level: usize,
     /// Modelled cost, launch included.
     pub cost: Cost,
+    /// How it is computed.
+    pub plan: KernelPlan,
 }

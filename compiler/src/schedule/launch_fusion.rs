@@ -8,9 +8,10 @@ use crate::decision::{Decider, LAUNCH_FUSION};
 use crate::ir::nest::workgroups;
 use crate::ir::title::{title_of_nests, title_of_text};
 use crate::kernel::Draft;
-use crate::plan::TilePlan;
+use crate::plan::{KernelPlan, TilePlan};
 use gristmill_uop::features::{Amounts, Feature, Features};
 use gristmill_uop::function::Function;
+use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
@@ -26,7 +27,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Builds the launch of these kernels.
+    /// Builds the launch of these kernels, of which the plans of nests and of the launch are open.
     pub fn launch(
         &self,
         g: &Graph,
@@ -39,16 +40,9 @@ impl Share {
                 root,
                 nests,
                 when,
-                plan,
-                stage_plan,
                 call,
                 ..
             } = &kernels[i].0;
-            let plan = TilePlan {
-                workgroup: plan.clone(),
-                stages: stage_plan.clone(),
-                nests: vec![],
-            };
             let kernel = call.and_then(|call| custom::called(g, call));
             let title = match kernel {
                 Some(kernel) => title_of_text(g, function, kernel.name, nests),
@@ -61,14 +55,22 @@ impl Share {
                 root: Some(*root),
                 kernel,
                 title,
-                plan,
                 seconds,
             }
+        };
+        let plan = |&i: &usize| TilePlan {
+            workgroup: kernels[i].0.plan.clone(),
+            stages: kernels[i].0.stage_plan.clone(),
+            nests: vec![],
         };
         Launch {
             bodies: self.kernels.iter().map(body).collect(),
             level: self.level,
             cost: self.cost,
+            plan: KernelPlan {
+                bodies: self.kernels.iter().map(plan).collect(),
+                launch: LaunchPlan::default(),
+            },
         }
     }
 }

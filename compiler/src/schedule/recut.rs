@@ -2,6 +2,7 @@
 
 use super::candidates::Candidates;
 use super::fusion::{Fusion, Reads};
+use crate::apply::cost_as_proposed;
 use crate::cost::{self, Cost};
 use crate::custom;
 use crate::decompose::int8::Derived;
@@ -10,6 +11,7 @@ use crate::kernel::{Draft, DraftContext, Illegal, computed, draft, hint};
 use crate::plan::{FIRST, Proposal, proposals};
 use crate::plan::{StagePlan, Workgroup};
 use crate::propose::{self, ProposalContext};
+use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -94,6 +96,18 @@ pub fn cut(g: &mut Graph, of: FusionContext, root: Id, inside: &[Id], shape: Ker
         };
         (d, cost)
     })
+}
+
+/// Seconds of a launch of this kernel alone, and the least that another shape could take. On a GPU
+/// those of its linear code, with the heuristic's plans of nests and launch.
+pub fn seconds_alone(g: &Graph, (draft, cost): &(Draft, Cost), target: &Target) -> (f64, f64) {
+    match target.machine.kind {
+        MachineKind::Cpu => (cost.seconds, cost.floor),
+        MachineKind::Gpu => {
+            let code = cost_as_proposed(g, &draft.nests, draft.when, target);
+            (code.seconds(target), code.floor(target))
+        }
+    }
 }
 
 /// Kernels with decided fusion, to be rebuilt in another shape.

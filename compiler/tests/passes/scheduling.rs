@@ -344,6 +344,7 @@ pub fn schedule(case: &Case) -> Result<Applied, String> {
         outputs: &outputs,
         hints: &c.hints,
         derived: &c.derived,
+        compared: false,
     };
     let s = testing::schedule(&of, g, &c.target, &mut decider);
     decider.log.retain(|d| d.kind == "merge");
