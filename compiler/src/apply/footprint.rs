@@ -35,7 +35,7 @@ pub struct Footprint {
 }
 
 impl<'a> Indices<'a> {
-    /// Workgroup indices alone.
+    /// The indices of a body's workgroups, before any nest or loop; `subgroup` threads form a warp.
     pub fn new(globals: &'a [Id], subgroup: i64) -> Indices<'a> {
         Indices {
             globals,
@@ -145,4 +145,31 @@ fn conflicts(addresses: &Addresses, bytes: i64) -> i64 {
         of_bank.into_iter().max().unwrap_or(1)
     };
     addresses.chunks(at_once).map(of_group).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lanes(step: i64) -> Addresses {
+        (0..32).map(|lane| lane * step).collect()
+    }
+
+    #[test]
+    fn a_sector_that_lanes_share_counts_once() {
+        assert_eq!(sectors(&lanes(4), 4), 4);
+        assert_eq!(sectors(&lanes(0), 4), 1);
+        assert_eq!(sectors(&lanes(128), 4), 32);
+        assert_eq!(sectors(&lanes(16), 16), 16);
+    }
+
+    #[test]
+    fn words_of_one_bank_follow_one_another() {
+        assert_eq!(conflicts(&lanes(4), 4), 1);
+        assert_eq!(conflicts(&lanes(0), 4), 1, "all lanes read one word");
+        assert_eq!(conflicts(&lanes(8), 4), 2);
+        assert_eq!(conflicts(&lanes(128), 4), 32);
+        assert_eq!(conflicts(&lanes(16), 16), 4, "eight lanes fill a row");
+        assert_eq!(conflicts(&lanes(144), 16), 4, "padded rows");
+    }
 }

@@ -43,3 +43,26 @@ impl Moment {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_uop::machine::Machine;
+
+    #[test]
+    fn transfers_of_later_spans_overlap_with_their_waits() {
+        let by = Machine::named("h200").unwrap().code_coefficients();
+        let wait = by.get(Feature::Wait);
+        let span = |bytes: f64| {
+            Moment::default()
+                .plus(Feature::Wait, 1.0, &by)
+                .plus(Feature::Memory, bytes, &by)
+        };
+        let few = span(0.1 * wait / by.get(Feature::Memory));
+        let after = few.again(Moment::default(), 2.0, &by);
+        assert!((after.seconds / wait - 3.1).abs() < 1e-9, "{after:?}");
+        let many = span(4.0 * wait / by.get(Feature::Memory));
+        let after = many.again(Moment::default(), 2.0, &by);
+        assert!((after.seconds / wait - 13.0).abs() < 1e-9, "{after:?}");
+    }
+}

@@ -9,7 +9,7 @@ use smallvec::smallvec;
 pub struct Kernel {
     /// Graph of this kernel alone.
     pub graph: Graph,
-    /// Its kernel node.
+    /// The `Op::Kernel` node, over the bodies in order.
     pub root: Id,
     /// Nests of each body.
     pub bodies: Vec<Vec<Id>>,

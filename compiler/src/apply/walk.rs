@@ -412,3 +412,63 @@ impl<'a> Walk<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_uop::Scalar;
+
+    const LOAD: Load = Load {
+        threads: 256.0,
+        groups: 132.0,
+        at_once: 132.0,
+        contention: 2.0,
+        words: 64.0,
+    };
+
+    /// Path of a body that runs these loads of a small buffer, in order.
+    fn path(g: &Graph, loads: &[Id], load: Load) -> Amounts {
+        let body = Code {
+            statements: loads.iter().map(|&id| Statement::Define(id)).collect(),
+            ..Code::default()
+        };
+        let target = Target::named("h200");
+        Walk::new(g, &body, load, &target).run(&body).path
+    }
+
+    #[test]
+    fn loads_wait_in_turn_only_for_their_addresses_or_registers() {
+        let mut g = Graph::new();
+        let buffer = g.param(crate::ir::TEMP, &[], Scalar::I64);
+        let load = |g: &mut Graph, at: Id| g.load(buffer, at, Scalar::I64.one());
+        let [zero, one] = [0, 8].map(|at| g.int(at));
+        let (a, b) = (load(&mut g, zero), load(&mut g, one));
+        let behind = load(&mut g, a);
+        let waits = |loads: &[Id], of: Load| path(&g, loads, of).get(Feature::CacheWait);
+        assert_eq!(waits(&[a, b], LOAD), 1.0);
+        assert_eq!(waits(&[a, behind], LOAD), 2.0);
+        let few = Load { words: 2.0, ..LOAD };
+        assert_eq!(waits(&[a, b], few), 2.0, "no registers for both");
+    }
+
+    #[test]
+    fn a_launch_waits_for_its_predecessor_but_not_with_loads_before() {
+        let mut g = Graph::new();
+        let buffer = g.param(crate::ir::TEMP, &[], Scalar::I64);
+        let zero = g.int(0);
+        let load = g.load(buffer, zero, Scalar::I64.one());
+        let target = Target::named("h200");
+        let seconds = |statements: Vec<Statement>| {
+            let body = Code {
+                statements,
+                ..Code::default()
+            };
+            let path = Walk::new(&g, &body, LOAD, &target).run(&body).path;
+            path.seconds(&target.machine.code_coefficients())
+        };
+        let wait = Statement::DependencyWait;
+        let behind = seconds(vec![wait.clone(), Statement::Define(load)]);
+        let before = seconds(vec![Statement::Define(load), wait]);
+        assert!(before < 1e-12 && behind > 1e-7, "{before} {behind}");
+    }
+}

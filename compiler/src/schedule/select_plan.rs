@@ -164,8 +164,8 @@ fn select_launch(
     kept[decider.choose(decision)]
 }
 
-/// Index of the kernel under that plan, which is lowered if it is not among these. `None` if another
-/// plan makes the same code.
+/// Index of the kernel under that plan, which is lowered if it is not among these. `None` if
+/// another plan makes the same code.
 fn kernel_of(
     candidate: &Candidate,
     plan: LaunchPlan,
