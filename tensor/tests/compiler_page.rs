@@ -114,7 +114,7 @@ impl Levels {
 
     /// The kernel's plan, one part per line.
     fn plan(&self) -> String {
-        let plans = self.compiled.plans.iter().flatten();
+        let plans = self.compiled.plans.iter().flat_map(|plan| &plan.bodies);
         plans
             .map(|plan| plan.to_string().replace("; ", "\n") + "\n")
             .collect()
