@@ -126,8 +126,7 @@ impl Batcher {
         if !sources.is_empty() {
             let speculation = Speculation::new(self.engine.step_rows(), sources);
             let speculation = speculation.running_again(self.config.state_rows > 0);
-            let speculation = speculation.with_kept_times(&self.engine);
-            self.speculation = speculation.calibrated(&mut self.engine);
+            self.speculation = speculation.with_kept_times(&self.engine);
         }
         self
     }

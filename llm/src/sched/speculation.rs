@@ -6,7 +6,6 @@
 //! Drafts are run where they are worth their time: the expected tokens of a step by its measured
 //! time and that of making the drafts. A full batch has no rows for them.
 
-mod calibration;
 mod drafter;
 mod drafting;
 mod kept_times;
@@ -198,13 +197,6 @@ impl Speculation {
     /// Returns the known times of steps, and of steps of the model that drafts.
     pub fn known_times(&self) -> [BTreeMap<usize, f64>; 2] {
         [&self.times, &self.draft_times].map(StepTimes::known)
-    }
-    /// Keeps the times that were measured.
-    fn keep_times(&self) {
-        let [steps, drafting] = self.known_times();
-        if let Some(kept) = &self.kept {
-            kept.write(&Times { steps, drafting });
-        }
     }
     /// Records that other work came after the last step.
     pub fn interrupt(&mut self) {
@@ -463,8 +455,12 @@ impl Speculation {
 }
 
 impl Drop for Speculation {
+    /// Keeps the times that were measured.
     fn drop(&mut self) {
-        self.keep_times();
+        let [steps, drafting] = self.known_times();
+        if let Some(kept) = self.kept.take() {
+            kept.write(&Times { steps, drafting });
+        }
     }
 }
 

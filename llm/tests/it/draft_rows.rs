@@ -432,32 +432,6 @@ fn an_assistant_drafts_the_tokens_of_its_reference() {
     assert!(drafted >= 10, "{drafted} drafts");
 }
 
-/// Steps are measured before the first request, and leave nothing in its texts.
-#[test]
-fn times_are_known_before_the_first_request() {
-    let cases: [(&str, &[usize]); 3] = [
-        ("deepseek2-nextn-q8_0", &[1, 2, 4]),
-        ("gemma4-q8_0", &[1]),
-        ("qwen35-q8_0", &[1, 2, 4]),
-    ];
-    for (family, drafting) in cases {
-        let sources = DraftSources {
-            ngrams: true,
-            drafter: Some(Drafter::Block),
-            assumes_times: false,
-        };
-        let e = Batcher::new(engine(family, CacheType::F32, 2, 6)).with_speculation(sources);
-        let known = e.step_times().map(|of| of.into_keys().collect::<Vec<_>>());
-        assert_eq!(known, [vec![1, 2, 4, 8], drafting.to_vec()], "{family}");
-        let name = family.rsplit_once('-').map_or(family, |of| of.0);
-        let tokens = ids(&data(&format!("families/{name}-tokens.txt")));
-        let prompts = [repeating(&tokens)];
-        let (measured, _) = run(e, &prompts, 0.0, SequenceOptions::default());
-        let (plain, _) = answers(family, 0.0, None, 1);
-        assert_eq!(measured, plain, "{family}");
-    }
-}
-
 /// A model that drafts for itself is right but where rounding decides.
 #[test]
 fn drafts_of_a_model_change_no_token() {
