@@ -3,6 +3,7 @@
 use crate::failure::Result;
 use crate::progress;
 use crate::reasoning_view::Reader;
+use crate::sampler;
 use crate::style::Screen;
 use gristmill_llm::chat::{ChatTemplate, ReasoningTexts, TextSpan, closing_tokens};
 use gristmill_llm::generation::{self, Finish};
@@ -26,6 +27,36 @@ pub struct Generation {
     pub drafts: SpeculationStats,
 }
 
+/// Flags that bound an answer's reasoning.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ReasoningFlags {
+    /// Disable the reasoning of models that can answer without it
+    #[arg(long)]
+    no_think: bool,
+    /// Maximum tokens of reasoning, after which the answer begins; 0 for none, -1 for no limit
+    /// [default: -1]
+    #[arg(
+        long, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true,
+        conflicts_with = "no_think"
+    )]
+    reasoning_budget: Option<usize>,
+    /// Message before the end of reasoning that is cut off [default: that the answer follows]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        requires = "reasoning_budget"
+    )]
+    reasoning_budget_message: Option<String>,
+}
+
+impl ReasoningFlags {
+    /// Returns `Some(false)` if reasoning is switched off, for the template.
+    pub fn switch(&self) -> Option<bool> {
+        (self.no_think || self.reasoning_budget == Some(0)).then_some(false)
+    }
+}
+
 /// Limits of an answer.
 pub struct AnswerLimits<'t> {
     /// Maximum tokens of reasoning and answer.
@@ -35,10 +66,10 @@ pub struct AnswerLimits<'t> {
 }
 
 impl<'t> AnswerLimits<'t> {
-    /// Limits an answer and, if there is a `budget`, its reasoning; `prompt` is the rendered one.
+    /// Limits an answer and, if there is a budget, its reasoning; `prompt` is the rendered one.
     pub fn new(
         tokens: usize,
-        budget: Option<usize>,
+        flags: &ReasoningFlags,
         (template, prompt): (&ChatTemplate, &[TextSpan]),
         tokenizer: &'t Tokenizer,
     ) -> AnswerLimits<'t> {
@@ -46,8 +77,9 @@ impl<'t> AnswerLimits<'t> {
         let begun = TextSpan::concat(prompt)
             .trim_end()
             .ends_with(markup.think[0]);
+        let message = flags.reasoning_budget_message.as_deref();
         let bounded = |budget| {
-            let closing = closing_tokens(markup, tokenizer, budget, false);
+            let closing = closing_tokens(markup, tokenizer, budget, message, false);
             let bytes = |token, out: &mut Vec<u8>| {
                 out.extend(tokenizer.token_bytes(token).unwrap_or_default());
             };
@@ -61,7 +93,10 @@ impl<'t> AnswerLimits<'t> {
         };
         AnswerLimits {
             tokens,
-            reasoning: budget.filter(|&budget| budget != usize::MAX).map(bounded),
+            reasoning: flags
+                .reasoning_budget
+                .filter(|&budget| budget != usize::MAX)
+                .map(bounded),
         }
     }
     /// Limits a text without reasoning.

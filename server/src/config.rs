@@ -48,6 +48,9 @@ pub struct Config {
     pub choices: usize,
     /// Maximum tokens of reasoning of requests that set none; `None` is unlimited.
     pub reasoning_budget: Option<usize>,
+    /// Message before the end of reasoning that is cut off, of requests that set none; `None` for
+    /// the default one.
+    pub reasoning_budget_message: Option<String>,
     /// Graceful-shutdown timeout: how long accepted requests continue to be served.
     pub drain: Duration,
     /// `owned_by` of each model in `/v1/models`; some routers detect the engine by it.
@@ -81,18 +84,12 @@ impl Config {
     }
     /// Returns the limits of requests and answers.
     pub(crate) fn limits(&self) -> Limits {
-        let &Config {
-            answer,
-            unread,
-            choices,
-            reasoning_budget: reasoning,
-            ..
-        } = self;
         Limits {
-            answer,
-            unread,
-            choices,
-            reasoning,
+            answer: self.answer,
+            unread: self.unread,
+            choices: self.choices,
+            reasoning: self.reasoning_budget,
+            reasoning_message: self.reasoning_budget_message.clone(),
         }
     }
 }
@@ -122,6 +119,7 @@ impl Default for Config {
             unread: 8 << 20,
             choices: 16,
             reasoning_budget: None,
+            reasoning_budget_message: None,
             // Kubernetes kills a pod 30 s after SIGTERM by default.
             drain: Duration::from_secs(25),
             owned_by: "gristmill".into(),

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
-use crate::generate::{AnswerLimits, Generation, answer};
+use crate::generate::{AnswerLimits, Generation, ReasoningFlags, answer};
 use crate::input::Input;
 use crate::interrupt::Interrupt;
 use crate::model::{self, Model, shortest, warn};
@@ -45,16 +45,8 @@ pub struct ChatArgs {
     /// System prompt
     #[arg(long, alias = "system-prompt", value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// Disable the reasoning of models that can answer without it
-    #[arg(long)]
-    no_think: bool,
-    /// Maximum tokens of reasoning, after which the answer begins; 0 for none, -1 for no limit
-    /// [default: -1]
-    #[arg(
-        long, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true,
-        conflicts_with = "no_think"
-    )]
-    reasoning_budget: Option<usize>,
+    #[command(flatten)]
+    reasoning: ReasoningFlags,
     /// Maximum number of tokens per answer; -1 for no limit [default: -1]
     #[arg(
         short, long = "n-predict", aliases = ["predict", "max-tokens"], value_name = "N",
@@ -111,8 +103,7 @@ pub fn run(options: ChatArgs) -> Result {
         model: model.name,
         system: options.system,
         messages: Vec::new(),
-        thinking: (options.no_think || options.reasoning_budget == Some(0)).then_some(false),
-        reasoning_budget: options.reasoning_budget,
+        reasoning: options.reasoning,
         limit: options.n.unwrap_or(usize::MAX),
         interrupt: Interrupt::install(io::stdin().is_terminal())?,
         tokenizer: &tokenizer,
@@ -173,8 +164,7 @@ struct Talk<'t> {
     template: ChatTemplate,
     system: Option<String>,
     messages: Vec<Message>,
-    thinking: Option<bool>,
-    reasoning_budget: Option<usize>,
+    reasoning: ReasoningFlags,
     limit: usize,
     interrupt: Interrupt,
     sums: Sums,
@@ -225,8 +215,9 @@ impl Talk<'_> {
     }
     /// Generates an answer; returns its content and its reasoning.
     fn reply(&mut self) -> Result<(String, Option<String>)> {
+        let switch = self.reasoning.switch();
         let render =
-            RenderOptions { add_generation_prompt: true, enable_thinking: self.thinking, ..RenderOptions::default() };
+            RenderOptions { add_generation_prompt: true, enable_thinking: switch, ..RenderOptions::default() };
         let spans = self.template.render(&self.all(), &render)?;
         let prompt = self.tokenizer.encode_spans(&TextSpan::pairs(&spans), true);
         let mut out = Screen::shaded(io::stdout().lock(), begins_thinking(&TextSpan::concat(&spans)))?;
@@ -235,7 +226,7 @@ impl Talk<'_> {
         let stop = || interrupt.is_asked();
         let mut reader = Reader::for_markup(self.tokenizer, self.template.markup());
         let written = (&self.template, &spans[..]);
-        let limits = AnswerLimits::new(self.limit, self.reasoning_budget, written, self.tokenizer);
+        let limits = AnswerLimits::new(self.limit, &self.reasoning, written, self.tokenizer);
         let answer =
             answer(&mut self.batcher, &mut reader, &self.sampler, &prompt, limits, &mut out, &stop);
         interrupt.end();

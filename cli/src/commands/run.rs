@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::flags::Common;
-use crate::generate::{AnswerLimits, answer};
+use crate::generate::{AnswerLimits, ReasoningFlags, answer};
 use crate::model::{self, Model, warn};
 use crate::model_arg::ModelFlags;
 use crate::reasoning_view::Reader;
@@ -46,7 +46,7 @@ pub struct RunArgs {
     )]
     n: Option<usize>,
     /// Use PROMPT as it is, without the chat template; special tokens are parsed
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["no_think", "reasoning_budget"])]
     raw: bool,
     /// System prompt
     #[arg(
@@ -54,16 +54,8 @@ pub struct RunArgs {
         conflicts_with = "raw"
     )]
     system: Option<String>,
-    /// Disable the reasoning of models that can answer without it
-    #[arg(long, conflicts_with = "raw")]
-    no_think: bool,
-    /// Maximum tokens of reasoning, after which the answer begins; 0 for none, -1 for no limit
-    /// [default: -1]
-    #[arg(
-        long, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true,
-        conflicts_with_all = ["raw", "no_think"]
-    )]
-    reasoning_budget: Option<usize>,
+    #[command(flatten)]
+    reasoning: ReasoningFlags,
     #[command(flatten)]
     speculation: Speculation,
     #[command(flatten)]
@@ -90,13 +82,12 @@ pub fn run(options: RunArgs) -> Result {
             reader = Reader::for_markup(&tokenizer, template.markup());
             let mut messages: Vec<Message> = options.system.iter().map(Message::system).collect();
             messages.push(Message::user(text));
-            let is_off = options.no_think || options.reasoning_budget == Some(0);
-            let thinking = is_off.then_some(false);
+            let thinking = options.reasoning.switch();
             let render =
                 RenderOptions { add_generation_prompt: true, enable_thinking: thinking, ..RenderOptions::default() };
             let spans = template.render(&messages, &render)?;
-            let budget = options.reasoning_budget;
-            limits = AnswerLimits::new(tokens, budget, (&template, &spans), &tokenizer);
+            let written = (&template, &spans[..]);
+            limits = AnswerLimits::new(tokens, &options.reasoning, written, &tokenizer);
             tokenizer.encode_spans(&TextSpan::pairs(&spans), true)
         }
     };

@@ -81,6 +81,9 @@ pub struct ServeArgs {
     /// none, -1 for no limit [default: -1]
     #[arg(long, value_name = "N", value_parser = sampler::count, allow_negative_numbers = true)]
     reasoning_budget: Option<usize>,
+    /// Message before the end of reasoning that is cut off, of requests that set none
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    reasoning_budget_message: Option<String>,
     /// Batch-invariant mode: output does not depend on concurrent requests; decode is slower at
     /// small batches
     #[arg(long, conflicts_with = "no_batch_invariance")]
@@ -258,6 +261,7 @@ pub fn run(options: ServeArgs) -> Result {
         keep: options.limits.host_cache_mb.map(|mb| mb.saturating_mul(1_000_000)),
         batch_invariant: options.batch_invariant,
         reasoning_budget: options.reasoning_budget.filter(|&tokens| tokens != usize::MAX),
+        reasoning_budget_message: options.reasoning_budget_message,
         any_model: options.any_model,
         kv_events: options.grpc_port.is_some(),
         ..defaults

@@ -3,7 +3,8 @@
 use super::markup::{Frame, Markup};
 use crate::tokenizer::Tokenizer;
 
-/// What a model says before it closes reasoning that is cut off, so that it goes on with an answer.
+/// What a model says before it closes reasoning that is cut off, so that it goes on with an answer;
+/// unless the user gives another message.
 const MESSAGE: &str = "I have reasoned for long enough, so I give my answer now.";
 
 /// Texts that delimit reasoning in a reply.
@@ -29,16 +30,18 @@ impl ReasoningTexts {
 }
 
 /// Returns the tokens that close reasoning after `budget` tokens. Where an answer is a message of
-/// its own, they open it too, unless the model `may_call` tools instead.
+/// its own, they open it too, unless the model `may_call` tools instead. `message` is plain text
+/// before the closing text; an empty one leaves that alone.
 pub fn closing_tokens(
     markup: &Markup,
     tokenizer: &Tokenizer,
     budget: usize,
+    message: Option<&str>,
     may_call: bool,
 ) -> Vec<u32> {
-    let message = match budget {
-        0 => "\n".to_owned(),
-        _ => format!("\n\n{MESSAGE}\n"),
+    let message = match (message.map(str::trim), budget) {
+        (Some(""), _) | (None, 0) => "\n".to_owned(),
+        (message, _) => format!("\n\n{}\n", message.unwrap_or(MESSAGE)),
     };
     let close = markup.think[1];
     let (message, close) = match markup.frame {

@@ -1,7 +1,7 @@
 //! Limits of requests and answers.
 
 /// Configurable limits of requests and answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Limits {
     /// Approximate maximum bytes of a response that is not streamed: text, and log-probabilities as
     /// JSON. At the limit the answer ends.
@@ -13,6 +13,8 @@ pub struct Limits {
     pub choices: usize,
     /// Maximum tokens of reasoning of requests that set none; `None` is unlimited.
     pub reasoning: Option<usize>,
+    /// Message before the end of reasoning that is cut off; `None` for the default one.
+    pub reasoning_message: Option<String>,
 }
 
 /// Maximum prompts of one request.
@@ -29,5 +31,7 @@ pub const MAX_TOP_LOGPROBS: u64 = 20;
 pub const MAX_STOPS: (usize, usize) = (64, 1024);
 /// Maximum tokens that end an answer.
 pub const MAX_STOP_TOKENS: usize = 64;
+/// Maximum bytes of the message before the end of reasoning that is cut off.
+pub const MAX_REASONING_MESSAGE: usize = 4096;
 /// Maximum tools of a request.
 pub const MAX_TOOLS: usize = 128;

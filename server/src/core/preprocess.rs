@@ -11,7 +11,9 @@ use crate::core::engine_request::{EngineRequest, GenerationParams, ReasoningBoun
 use crate::core::error::RequestError;
 use crate::core::event::{Event, Usage};
 use crate::core::field_names::FieldNames;
-use crate::core::limits::{Limits, MAX_PROMPTS, MAX_STOP_TOKENS, MAX_STOPS, MAX_TOP_LOGPROBS};
+use crate::core::limits::{
+    Limits, MAX_PROMPTS, MAX_REASONING_MESSAGE, MAX_STOP_TOKENS, MAX_STOPS, MAX_TOP_LOGPROBS,
+};
 use crate::core::model::Served;
 use crate::core::models::entry::ModelEntry;
 use crate::core::models::pool::Models;
@@ -121,7 +123,7 @@ impl Preprocessor {
             names,
         )?;
         let is_conversation = matches!(request.input, Input::Conversation { .. });
-        let reasoning = self.reasoning_limit(&mut request.input);
+        let reasoning = self.reasoning_limit(&mut request.input)?;
         let prompts = self.prompts(request.input, &tools, names)?;
         // A conversation has one prompt; requests of several prompts always begin open.
         let begins = prompts.first().map_or(Begins::Open, |prompt| prompt.begins);
@@ -179,12 +181,22 @@ impl Preprocessor {
         );
         Err(RequestError::parameter("model", message))
     }
-    /// Maximum tokens of the reasoning of an input; `None` is unlimited. With 0, reasoning is
-    /// switched off where the template can.
-    fn reasoning_limit(&self, input: &mut Input) -> Option<usize> {
+    /// Maximum tokens of the reasoning of an input, and the message at its end; `None` is
+    /// unlimited. With 0, reasoning is switched off where the template can.
+    fn reasoning_limit(
+        &self,
+        input: &mut Input,
+    ) -> Result<Option<(usize, Option<String>)>, RequestError> {
         let Input::Conversation { thinking, .. } = input else {
-            return None;
+            return Ok(None);
         };
+        let message = thinking.message.take();
+        let bytes = message.as_ref().map_or(0, String::len);
+        if bytes > MAX_REASONING_MESSAGE {
+            let name = "reasoning_budget_message";
+            let why = format!("{name} has {bytes} bytes, more than {MAX_REASONING_MESSAGE}");
+            return Err(RequestError::parameter(name, why));
+        }
         let tokens = match thinking.budget {
             Some(ReasoningLimit::Tokens(tokens)) => Some(tokens),
             Some(ReasoningLimit::Unlimited) => None,
@@ -193,12 +205,13 @@ impl Preprocessor {
         if tokens == Some(0) {
             thinking.switch.get_or_insert(false);
         }
-        tokens
+        let message = message.or_else(|| self.limits().reasoning_message.clone());
+        Ok(tokens.map(|tokens| (tokens, message)))
     }
     /// Bounds the reasoning of a reply; without a limit its tokens are counted all the same.
     fn reasoning_bound(
         &self,
-        limit: Option<usize>,
+        limit: Option<(usize, Option<String>)>,
         begins: Begins,
         tools: &ToolSet,
     ) -> ReasoningBound {
@@ -206,11 +219,18 @@ impl Preprocessor {
             markup, tokenizer, ..
         } = &*self.served;
         let may_call = tools.schemas().is_some();
-        let closing = limit.map(|limit| closing_tokens(markup, tokenizer, limit, may_call));
+        let (tokens, closing) = match limit {
+            Some((tokens, message)) => {
+                let message = message.as_deref();
+                let closing = closing_tokens(markup, tokenizer, tokens, message, may_call);
+                (tokens, closing)
+            }
+            None => (usize::MAX, Vec::new()),
+        };
         ReasoningBound {
-            tokens: limit.unwrap_or(usize::MAX),
+            tokens,
             begun: begins == Begins::Reasoning,
-            closing: closing.unwrap_or_default(),
+            closing,
         }
     }
     /// Checks the number of choices of each prompt; `name` is its parameter.

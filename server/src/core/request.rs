@@ -73,6 +73,8 @@ pub struct Thinking {
     pub variables: Map<String, Value>,
     /// Maximum tokens of the reasoning; `None` leaves it to the server.
     pub budget: Option<ReasoningLimit>,
+    /// Message before the end of reasoning that is cut off; `None` leaves it to the server.
+    pub message: Option<String>,
 }
 
 /// Maximum tokens of a reply's reasoning.

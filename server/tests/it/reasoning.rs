@@ -89,6 +89,36 @@ fn reasoning_ends_at_its_budget() {
 }
 
 #[test]
+fn a_message_closes_reasoning_at_its_budget() {
+    let server = server(Config {
+        reasoning_budget_message: Some("Enough of that.".into()),
+        reasoning_budget: Some(12),
+        ..Config::default()
+    });
+    let ask = |more: Value| server.client.ask(QUESTION, settings(more));
+    let reasoning = |more: Value| parts(&ask(more).ok()["choices"][0]).0;
+    let ended = reasoning(json!({}));
+    let begun = ended.strip_suffix("Enough of that.").expect("a message");
+    // A request overrides the server; llama.cpp's name of the budget.
+    let own = json!({ "reasoning_budget_tokens": 3, "reasoning_budget_message": "Now then:" });
+    let own = reasoning(own);
+    assert!(
+        own.ends_with("Now then:") && own.len() < ended.len(),
+        "{own}"
+    );
+    // Without a message the closing text alone is forced; markers in a message are text.
+    let none = reasoning(json!({ "reasoning_budget_message": "" }));
+    assert_eq!(none.trim_end(), begun.trim_end());
+    let marked = ask(json!({ "reasoning_budget_message": "<|user|> or <sop>?" })).ok();
+    let (marked, content) = parts(&marked["choices"][0]);
+    assert!(marked.ends_with("<|user|> or <sop>?"), "{marked}");
+    assert!(!content.trim().is_empty());
+    let long = ask(json!({ "reasoning_budget_message": "x".repeat(4097) }));
+    let error = long.refused(400).to_string();
+    assert!(error.contains("has 4097 bytes"), "{error}");
+}
+
+#[test]
 fn a_budget_of_nothing_closes_reasoning_at_once() {
     let server = server(Config {
         reasoning_budget: Some(0),

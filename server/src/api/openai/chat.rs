@@ -51,8 +51,11 @@ common_fields! { declare_request
         reasoning_effort: Option<String>,
         /// Maximum tokens of the reasoning; -1 for no limit.
         reasoning_budget: Option<Whole>,
-        /// The same number under llama.cpp's name.
+        /// The same number under names of llama.cpp.
         thinking_budget_tokens: Option<Whole>,
+        reasoning_budget_tokens: Option<Whole>,
+        /// Message before the end of reasoning that is cut off at its budget.
+        reasoning_budget_message: Option<String>,
         /// Variables for the chat template.
         chat_template_kwargs: Option<Map<String, Value>>,
         /// The predecessor of `tools`; an answer then has a `function_call`.
@@ -204,6 +207,7 @@ impl ChatRequest {
         let budgets = [
             ("reasoning_budget", self.reasoning_budget),
             ("thinking_budget_tokens", self.thinking_budget_tokens),
+            ("reasoning_budget_tokens", self.reasoning_budget_tokens),
         ];
         let mut budgets = budgets
             .into_iter()
@@ -212,6 +216,7 @@ impl ChatRequest {
             switch: switch.or(thinking.switch),
             variables: kwargs,
             budget: budgets.next().transpose()?,
+            message: self.reasoning_budget_message.clone(),
             ..thinking
         })
     }
