@@ -7,6 +7,7 @@
 use crate::shell;
 use anyhow::{Context, Result, bail};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -258,6 +259,26 @@ fn add_zig(root: &Path, platform: &Platform, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Writes the program that maturin takes for cargo. It compiles by `cargo zigbuild`, so that the
+/// module is built from the same dependencies as the program: maturin's own linker for zig has
+/// another path, with which cargo compiles all of them again.
+fn shared_cargo(platform: &Platform) -> String {
+    let Platform { triple, glibc, .. } = platform;
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    format!(
+        r#"#!/bin/sh
+cargo='{cargo}'
+[ "$1" = rustc ] || exec "$cargo" "$@"
+for argument; do
+    shift
+    [ "$argument" != {triple} ] || argument={triple}{glibc}
+    set -- "$@" "$argument"
+done
+CARGO="$cargo" exec cargo-zigbuild "$@"
+"#
+    )
+}
+
 /// Builds the wheel of a platform: the Python module, and the program as a script.
 fn wheel(root: &Path, platform: &Platform, program: &Path, output: &Path) -> Result<()> {
     let Platform { triple, .. } = platform;
@@ -267,17 +288,14 @@ fn wheel(root: &Path, platform: &Platform, program: &Path, output: &Path) -> Res
     let data = fresh(&python.join("gristmill._gristmill.data"))?;
     fs::create_dir_all(data.join("scripts"))?;
     fs::copy(program, data.join("scripts/gristmill"))?;
+    let shim = fresh(&target_folder(root).join("package-cargo"))?.join("cargo");
+    fs::write(&shim, shared_cargo(platform))?;
+    fs::set_permissions(&shim, fs::Permissions::from_mode(0o755))?;
     let mut maturin = Command::new("maturin");
     maturin
         .current_dir(&python)
-        .args([
-            "build",
-            "--release",
-            "--locked",
-            "--zig",
-            "--target",
-            triple,
-        ])
+        .env("CARGO", &shim)
+        .args(["build", "--release", "--locked", "--target", triple])
         .args(["--compatibility", platform.wheel_tag, "--out"])
         .arg(output)
         .env_remove("RUSTFLAGS");
@@ -338,6 +356,40 @@ mod tests {
         );
         let one = selected(&["aarch64-unknown-linux-gnu".into()]).unwrap();
         assert_eq!((one.len(), one[0].glibc), (1, ".2.17"));
+    }
+
+    #[test]
+    fn maturin_compiles_for_the_glibc_of_the_program() {
+        let dir = std::env::temp_dir().join(format!("shared-cargo-{}", std::process::id()));
+        let folder = fresh(&dir).unwrap();
+        // Both programs that it may run print their arguments.
+        for name in ["cargo", "cargo-zigbuild"] {
+            let text = format!("#!/bin/sh\nprintf '{name} %s\\n' \"$*\"\n");
+            fs::write(folder.join(name), text).unwrap();
+            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let text = shared_cargo(&PLATFORMS[0]);
+        let (begin, rest) = text.split_once("cargo='").unwrap();
+        let rest = rest.split_once('\'').unwrap().1;
+        let script = format!("{begin}cargo='{}/cargo'{rest}", folder.display());
+        let run = |arguments: &[&str]| {
+            let path = format!("{}:/usr/bin:/bin", folder.display());
+            let mut sh = Command::new("sh");
+            sh.env("PATH", path)
+                .args(["-c", &script, "cargo"])
+                .args(arguments);
+            shell::stdout(&mut sh).unwrap()
+        };
+        let target = "x86_64-unknown-linux-gnu";
+        assert_eq!(
+            run(&["rustc", "--target", target, "--", "-C", "strip=symbols"]),
+            format!("cargo-zigbuild rustc --target {target}.2.17 -- -C strip=symbols\n")
+        );
+        assert_eq!(
+            run(&["metadata", "--target", target]),
+            format!("cargo metadata --target {target}\n")
+        );
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
