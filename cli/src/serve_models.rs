@@ -166,7 +166,8 @@ fn candidates(arguments: &[String], scanning: &dyn Fn(usize, usize)) -> Result<V
     } else {
         arguments
     };
-    let store = Store::user()?;
+    // Without a home directory there is none, and no file belongs to it.
+    let store = Store::user().ok();
     let mut out: Vec<Candidate> = Vec::new();
     let mut add = |model: Model, name: Option<String>, typed: Option<&str>, found| {
         let same = |other: &Candidate| match (&other.model.path, &model.path) {
@@ -183,7 +184,7 @@ fn candidates(arguments: &[String], scanning: &dyn Fn(usize, usize)) -> Result<V
         let of_store = model
             .path
             .as_deref()
-            .map(|path| store.names_of(path))
+            .and_then(|path| Some(store.as_ref()?.names_of(path)))
             .unwrap_or_default();
         // Paths are not names in the API: clients need not know them.
         let typed = typed

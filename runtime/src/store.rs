@@ -103,8 +103,9 @@ impl Store {
     /// that is not possible.
     ///
     /// The directory is `$GRISTMILL_CACHE`, else `$CACHE_DIRECTORY` (set by systemd for a service
-    /// with a cache), else `$XDG_CACHE_HOME/gristmill`, else `~/.cache/gristmill`. Its limit is
-    /// `$GRISTMILL_CACHE_LIMIT` MB (default 512).
+    /// with a cache), else `$XDG_CACHE_HOME/gristmill`, else `~/.cache/gristmill`. Where that
+    /// cannot be created, as for a user without a home directory, it is `gristmill.UID` in
+    /// `$TMPDIR`, `/var/tmp` or `/tmp`. Its limit is `$GRISTMILL_CACHE_LIMIT` MB (default 512).
     ///
     /// # Errors
     /// [`Error::Setting`] when the limit is not a number.
@@ -121,37 +122,39 @@ impl Store {
                 .and_then(first)
                 .filter(|p| p.is_absolute())
         };
-        let path = variable("GRISTMILL_CACHE")
-            .or_else(of_service)
-            .or_else(|| {
-                variable("XDG_CACHE_HOME")
-                    .filter(|p| p.is_absolute())
-                    .map(|p| p.join("gristmill"))
-            })
-            .or_else(|| variable("HOME").map(|p| p.join(".cache").join("gristmill")));
-        let limit = match std::env::var("GRISTMILL_CACHE_LIMIT")
-            .ok()
-            .filter(|v| !v.is_empty())
-        {
-            None => DEFAULT_LIMIT,
-            Some(text) => text
-                .trim()
-                .parse::<u64>()
-                .ok()
-                .and_then(|n| n.checked_mul(MB))
-                .ok_or_else(|| Error::Setting {
-                    setting: format!("GRISTMILL_CACHE_LIMIT={text}"),
-                    message: "not a number of MB".into(),
-                    hint: "for example GRISTMILL_CACHE_LIMIT=512".into(),
-                })?,
-        };
-        Ok(match path {
-            Some(path) => Store::open_or_without(path, limit),
+        let limit = limit_setting()?;
+        if let Some(path) = variable("GRISTMILL_CACHE").or_else(of_service) {
+            return Ok(Store::open_or_without(path, limit));
+        }
+        let of_user = variable("XDG_CACHE_HOME")
+            .filter(|p| p.is_absolute())
+            .or_else(|| variable("HOME").map(|p| p.join(".cache")))
+            .map(|p| p.join("gristmill"));
+        let why = match of_user.map(|path| (Store::open(&path, limit), path)) {
+            Some((Ok(store), _)) => return Ok(store),
+            // A directory that was refused is the user's to mend.
+            Some((Err(why), path)) if path.exists() => return Ok(Store::without(why)),
+            Some((Err(why), _)) => why,
             None => {
                 let why = "there is no home directory: HOME is not set";
-                Store::without(fault(Path::new("~/.cache/gristmill"), why))
+                fault(Path::new("~/.cache/gristmill"), why)
             }
-        })
+        };
+        let places = [
+            variable("TMPDIR"),
+            Some("/var/tmp".into()),
+            Some("/tmp".into()),
+        ];
+        let found = Store::in_one_of(places.into_iter().flatten(), limit);
+        Ok(found.unwrap_or_else(|| Store::without(why)))
+    }
+
+    /// Opens the store of this user in the first usable directory for temporary files.
+    fn in_one_of(places: impl IntoIterator<Item = PathBuf>, limit: u64) -> Option<Store> {
+        let name = folder::name_of_user()?;
+        // A directory that is missing is not made: it would have the wrong mode.
+        let mut there = places.into_iter().filter(|place| place.is_dir());
+        there.find_map(|place| Store::open(place.join(&name), limit).ok())
     }
 
     /// Opens the store in `path` with at most `limit` bytes, creating the directory if needed.
@@ -329,6 +332,22 @@ impl Store {
             _ => Temporary::elsewhere(),
         }
     }
+}
+
+/// Returns `$GRISTMILL_CACHE_LIMIT` in bytes, or the default.
+fn limit_setting() -> Result<u64, Error> {
+    let setting = std::env::var("GRISTMILL_CACHE_LIMIT").ok();
+    let Some(text) = setting.filter(|v| !v.is_empty()) else {
+        return Ok(DEFAULT_LIMIT);
+    };
+    let megabytes = text.trim().parse::<u64>().ok();
+    megabytes
+        .and_then(|n| n.checked_mul(MB))
+        .ok_or_else(|| Error::Setting {
+            setting: format!("GRISTMILL_CACHE_LIMIT={text}"),
+            message: "not a number of MB".into(),
+            hint: "for example GRISTMILL_CACHE_LIMIT=512".into(),
+        })
 }
 
 fn is_entry(name: &str) -> bool {

@@ -25,6 +25,12 @@ const MIN_FREE_BYTES: u64 = 16 << 20;
 /// of a container's own.
 const NOBODY_UID: u32 = 65534;
 
+/// Returns the name of this user's store among the files of others. It does not begin as those of
+/// temporary directories, which are removed.
+pub(super) fn name_of_user() -> Option<String> {
+    Some(format!("gristmill.{}", rustix::process::geteuid().as_raw()))
+}
+
 pub(super) fn fault(path: &Path, message: impl ToString) -> Error {
     Error::Cache {
         path: path.into(),

@@ -511,3 +511,29 @@ fn a_store_without_a_directory_works_and_says_why() {
         "what others can write to is left alone"
     );
 }
+
+#[test]
+fn a_user_without_a_home_has_a_store_among_temporary_files() {
+    let place = Place::new("homeless");
+    let shared = place.0.join("shared");
+    std::fs::create_dir_all(&shared).unwrap();
+    mode(&shared, 0o1777);
+    let missing = place.0.join("missing");
+    let open = |places: &[&PathBuf]| Store::in_one_of(places.iter().copied().cloned(), 1 << 20);
+    let store = open(&[&missing, &shared]).expect("a store");
+    let path = store.path().unwrap().to_owned();
+    let name = folder::name_of_user().unwrap();
+    assert_eq!(path, shared.canonicalize().unwrap().join(&name));
+    assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o700);
+    let key = Key::from_parts(["a"]);
+    store.put(&key, b"payload").unwrap();
+    let again = open(&[&shared]).expect("a store");
+    assert_eq!(again.get(&key).unwrap().as_deref(), Some(&b"payload"[..]));
+    // What others can change is passed over, and a missing directory is not made.
+    mode(&path, 0o777);
+    assert!(open(&[&shared, &missing]).is_none());
+    mode(&path, 0o700);
+    mode(&shared, 0o777);
+    assert!(open(&[&shared]).is_none());
+    assert!(!missing.exists());
+}
