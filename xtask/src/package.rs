@@ -98,7 +98,7 @@ pub fn run(options: &Options) -> Result<bool> {
     let output = root.join(&options.output);
     fs::create_dir_all(&output).with_context(|| format!("cannot make {}", output.display()))?;
     for platform in platforms {
-        let program = build(&root, platform)?;
+        let program = build(&root, platform, !options.no_wheel)?;
         archive(&root, platform, &program, &output)?;
         if !options.no_wheel {
             wheel(&root, platform, &program, &output)?;
@@ -146,32 +146,43 @@ fn check_tools() -> Result<()> {
     Ok(())
 }
 
-/// Builds the program for a platform; returns its path.
-fn build(root: &Path, platform: &Platform) -> Result<PathBuf> {
-    let Platform { triple, glibc, .. } = platform;
+/// Builds the program for a platform, and the Python module unless that is left out; returns the
+/// program's path.
+fn build(root: &Path, platform: &Platform, has_module: bool) -> Result<PathBuf> {
+    let Platform { triple, .. } = platform;
     eprintln!("package: building {triple}");
-    let target = format!("{triple}{glibc}");
-    let arguments = [
-        "--release",
-        "--locked",
-        "--package",
-        "gristmill",
-        "--target",
-        &target,
-    ];
-    let mut cargo = shell::cargo(root);
-    // What the environment adds would differ from one machine to the next.
+    let mut cargo = Command::new("cargo-zigbuild");
     cargo
-        .arg("zigbuild")
-        .args(arguments)
-        .env_remove("RUSTFLAGS");
-    if !platform.flags.is_empty() {
-        cargo.env("RUSTFLAGS", platform.flags);
-    }
+        .current_dir(root)
+        .args(build_arguments(platform, has_module))
+        // As maturin does, which runs the same command.
+        .env("PYO3_BUILD_EXTENSION_MODULE", "1")
+        .env("PYO3_NO_PYTHON", "1");
+    add_flags(&mut cargo, platform);
     shell::run(&mut cargo)
         .with_context(|| format!("hint: `rustup target add {triple}`; {TOOLS}"))?;
     let program = target_folder(root).join(triple).join("release/gristmill");
     shell::program(&program, "cargo built it elsewhere: set CARGO_TARGET_DIR")
+}
+
+/// Returns the arguments of `cargo-zigbuild`. Packages that are built together have the same
+/// features of their dependencies, so that none is compiled twice.
+fn build_arguments(platform: &Platform, has_module: bool) -> Vec<String> {
+    let Platform { triple, glibc, .. } = platform;
+    let mut arguments = "zigbuild --release --locked --package gristmill".to_owned();
+    if has_module {
+        arguments += " --package gristmill-python";
+    }
+    arguments += &format!(" --target {triple}{glibc}");
+    arguments.split(' ').map(str::to_owned).collect()
+}
+
+/// Sets the compiler's flags. What the environment adds would differ from one machine to the next.
+fn add_flags(command: &mut Command, platform: &Platform) {
+    command.env_remove("RUSTFLAGS");
+    if !platform.flags.is_empty() {
+        command.env("RUSTFLAGS", platform.flags);
+    }
 }
 
 /// Returns the folder that cargo builds in.
@@ -259,22 +270,19 @@ fn add_zig(root: &Path, platform: &Platform, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the program that maturin takes for cargo. It compiles by `cargo zigbuild`, so that the
-/// module is built from the same dependencies as the program: maturin's own linker for zig has
-/// another path, with which cargo compiles all of them again.
+/// Returns the program that maturin takes for cargo. In place of compiling the module alone, with
+/// another linker and other features of dependencies, it does what [`build`] has done.
 fn shared_cargo(platform: &Platform) -> String {
-    let Platform { triple, glibc, .. } = platform;
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let arguments = build_arguments(platform, true).join(" ");
+    let flags = platform.flags;
     format!(
         r#"#!/bin/sh
 cargo='{cargo}'
 [ "$1" = rustc ] || exec "$cargo" "$@"
-for argument; do
-    shift
-    [ "$argument" != {triple} ] || argument={triple}{glibc}
-    set -- "$@" "$argument"
-done
-CARGO="$cargo" exec cargo-zigbuild "$@"
+unset CARGO_ENCODED_RUSTFLAGS
+export RUSTFLAGS='{flags}' CARGO="$cargo"
+exec cargo-zigbuild {arguments} --message-format json-render-diagnostics
 "#
     )
 }
@@ -297,11 +305,8 @@ fn wheel(root: &Path, platform: &Platform, program: &Path, output: &Path) -> Res
         .env("CARGO", &shim)
         .args(["build", "--release", "--locked", "--target", triple])
         .args(["--compatibility", platform.wheel_tag, "--out"])
-        .arg(output)
-        .env_remove("RUSTFLAGS");
-    if !platform.flags.is_empty() {
-        maturin.env("RUSTFLAGS", platform.flags);
-    }
+        .arg(output);
+    add_flags(&mut maturin, platform);
     let built = shell::run(&mut maturin).with_context(|| format!("hint: {TOOLS}"));
     fs::remove_dir_all(data)?;
     built
@@ -359,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn maturin_compiles_for_the_glibc_of_the_program() {
+    fn maturin_runs_the_same_build_as_the_program() {
         let dir = std::env::temp_dir().join(format!("shared-cargo-{}", std::process::id()));
         let folder = fresh(&dir).unwrap();
         // Both programs that it may run print their arguments.
@@ -383,11 +388,16 @@ mod tests {
         let target = "x86_64-unknown-linux-gnu";
         assert_eq!(
             run(&["rustc", "--target", target, "--", "-C", "strip=symbols"]),
-            format!("cargo-zigbuild rustc --target {target}.2.17 -- -C strip=symbols\n")
+            format!(
+                "cargo-zigbuild zigbuild --release --locked --package gristmill \
+                 --package gristmill-python --target {target}.2.17 \
+                 --message-format json-render-diagnostics\n"
+            )
         );
+        let metadata = run(&["metadata", "--filter-platform", target]);
         assert_eq!(
-            run(&["metadata", "--target", target]),
-            format!("cargo metadata --target {target}\n")
+            metadata,
+            format!("cargo metadata --filter-platform {target}\n")
         );
         fs::remove_dir_all(folder).unwrap();
     }
