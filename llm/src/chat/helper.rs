@@ -114,6 +114,9 @@ fn limit_process(cpu_seconds: u64) -> io::Result<()> {
     // SIGKILL, which does not.
     lower_to(Resource::Cpu, cpu_seconds, cpu_seconds + 1)?;
     lower(Resource::Core, 0)?;
+    // The size of pages is read while files may grow: an emulator of another processor writes the
+    // file that it is read from, and rustix keeps it for `mapped`.
+    let _ = rustix::param::page_size();
     lower(Resource::Fsize, 0)?;
     // The kernel ignores the core limit if its core pattern is a pipe.
     #[cfg(target_os = "linux")]
