@@ -20,6 +20,7 @@ mod pieces;
 mod plan;
 mod special;
 mod tensor;
+mod tiktoken;
 mod token_table;
 mod vocab;
 mod word_pieces;

@@ -7,7 +7,7 @@ use super::token_table::{
     ADDED_SCORE, Added, BYTE, CONTROL, FILE, NORMAL, SETTINGS, UNKNOWN, UNUSED_SCORE, USER_DEFINED,
     Vocab,
 };
-use super::word_pieces;
+use super::{tiktoken, word_pieces};
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::detect::{BYTE_LEVEL, pre_type};
 use serde_json::Value as Json;
@@ -42,7 +42,7 @@ type Result<T = ()> = std::result::Result<T, ConvertError>;
 /// Files of a tokenizer.
 pub(super) struct TokenizerFiles<'f> {
     folder: &'f CheckpointFolder,
-    /// Contents of `tokenizer.json`, if there is such a file.
+    /// Contents of `tokenizer.json`, or of `tiktoken.model` in its form, if there is such a file.
     pub json: Option<Object>,
     /// Contents of `tokenizer_config.json`; empty without such a file.
     pub settings: Object,
@@ -50,10 +50,15 @@ pub(super) struct TokenizerFiles<'f> {
 
 impl<'f> TokenizerFiles<'f> {
     pub fn read(folder: &'f CheckpointFolder) -> Result<TokenizerFiles<'f>> {
+        let settings = folder.object(SETTINGS)?.unwrap_or_default();
+        let json = match folder.object(FILE)? {
+            Some(json) => Some(json),
+            None => tiktoken::read(folder, &settings)?,
+        };
         Ok(TokenizerFiles {
             folder,
-            json: folder.object(FILE)?,
-            settings: folder.object(SETTINGS)?.unwrap_or_default(),
+            json,
+            settings,
         })
     }
     /// Tokens of `tokenizer.json` that were added.

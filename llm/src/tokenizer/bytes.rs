@@ -31,7 +31,7 @@ const fn tables() -> ([u16; 256], [i16; MAPPED]) {
 const TABLES: ([u16; 256], [i16; MAPPED]) = tables();
 
 /// Returns the code point that represents `byte`.
-pub(super) fn byte_to_char(byte: u8) -> char {
+pub(crate) fn byte_to_char(byte: u8) -> char {
     // Every entry is below 0x144, hence a valid code point.
     char::from_u32(u32::from(TABLES.0[usize::from(byte)])).unwrap_or(char::REPLACEMENT_CHARACTER)
 }

@@ -2,7 +2,7 @@
 //!
 //! Patterns are compared by what they do to a text, since equal ones are written in many forms.
 
-use super::pre::PRE_TYPES;
+use super::pre::{PRE_TYPES, SplitStep};
 use super::split::PreTokenizer;
 
 /// Text that all rows of the table split differently, unless their steps are equal.
@@ -56,19 +56,19 @@ pub(crate) fn pre_type(
     Ok(Some(named.unwrap_or(&row.names[0])))
 }
 
+/// Patterns of a named pre-tokeniser; `None` if one of its steps is no pattern.
+pub(crate) fn patterns(name: &str) -> Option<Vec<String>> {
+    let row = PRE_TYPES.iter().find(|row| row.names.contains(&name))?;
+    let pattern = |step: &SplitStep| match step {
+        SplitStep::Match(pattern) => Some((*pattern).to_owned()),
+        SplitStep::Thousands(_) => None,
+    };
+    row.steps.iter().map(pattern).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tokenizer::pre::SplitStep;
-
-    fn patterns(name: &str) -> Option<Vec<String>> {
-        let row = PRE_TYPES.iter().find(|row| row.names.contains(&name))?;
-        let pattern = |step: &SplitStep| match step {
-            SplitStep::Match(pattern) => Some((*pattern).to_owned()),
-            SplitStep::Thousands(_) => None,
-        };
-        row.steps.iter().map(pattern).collect()
-    }
 
     #[test]
     fn every_row_is_found_by_its_patterns() {

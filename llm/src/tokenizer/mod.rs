@@ -11,7 +11,7 @@
 //! [`crate::chat`] produces them.
 
 mod bpe;
-mod bytes;
+pub(crate) mod bytes;
 mod codec;
 mod decode;
 pub(crate) mod detect;

@@ -4,6 +4,8 @@
 use crate::common::{data, forward};
 use crate::convert_support::{Copied, RawTensor};
 use crate::parity_support::tables::rms;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use gristmill_backend::{Options, Precision, open};
 use gristmill_llm::arch::CacheType;
 use gristmill_llm::convert;
@@ -586,4 +588,50 @@ fn pieces_become_merges_with_the_same_ids() {
     let expected = expected("gemma3");
     let text = expected["text"].as_str().expect("a text");
     assert_eq!(merged.encode(text, true, true), ids(&expected["ids"]));
+}
+
+#[test]
+fn ranks_of_tiktoken_become_merges() {
+    let copied = Copied::of("deepseek2");
+    let strings = |file: &Gguf, key: &str| -> Vec<String> {
+        let all = file.metadata().need(key, Metadata::strings).expect(key);
+        let text = |token: &[u8]| String::from_utf8(token.to_vec()).expect("a text");
+        all.iter().map(text).collect()
+    };
+    let keys = ["tokenizer.ggml.tokens", "tokenizer.ggml.merges"];
+    let before = converted(copied.path());
+    let before = keys.map(|key| strings(&before, key));
+    // Its ids are ranks, and added tokens come last.
+    let json = std::fs::read_to_string(copied.path().join("tokenizer.json")).expect("a file");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    let vocab = json["model"]["vocab"].as_object().expect("a vocabulary");
+    let mut lines = String::new();
+    let tokenizer = language::tokenizer(converted(copied.path()).metadata()).expect("a tokenizer");
+    for id in vocab.values() {
+        let token = tokenizer.token_bytes(id.as_u64().unwrap() as u32);
+        let token = STANDARD.encode(token.expect("a token"));
+        lines += &format!("{token} {id}\n");
+    }
+    copied.write("tiktoken.model", lines.as_bytes());
+    copied.delete("tokenizer.json");
+    let added: serde_json::Map<String, Value> = json["added_tokens"]
+        .as_array()
+        .expect("added tokens")
+        .iter()
+        .map(|token| (token["id"].to_string(), token.clone()))
+        .collect();
+    copied.json("tokenizer_config.json", |config| {
+        config["added_tokens_decoder"] = added.into();
+    });
+    let after = converted(copied.path());
+    assert_eq!(keys.map(|key| strings(&after, key)), before);
+    let pre = after.metadata().str("tokenizer.ggml.pre").unwrap();
+    assert_eq!(pre, Some("kimi-k2"));
+    // The pattern splits this text as that of the other file.
+    let text = "Tell me in your own words: the fork <|eot|>";
+    let again = language::tokenizer(after.metadata()).expect("a tokenizer");
+    assert_eq!(
+        again.encode(text, true, false),
+        tokenizer.encode(text, true, false)
+    );
 }

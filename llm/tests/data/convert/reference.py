@@ -222,6 +222,21 @@ FAMILIES = {
         characters,
         "float32",
     ),
+    "gemma4-layers": (
+        "Gemma4ForCausalLM",
+        dict(
+            GEMMA, num_hidden_layers=4, global_head_dim=32, num_kv_shared_layers=2, hidden_size_per_layer_input=32,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+            final_logit_softcapping=30.0, use_double_wide_mlp=True, enable_moe_block=False, attention_k_eq_v=False,
+            vocab_size_per_layer_input=340,
+            rope_parameters=dict(
+                full_attention=dict(rope_type="proportional", rope_theta=1000000.0, partial_rotary_factor=0.25),
+                sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+            ),
+        ),
+        characters,
+        "float32",
+    ),
     "phi3": ("Phi3ForCausalLM", dict(vocab_size=340, bos_token_id=1, eos_token_id=2, sliding_window=None), pieces(True), "float32"),
     "phi4": (
         "Phi3ForCausalLM",
