@@ -235,15 +235,21 @@ fn check_single(models: &[ModelSpec]) -> Result {
     }
 }
 
+/// Returns the key that clients must send, from the flag or the environment.
+fn api_key(flag: Option<String>) -> Result<Option<String>> {
+    let key = flag.or_else(|| std::env::var("GRISTMILL_API_KEY").ok());
+    match key.as_ref().is_some_and(|key| key.trim().is_empty()) {
+        true => Err(Failure::usage("the API key is empty", "leave --api-key and GRISTMILL_API_KEY out for none")),
+        false => Ok(key),
+    }
+}
+
 pub fn run(options: ServeArgs) -> Result {
     options.common.check_with_replicas()?;
     if options.log {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false).init();
     }
-    let key = options.api_key.or_else(|| std::env::var("GRISTMILL_API_KEY").ok());
-    if key.as_ref().is_some_and(|key| key.trim().is_empty()) {
-        return Err(Failure::usage("the API key is empty", "leave --api-key and GRISTMILL_API_KEY out for none"));
-    }
+    let key = api_key(options.api_key)?;
     let open_to_all = !options.host.address.is_loopback() && key.is_none();
     let defaults = Config::default();
     // The port is bound first: it fails fast, and requests get status 503 while models load.
