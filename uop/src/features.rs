@@ -43,7 +43,7 @@ pub enum Feature {
     /// Exchanges between the threads of a subgroup.
     Exchange,
     /// Cycles of a GPU's scheduler that instructions take.
-    Issue,
+    Cycle,
     /// Instructions that wait for the result of the one before.
     Result,
 }
@@ -66,7 +66,7 @@ impl Feature {
         Feature::CacheWait,
         Feature::StageWait,
         Feature::Exchange,
-        Feature::Issue,
+        Feature::Cycle,
         Feature::Result,
     ];
     /// Name in files and on the command line.
@@ -87,7 +87,7 @@ impl Feature {
             Feature::CacheWait => "cache wait",
             Feature::StageWait => "stage wait",
             Feature::Exchange => "exchange",
-            Feature::Issue => "issue",
+            Feature::Cycle => "cycle",
             Feature::Result => "result",
         }
     }

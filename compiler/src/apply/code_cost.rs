@@ -1,7 +1,7 @@
 //! The cost of a GPU kernel's linear code: the time of a workgroup along its critical path, and
 //! what all workgroups together ask of the device.
 
-use super::walk::{Load, Walk};
+use super::walk::{Walk, WorkgroupLoad};
 use crate::cost::occupancy::{REGISTERS, each};
 use crate::ir::size_estimate::typical;
 use crate::lower::{Code, KernelCode};
@@ -54,6 +54,8 @@ impl Occupancy {
 pub struct CodeCost {
     /// Features of the launch.
     pub features: Features,
+    /// Whether it has matrix products.
+    pub multiplies: bool,
 }
 
 impl CodeCost {
@@ -86,9 +88,10 @@ pub fn cost(
     let units = machine.units as f64;
     let schedulers = machine.schedulers as f64;
     let warps = code.threads as f64 / machine.subgroup as f64;
+    let mut multiplies = false;
     let (mut path, mut issue, mut memory, mut cache) = (Amounts::default(), 0.0, 0.0, 0.0);
     for (body, &count) in code.bodies.iter().zip(&occupancy.counts) {
-        let load = Load {
+        let load = WorkgroupLoad {
             threads: code.threads as f64,
             groups: count,
             at_once: occupancy.at_once.min(count),
@@ -101,6 +104,7 @@ pub fn cost(
         issue += count * of.issue * warps / schedulers / units;
         memory += count * of.memory;
         cache += count * of.cache;
+        multiplies |= of.multiplies;
     }
     // Dependents that start at the end of this kernel have no loads in flight yet.
     let late = Feature::Wait.times(f64::from(u8::from(plan.dependents == Dependents::End)));
@@ -109,8 +113,11 @@ pub fn cost(
         fixed: Feature::Launch.times(1.0) + late,
         memory: Feature::Memory.times(memory),
         compute: path
-            .longer(Feature::Issue.times(issue), &by)
+            .longer(Feature::Cycle.times(issue), &by)
             .longer(cache, &by),
     };
-    CodeCost { features }
+    CodeCost {
+        features,
+        multiplies,
+    }
 }

@@ -110,12 +110,12 @@ pub fn map_body(
 impl Mapping<'_> {
     /// Maps the nests that are not mapped yet, by these plans and then by the heuristic.
     pub fn map_rest(&mut self, g: &mut Graph, nests: &[Id], plans: &[NestPlan]) {
-        for i in self.nests.len()..nests.len() {
+        for (i, &nest) in nests.iter().enumerate().skip(self.nests.len()) {
             let plan = match plans.get(i) {
                 Some(plan) => plan.clone(),
-                None => self.proposals(g, nests[i], false).swap_remove(0).plan,
+                None => self.proposals(g, nest, false).swap_remove(0).plan,
             };
-            self.map(g, nests[i], plan);
+            self.map(g, nest, plan);
         }
     }
 }

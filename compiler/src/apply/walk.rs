@@ -33,7 +33,7 @@ const RESULTS_OF_FUNCTION: f64 = 8.0;
 
 /// The device that a workgroup has to itself or shares.
 #[derive(Clone, Copy)]
-pub struct Load {
+pub struct WorkgroupLoad {
     /// Threads of a workgroup.
     pub threads: f64,
     /// Workgroups of the body.
@@ -55,14 +55,19 @@ pub struct Walked {
     /// Bytes from memory and through the cache.
     pub memory: f64,
     pub cache: f64,
+    /// Whether it has matrix products.
+    pub multiplies: bool,
 }
+
+/// A sector that is loaded: buffer, variable part of its address, and number.
+type Sector = (Id, Vec<(Id, i64)>, i64);
 
 /// State of the walk through a body.
 pub struct Walk<'a> {
     g: &'a Graph,
     machine: &'a Machine,
     by: Coefficients,
-    load: Load,
+    load: WorkgroupLoad,
     /// When each value is there.
     ready: FxHashMap<Id, Moment>,
     /// No statement starts earlier.
@@ -80,8 +85,8 @@ pub struct Walk<'a> {
     groups: Vec<Moment>,
     ungrouped: Moment,
     indices: Indices<'a>,
-    /// Sectors that the workgroup has loaded before: buffer, variable part, number.
-    loaded: FxHashSet<(Id, Vec<(Id, i64)>, i64)>,
+    /// Sectors that the workgroup has loaded before.
+    loaded: FxHashSet<Sector>,
     /// Runs of the current statement, and issue slots of the walk so far, each counted once.
     runs: f64,
     slots: f64,
@@ -92,12 +97,13 @@ pub struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     /// A walk through `body` that has not begun.
-    pub fn new(g: &'a Graph, body: &'a Code, load: Load, target: &'a Target) -> Walk<'a> {
+    pub fn new(g: &'a Graph, body: &'a Code, load: WorkgroupLoad, target: &'a Target) -> Walk<'a> {
         let total = Walked {
             path: Amounts::default(),
             issue: 0.0,
             memory: 0.0,
             cache: 0.0,
+            multiplies: false,
         };
         Walk {
             g,
@@ -150,7 +156,7 @@ impl<'a> Walk<'a> {
     }
     /// Issues instructions of that many slots.
     fn issue(&mut self, slots: f64) {
-        self.now = self.plus(self.now, Feature::Issue, slots * self.load.contention);
+        self.now = self.plus(self.now, Feature::Cycle, slots * self.load.contention);
         self.slots += slots;
         self.total.issue += slots * self.runs;
     }
@@ -214,7 +220,7 @@ impl<'a> Walk<'a> {
         let overlap = (self.load.words / words).floor().clamp(1.0, copies);
         let more = slots * (overlap - 1.0) * self.load.contention;
         let end = self.now.later(self.latest);
-        let end = self.plus(end, Feature::Issue, more);
+        let end = self.plus(end, Feature::Cycle, more);
         self.now = end.again(begin, copies / overlap - 1.0, &self.by);
     }
     fn statement(&mut self, statement: &Statement) {
@@ -299,6 +305,7 @@ impl<'a> Walk<'a> {
             }
             Op::Fold => return self.fold(id, at),
             Op::Mma | Op::MmaHalf | Op::MmaShared => {
+                self.total.multiplies = true;
                 self.issue(matrix_slots(node, self.machine));
                 RESULTS_OF_MATRIX
             }
@@ -418,7 +425,7 @@ mod tests {
     use super::*;
     use gristmill_uop::Scalar;
 
-    const LOAD: Load = Load {
+    const LOAD: WorkgroupLoad = WorkgroupLoad {
         threads: 256.0,
         groups: 132.0,
         at_once: 132.0,
@@ -427,7 +434,7 @@ mod tests {
     };
 
     /// Path of a body that runs these loads of a small buffer, in order.
-    fn path(g: &Graph, loads: &[Id], load: Load) -> Amounts {
+    fn path(g: &Graph, loads: &[Id], load: WorkgroupLoad) -> Amounts {
         let body = Code {
             statements: loads.iter().map(|&id| Statement::Define(id)).collect(),
             ..Code::default()
@@ -444,10 +451,10 @@ mod tests {
         let [zero, one] = [0, 8].map(|at| g.int(at));
         let (a, b) = (load(&mut g, zero), load(&mut g, one));
         let behind = load(&mut g, a);
-        let waits = |loads: &[Id], of: Load| path(&g, loads, of).get(Feature::CacheWait);
+        let waits = |loads: &[Id], of: WorkgroupLoad| path(&g, loads, of).get(Feature::CacheWait);
         assert_eq!(waits(&[a, b], LOAD), 1.0);
         assert_eq!(waits(&[a, behind], LOAD), 2.0);
-        let few = Load { words: 2.0, ..LOAD };
+        let few = WorkgroupLoad { words: 2.0, ..LOAD };
         assert_eq!(waits(&[a, b], few), 2.0, "no registers for both");
     }
 

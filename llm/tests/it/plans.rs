@@ -101,7 +101,7 @@ fn every_proposal_of_every_preset_has_a_text_that_parses() {
                         );
                         seen += 1;
                     }
-                    for plan in made.plans.iter().flatten() {
+                    for plan in made.plans.iter().flat_map(|plan| &plan.bodies) {
                         assert_eq!(
                             plan.to_string().parse::<TilePlan>().as_ref(),
                             Ok(plan),
@@ -170,7 +170,7 @@ fn few_workgroups_are_smaller_where_the_fused_kernel_is_cheaper() {
         let shapes = |c: &Compiled| {
             c.plans
                 .iter()
-                .flatten()
+                .flat_map(|plan| &plan.bodies)
                 .map(|p| p.workgroup.to_string())
                 .collect::<Vec<_>>()
         };
