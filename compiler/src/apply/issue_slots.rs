@@ -1,7 +1,7 @@
 //! Issue slots of instructions: cycles of a scheduler that an instruction of a warp takes.
 //!
-//! From published tables of instruction throughput: a scheduler of recent GPUs has 32 lanes for f32,
-//! 16 for integers and conversions, and 4 for roots and exponentials.
+//! From published tables of instruction throughput: a scheduler of recent GPUs has 32 lanes for
+//! f32, 16 for integers and conversions, and 4 for roots and exponentials.
 
 use gristmill_uop::fragment::Fragment;
 use gristmill_uop::machine::Machine;
