@@ -36,7 +36,8 @@ pub fn vectors(first: &NestPlan) -> Vec<Proposal<NestPlan>> {
         (
             "sums apart",
             Vectors {
-                fused: false,
+                // A sum alone shares its loops with none.
+                fused: done.fused && done.sums.len() == 1,
                 ..done.clone()
             },
         ),
