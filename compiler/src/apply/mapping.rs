@@ -46,7 +46,7 @@ impl<'a> Mapping<'a> {
                 let mut ranges = self.ranges.clone();
                 let first = simd::nest(g, bare.nest, None, self.target, &mut ranges).1;
                 match all {
-                    true => propose::vectors::vectors(&first),
+                    true => self.distinct(g, bare.nest, propose::vectors::vectors(&first)),
                     false => only(first),
                 }
             }
@@ -64,6 +64,26 @@ impl<'a> Mapping<'a> {
                 of.proposals(g, self.target, all)
             }
         }
+    }
+    /// The first plan, and those that map the nest in another way.
+    fn distinct(
+        &self,
+        g: &mut Graph,
+        nest: Id,
+        mut plans: Vec<Proposal<NestPlan>>,
+    ) -> Vec<Proposal<NestPlan>> {
+        let mut mapped = |plan: &NestPlan| match plan {
+            NestPlan::Vectors(vectors) => {
+                let mut ranges = self.ranges.clone();
+                Some(simd::nest(g, nest, Some(vectors), self.target, &mut ranges).0)
+            }
+            _ => None,
+        };
+        let first = mapped(&plans[0].plan);
+        let mut others = plans.split_off(1);
+        others.retain(|of| mapped(&of.plan) != first);
+        plans.extend(others);
+        plans
     }
     /// Maps the next nest by that plan, one of its candidates.
     pub fn map(&mut self, g: &mut Graph, nest: Id, plan: NestPlan) {

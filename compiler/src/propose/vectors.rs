@@ -36,8 +36,7 @@ pub fn vectors(first: &NestPlan) -> Vec<Proposal<NestPlan>> {
         (
             "sums apart",
             Vectors {
-                // A sum alone shares its loops with none.
-                fused: done.fused && done.sums.len() == 1,
+                fused: false,
                 ..done.clone()
             },
         ),
