@@ -7,8 +7,9 @@ use gristmill_uop::fold::{self, Value};
 use gristmill_uop::{Graph, Id, Op};
 use smallvec::SmallVec;
 
-/// Bytes of a transaction of the cache, and of a bank of workgroup memory.
-const SECTOR: i64 = 32;
+/// Bytes of a transaction of the cache.
+pub const SECTOR: i64 = 32;
+/// Bytes of a bank of workgroup memory.
 const BANK: i64 = 4;
 
 /// Indices that an address may depend on: of workgroups, threads and loops.

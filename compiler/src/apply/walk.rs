@@ -5,7 +5,7 @@
 //! A barrier waits for everything written before it. Statements between two such points may be
 //! reordered, as a device's compiler does, and unrolled iterations of a loop overlap.
 
-use super::footprint::{Footprint, Indices};
+use super::footprint::{Footprint, Indices, SECTOR};
 use super::issue_slots::{issue_slots, matrix_slots};
 use super::moment::Moment;
 use crate::ir::size_estimate::typical;
@@ -20,8 +20,6 @@ use std::collections::VecDeque;
 
 /// Iterations of a loop that the device's compiler unrolls if the code leaves it to it.
 const UNROLLED: f64 = 4.0;
-/// Bytes of a transaction of the cache.
-const SECTOR: f64 = 32.0;
 /// Bytes that the loads and stores of a processor unit move in a cycle.
 const BYTES_OF_CYCLE: f64 = 128.0;
 /// Bytes from which a state is taken to be in memory rather than in the cache.
@@ -294,7 +292,10 @@ impl<'a> Walk<'a> {
     /// Slots of an access: the cycles in which the unit moves its sectors, of which all
     /// schedulers have to wait.
     fn access_slots(&self, of: &Footprint) -> f64 {
-        (of.sectors * SECTOR / BYTES_OF_CYCLE).ceil().max(1.0) * self.machine.schedulers as f64
+        (of.sectors * SECTOR as f64 / BYTES_OF_CYCLE)
+            .ceil()
+            .max(1.0)
+            * self.machine.schedulers as f64
     }
     fn value(&mut self, id: Id) -> Moment {
         let node = &self.g[id];
@@ -395,12 +396,12 @@ impl<'a> Walk<'a> {
     /// counted again for threads and iterations that read the same.
     fn moved(&mut self, of: &Footprint, buffer: Id, offset: Id, bytes: f64) -> f64 {
         let linear = self.g.linear(offset);
-        let sector = linear.constant * self.g.unit_bytes(buffer) / SECTOR as i64;
+        let sector = linear.constant * self.g.unit_bytes(buffer) / SECTOR;
         if !self.loaded.insert((buffer, linear.terms.to_vec(), sector)) {
             return 0.0;
         }
         let warps = self.load.threads / self.machine.subgroup as f64;
-        let whole = of.sectors * SECTOR;
+        let whole = of.sectors * SECTOR as f64;
         let unused = (whole / (of.lanes * bytes)).max(1.0);
         let distinct = of.threads.min(self.load.threads) * bytes * unused;
         distinct.min(whole * warps) / of.repeats
