@@ -54,9 +54,6 @@ const SAME: f64 = 1e-3;
 /// Forms estimated at more than this multiple of the best are not scheduled; estimates
 /// are off by less.
 const OFF: f64 = 4.0;
-/// Fraction of the written form's cost that another must save: costs of parts ignore
-/// fusion with their surroundings.
-const MARGIN: f64 = 0.05;
 
 /// Returns the function in the form that is decided on; `None` if that is the written one.
 pub fn choose(function: &Function, target: &Target, decider: &mut Decider) -> Option<Function> {
@@ -478,10 +475,7 @@ impl<'a> Considered<'a> {
         let options: Vec<Alternative> = forms.iter().zip(&seconds).map(option).collect();
         drop(graph);
         let decision = Decision::new("alternatives", name.clone(), options.clone());
-        let chosen = decider.choose(Decision {
-            margin: MARGIN,
-            ..decision
-        });
+        let chosen = decider.choose(decision);
         let estimates = forms.iter().map(|f| f.estimate).collect();
         let form = forms.swap_remove(chosen);
         if !form.written {

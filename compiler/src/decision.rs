@@ -13,6 +13,7 @@
 //! of a recurrence, and everything that a flag switches off (`uop/src/target.rs`).
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// One candidate of a decision.
 #[derive(Clone, PartialEq, Debug)]
@@ -137,6 +138,22 @@ impl Alike {
     }
 }
 
+const MARGINS: &str = include_str!("margins.txt");
+
+static MARGIN_OF: LazyLock<BTreeMap<&str, f64>> = LazyLock::new(|| {
+    let lines = MARGINS.lines().filter(|line| !line.starts_with('#'));
+    let pairs = lines.filter_map(|line| line.split_once(' '));
+    pairs
+        .filter_map(|(kind, part)| Some((kind, part.parse().ok()?)))
+        .collect()
+});
+
+/// Fraction of the first option's cost that another option must save in decisions of this kind
+/// (`margins.txt`).
+pub fn margin(kind: &str) -> f64 {
+    MARGIN_OF.get(kind).copied().unwrap_or(0.0)
+}
+
 /// Kind of the decision on a weight's layout; its key names no function, since
 /// all functions share it.
 pub const LAYOUT: &str = "layout";
@@ -163,13 +180,13 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// An unanswered decision without a margin; `chosen` is the first option.
+    /// An unanswered decision with the margin of its kind; `chosen` is the first option.
     pub fn new(kind: &'static str, site: String, options: Vec<Alternative>) -> Decision {
         Decision {
             kind,
             site,
             options,
-            margin: 0.0,
+            margin: margin(kind),
             chosen: 0,
             asked: false,
             everywhere: false,

@@ -14,7 +14,7 @@ mod select_tiling;
 mod swap_materialised;
 
 use crate::cost::{Cost, occupancy};
-use crate::decision::{Alike, Cheapest, Decider, Decision, SHAPES};
+use crate::decision::{Alike, Cheapest, Decider, SHAPES};
 use crate::decompose::int8::Derived;
 use crate::ir::hints::Hint;
 use crate::kernel::Draft;
@@ -181,11 +181,6 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Fraction of all kernels' cost that smaller workgroups must save. On an H100, modelled
-/// savings below 0.1 % cost 1.2 % of a decode step (Youtu), 0.8 % gained 3.7 % (Gemma 4
-/// 26B; docs/experiments/120).
-const SHAPES_MARGIN: f64 = 0.004;
-
 /// Builds all kernels with the proposed workgroups, or with halved ones for
 /// contractions with few workgroups.
 ///
@@ -216,11 +211,7 @@ fn shapes<'a>(
     };
     let seconds = Placed::new(&mut whole.clone(), context, &mut quiet).seconds();
     let decision = SHAPES.at(function.full_name(), [proposed.seconds(), seconds]);
-    if decider.choose(Decision {
-        margin: SHAPES_MARGIN,
-        ..decision
-    }) == 0
-    {
+    if decider.choose(decision) == 0 {
         return proposed;
     }
     // Drops the log entries of the rejected schedule.

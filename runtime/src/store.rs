@@ -39,8 +39,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 const SUFFIX: &str = ".kernel";
-/// Default size limit of the user's store, bytes. The kernels and their texts take 9 MB for GLM,
-/// and about 60 MB for all common models on one device.
+/// Default size limit of the user's store, bytes. The kernels and their texts take about 10 MB for
+/// a model, and 60 MB for all common ones on one device.
 const DEFAULT_LIMIT: u64 = 512 * MB;
 /// Unit of sizes in messages and settings.
 const MB: u64 = 1_000_000;

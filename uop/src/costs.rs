@@ -1,5 +1,6 @@
 //! Calibrated costs of a machine, measured by a short microbenchmark.
 
+use crate::facts::OF_GPUS;
 use crate::machine::{Machine, NAMED};
 use crate::measured::{Measured, Quantity};
 
@@ -80,17 +81,6 @@ const PLANNED: &[fn(&mut Machine) -> &mut f64] = &[
     |m| &mut m.operations,
 ];
 
-/// Microbenchmark results on an H200 (driver 580). The costs used in GPU plans were fitted to
-/// its whole steps and are higher (a launch includes fill and drain); other GPUs scale them by
-/// the ratio of measurements.
-const H200_COSTS: Costs = Costs {
-    bandwidth: Some(4.6e12),
-    launch: Some(0.93e-6),
-    barrier: Some(14e-9),
-    latency: Some(350e-9),
-    ..Costs::NONE
-};
-
 impl Costs {
     /// Costs before any measurement.
     pub const NONE: Costs = Costs {
@@ -102,6 +92,19 @@ impl Costs {
         operations: None,
     };
 
+    /// Costs by microbenchmark of the GPU whose planned costs are in the table. Those were fitted
+    /// to its whole steps and are higher (a launch includes fill and drain); other GPUs scale them
+    /// by the ratio of measurements.
+    fn of_reference() -> Costs {
+        let facts = &OF_GPUS;
+        Costs {
+            bandwidth: Some(facts.measured_bandwidth),
+            launch: Some(facts.measured_launch_seconds),
+            barrier: Some(facts.measured_barrier_seconds),
+            latency: Some(facts.measured_latency_seconds),
+            ..Costs::NONE
+        }
+    }
     /// Returns the costs that plans for `machine` use, in the same form.
     pub fn for_machine(machine: &Machine) -> Costs {
         let (mut costs, mut machine) = (Costs::default(), machine.clone());
@@ -123,7 +126,7 @@ impl Costs {
         if !Costs::can_plan(&machine) {
             return machine;
         }
-        let mut reference = H200_COSTS;
+        let mut reference = Costs::of_reference();
         let Some(mut table) = Machine::named("h200") else {
             return machine;
         };

@@ -211,20 +211,6 @@ impl AddAssign for Features {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Coefficients(pub [f64; Feature::ALL.len()]);
 
-/// Operations per term for GPU threads that dequantise a packed weight one element at a time to
-/// multiply it in half precision. From 100 M terms in 325 us on an H200 (docs/experiments/078).
-const OPERATIONS_OF_UNPACKED_TERM: f64 = 200.0;
-/// Operations per term for GPU threads that dequantise and add one element at a time. From MoE down
-/// projections on an H100: 36 and 64 measured (docs/experiments/124).
-const OPERATIONS_OF_LONE_TERM: f64 = 40.0;
-/// Peak GPU operations (an FMA counts as two) per operation in a stage. Stages compare,
-/// convert and divide, and rarely use FMA. Chosen by end-to-end tok/s of four models on an
-/// H200 (docs/experiments/094).
-const OPERATIONS_OF_STAGED_ONE: f64 = 2.0;
-/// Full-vector operations that the product of a single word takes: 0.9 ns on an EPYC core (AVX2,
-/// 512 words a row) at 48 operations a nanosecond.
-const OPERATIONS_OF_LONE_WORD: f64 = 5.0;
-
 impl Coefficients {
     /// Seconds per unit of one feature.
     pub fn get(&self, feature: Feature) -> f64 {
@@ -233,17 +219,17 @@ impl Coefficients {
     /// The coefficients that follow from a machine's description.
     pub fn from_machine(m: &Machine) -> Coefficients {
         let operation = 1.0 / m.operations;
-        let is_gpu = m.kind == MachineKind::Gpu;
+        let (is_gpu, facts) = (m.kind == MachineKind::Gpu, m.gpu_facts());
         let each = |feature| match feature {
             Feature::Launch => m.launch,
             Feature::Memory => 1.0 / m.bandwidth,
             Feature::Cache => 1.0 / m.cache_bandwidth,
             Feature::Operation | Feature::Matrix => operation,
-            Feature::Staged if is_gpu => OPERATIONS_OF_STAGED_ONE * operation,
+            Feature::Staged if is_gpu => facts.staged_operations * operation,
             Feature::Staged => operation,
-            Feature::UnpackedTerm => OPERATIONS_OF_UNPACKED_TERM * operation,
-            Feature::LoneTerm => OPERATIONS_OF_LONE_TERM * operation,
-            Feature::LoneWord => OPERATIONS_OF_LONE_WORD * operation,
+            Feature::UnpackedTerm => facts.unpacked_term_operations * operation,
+            Feature::LoneTerm => facts.lone_term_operations * operation,
+            Feature::LoneWord => m.cpu_facts().lone_word_operations * operation,
             Feature::Jump => m.jump,
             Feature::Wait => m.latency,
             Feature::Barrier => m.barrier,

@@ -12,6 +12,7 @@ mod decode;
 pub mod dtype;
 pub mod encoding;
 pub mod expression;
+pub mod facts;
 pub mod features;
 pub mod fold;
 pub mod fragment;

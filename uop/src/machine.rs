@@ -2,6 +2,7 @@
 //! planning without the device.
 
 use crate::Scalar;
+use crate::facts::{CpuFacts, GpuFacts, OF_CPUS, OF_GPUS};
 use crate::fragment::{ADA, AMPERE, Fragment, GEFORCE, HOPPER, TURING, tensor_cores};
 use std::borrow::Cow;
 
@@ -119,34 +120,11 @@ pub struct Machine {
 /// capability 8.0 and later).
 pub const RESERVED_SHARED: usize = 1 << 10;
 
-/// Assumed clock of a CPU core, Hz.
-///
-/// Fixed per instruction set, like the figures below, so that plans and bit-exact results agree on
-/// all machines and starts. Measurements vary: 25 to 60 GB/s on an EPYC (docs/experiments/136).
-const CPU_CLOCK: f64 = 3e9;
-/// Vector f32 operations of a core per second. A 3.0 GHz Zen 3 core does 6.2e9 vector
-/// multiply-adds (docs/experiments/138).
-const CPU_VECTORS: f64 = 2.0 * CPU_CLOCK;
-/// Memory bandwidth per core, bytes/s. Measured per core, with all cores of a shared server reading
-/// less: 11 to 15e9 for two cores of a Xeon with AMX, 18 to 40e9 for EPYCs (docs/benchmarks.md).
-const CPU_BANDWIDTH: f64 = 12e9;
-/// Bandwidth per core of the caches after the first level, bytes/s. Not measured: it sets the cost
-/// of re-reading activations relative to memory.
-const CPU_CACHE_BANDWIDTH: f64 = 60e9;
-/// Part of a core's cache for stages, bytes: half of a small second-level cache of 512 KiB. The
-/// rest is for the rows that are read with them; larger values were not tried.
-const CPU_STAGES: usize = 256 << 10;
-/// Size of the cache shared by cores, bytes; a mid-range value, not measured. It decides whether
-/// the target of scatter-add (`decompose/scatter.rs`) is assumed to be in memory.
-const CPU_SHARED_CACHE: usize = 32 << 20;
-/// Seconds that a core loses at a data-dependent jump to another address, as with rows of
-/// experts (docs/experiments/138).
-const CPU_JUMP: f64 = 0.4e-6;
-
 impl Machine {
     /// Describes a CPU with this instruction set, `cores` cores and vectors of `lanes` floats.
     pub fn cpu(isa: &'static str, lanes: usize, cores: usize) -> Machine {
-        let units = cores as f64;
+        let (units, facts) = (cores as f64, &OF_CPUS);
+        let vectors = facts.vectors_per_cycle * lanes as f64;
         Machine {
             name: isa.into(),
             kind: MachineKind::Cpu,
@@ -158,9 +136,9 @@ impl Machine {
             schedulers: 1,
             threads_per_unit: 1,
             registers: if lanes >= 16 { 32 } else { 16 },
-            shared_per_unit: CPU_STAGES,
-            shared_per_workgroup: CPU_STAGES,
-            cache: CPU_SHARED_CACHE,
+            shared_per_unit: facts.stage_bytes,
+            shared_per_workgroup: facts.stage_bytes,
+            cache: facts.shared_cache_bytes,
             least_bytes: 1,
             part_writes: true,
             words_alone: false,
@@ -177,16 +155,24 @@ impl Machine {
             signed_bytes: false,
             signed_codes: false,
             fragments: &[],
-            bandwidth: CPU_BANDWIDTH * units,
-            jump: CPU_JUMP,
-            cache_bandwidth: CPU_CACHE_BANDWIDTH * units,
-            operations: CPU_VECTORS * lanes as f64 * units,
-            rate: CPU_VECTORS / CPU_CLOCK * lanes as f64,
-            launch: 1.5e-6,
+            bandwidth: facts.bandwidth_per_core * units,
+            jump: facts.jump_seconds,
+            cache_bandwidth: facts.cache_bandwidth_per_core * units,
+            operations: facts.clock * vectors * units,
+            rate: vectors,
+            launch: facts.launch_seconds,
             latency: 0.0,
-            atomic: 5e-9,
+            atomic: facts.atomic_seconds,
             barrier: 0.0,
         }
+    }
+    /// Facts of CPUs; those of costs and sizes say nothing of a GPU.
+    pub fn cpu_facts(&self) -> &'static CpuFacts {
+        &OF_CPUS
+    }
+    /// Facts of GPUs. A CPU takes those of attention too, which were not measured for it apart.
+    pub fn gpu_facts(&self) -> &'static GpuFacts {
+        &OF_GPUS
     }
     /// Stage size of a workgroup that leaves room for a second one on the unit, bytes.
     ///
@@ -353,20 +339,8 @@ pub struct GpuRow {
     operations: f64,
 }
 
-/// Achievable fractions of nominal memory bandwidth and f32 operations: an H200 reads 4.6 of 4.8
-/// TB/s and reached 60 of 67 tera-operations.
-const REACHED: [f64; 2] = [4.6 / 4.8, 60.0 / 67.0];
-/// Bandwidth per unit from the cache shared by all, bytes/s: 10 TB/s for the 132 units of an H200.
-const CACHE_PER_UNIT: f64 = 10e12 / 132.0;
-
 /// First architecture with programmatic dependent launch.
 pub const EARLY_LAUNCH_SINCE: u32 = 90;
-/// Seconds per dependent launch with it. H200 profiles show 0.9 to 1.3 us for small kernels; of
-/// seven values from 1.4 to 3.0 us, 1.9 gave the best plans for one token of six models and eight
-/// sequences of two (docs/experiments/118).
-const EARLY_LAUNCH: f64 = 1.9e-6;
-/// Seconds per dependent launch elsewhere. Not measured.
-const LAUNCH: f64 = 3.0e-6;
 
 impl GpuRow {
     /// Returns whether it is an NVIDIA GPU, which is reached through CUDA rather than
@@ -379,6 +353,7 @@ impl GpuRow {
         self.doc.split(" (").next().unwrap_or(self.doc)
     }
     fn machine(&self) -> Machine {
+        let facts = &OF_GPUS;
         Machine {
             name: self.name.into(),
             kind: MachineKind::Gpu,
@@ -409,19 +384,19 @@ impl GpuRow {
             signed_bytes: true,
             signed_codes: true,
             fragments: self.fragments,
-            bandwidth: self.bandwidth * 1e9 * REACHED[0],
+            bandwidth: self.bandwidth * 1e9 * facts.bandwidth_reached,
             jump: 0.0,
-            cache_bandwidth: self.units as f64 * CACHE_PER_UNIT,
-            operations: self.operations * 1e12 * REACHED[1],
+            cache_bandwidth: self.units as f64 * facts.cache_bandwidth_per_unit,
+            operations: self.operations * 1e12 * facts.operations_reached,
             rate: self.sm.map_or(0.0, |sm| 2.0 * f32_lanes(sm)),
             launch: if self.sm.is_some_and(|sm| sm >= EARLY_LAUNCH_SINCE) {
-                EARLY_LAUNCH
+                facts.dependent_launch_seconds
             } else {
-                LAUNCH
+                facts.launch_seconds
             },
-            latency: 0.35e-6,
+            latency: facts.latency_seconds,
             atomic: 0.0,
-            barrier: 0.05e-6,
+            barrier: facts.barrier_seconds,
         }
     }
 }
@@ -657,11 +632,11 @@ mod tests {
         assert_eq!(turing.fragments, TURING);
         assert!(turing.dot4 && !Machine::nvidia("pascal", &Attributes { sm: 60, ..h200() }).dot4);
         assert!(
-            (turing.bandwidth / (616e9 * REACHED[0]) - 1.0).abs() < 0.01,
+            (turing.bandwidth / (616e9 * OF_GPUS.bandwidth_reached) - 1.0).abs() < 0.01,
             "{turing:?}"
         );
         assert!(
-            (turing.operations / (13.4e12 * REACHED[1]) - 1.0).abs() < 0.01,
+            (turing.operations / (13.4e12 * OF_GPUS.operations_reached) - 1.0).abs() < 0.01,
             "{turing:?}"
         );
     }

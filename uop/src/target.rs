@@ -268,12 +268,6 @@ pub struct Target {
     pub plans: BTreeMap<String, String>,
 }
 
-/// Subgroups per scheduler in a GPU workgroup, so that one computes while another waits. Gives 256
-/// threads on an H200; chosen with GLM.
-const OF_A_SCHEDULER: usize = 2;
-/// Workgroups per processor unit for which registers are planned. Gives 128 registers per thread on
-/// an H200; chosen with GLM.
-const RESIDENT: usize = 2;
 /// Registers addressable per thread (256 on RDNA 3 and Xe2; NVIDIA's 255 exceed the share of
 /// two workgroups per multiprocessor).
 const MAX_REGISTERS: usize = 256;
@@ -289,14 +283,16 @@ impl Target {
     }
     /// Targets that machine with every optimisation enabled.
     pub fn new(machine: Machine) -> Target {
+        let facts = machine.gpu_facts();
         let (kind, threads, registers) = match machine.kind {
             MachineKind::Cpu => ("cpu", 1, machine.registers),
             MachineKind::Gpu => {
-                let threads = OF_A_SCHEDULER * machine.schedulers * machine.subgroup as usize;
+                let threads =
+                    facts.subgroups_per_scheduler * machine.schedulers * machine.subgroup as usize;
                 (
                     "gpu",
                     threads,
-                    (machine.registers / (RESIDENT * threads)).min(MAX_REGISTERS),
+                    (machine.registers / (facts.resident_workgroups * threads)).min(MAX_REGISTERS),
                 )
             }
         };
@@ -393,7 +389,9 @@ mod tests {
                 row.name
             );
             assert!(
-                t.threads <= 1024 && t.threads * t.registers * RESIDENT <= t.machine.registers,
+                t.threads <= 1024
+                    && t.threads * t.registers * t.machine.gpu_facts().resident_workgroups
+                        <= t.machine.registers,
                 "{}",
                 row.name
             );

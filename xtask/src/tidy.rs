@@ -12,6 +12,7 @@ mod comments;
 mod commits;
 mod dialects;
 mod finding;
+mod fitted;
 mod folders;
 mod formats;
 mod house;
@@ -104,6 +105,11 @@ const CHECKS: &[Check] = &[
         name: "vendors",
         absent: "a device vendor, API or kernel language in the compiler",
         run: vendors::vendors,
+    },
+    Check {
+        name: "fitted",
+        absent: "more than ten numbers in code that a machine or model justifies",
+        run: fitted::fitted,
     },
     Check {
         name: "globs",

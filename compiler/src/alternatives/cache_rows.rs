@@ -6,15 +6,11 @@
 
 use super::part::Subfunction;
 use super::region;
-use crate::decision::{CACHE_ROWS, Decider, Decision};
+use crate::decision::{CACHE_ROWS, Decider};
 use crate::decompose::dequantise_rows::{dequantised, is_stored};
 use gristmill_uop::concurrent::map_each;
 use gristmill_uop::function::Function;
 use gristmill_uop::target::Target;
-
-/// Fraction of the cost over the stored rows that f16 rows must save. Modelled savings were at
-/// least half where they were chosen; smaller ones were not measured.
-const MARGIN: f64 = 0.05;
 
 /// Returns the function with attention over dequantised rows, if that is decided.
 pub fn choose(function: &Function, target: &Target, decider: &mut Decider) -> Option<Function> {
@@ -31,9 +27,5 @@ pub fn choose(function: &Function, target: &Target, decider: &mut Decider) -> Op
     let seconds = map_each(&parts, best);
     let seconds = [seconds[0], seconds[1]];
     let decision = CACHE_ROWS.at(function.full_name(), seconds);
-    let decision = Decision {
-        margin: MARGIN,
-        ..decision
-    };
     (decider.choose(decision) == 1).then_some(other)
 }

@@ -68,8 +68,8 @@ pub struct Extract {
     pub seconds: f64,
 }
 
-/// Limit on the nodes of a branch-and-bound search. Every site of GLM, V2-Lite and Youtu is
-/// searched exhaustively within it.
+/// Limit on the nodes of a branch-and-bound search. Every site of the models that
+/// were tried is searched exhaustively within it.
 const STEPS: usize = 20_000;
 /// Limit on passes over all classes. A few suffice, since most classes are
 /// numbered after their sources.

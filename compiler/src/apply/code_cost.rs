@@ -2,7 +2,7 @@
 //! what all workgroups together ask of the device.
 
 use super::walk::{Walk, WorkgroupLoad};
-use crate::cost::occupancy::{REGISTERS, each};
+use crate::cost::occupancy::each;
 use crate::ir::size_estimate::typical;
 use crate::lower::{Code, KernelCode};
 use gristmill_uop::Graph;
@@ -88,6 +88,7 @@ pub fn cost(
     let units = machine.units as f64;
     let schedulers = machine.schedulers as f64;
     let warps = code.threads as f64 / machine.subgroup as f64;
+    let free = each(plan.resident.max(1), target) - machine.gpu_facts().thread_registers;
     let mut multiplies = false;
     let (mut path, mut issue, mut memory, mut cache) = (Amounts::default(), 0.0, 0.0, 0.0);
     for (body, &count) in code.bodies.iter().zip(&occupancy.counts) {
@@ -96,7 +97,7 @@ pub fn cost(
             groups: count,
             at_once: occupancy.at_once.min(count),
             contention: warps * (occupancy.at_once / units).max(1.0) / schedulers,
-            words: (each(plan.resident.max(1), target) - REGISTERS).max(8) as f64,
+            words: free.max(8) as f64,
         };
         let of = Walk::new(g, body, load, target).run(body);
         let waves = (count / occupancy.at_once).max(1.0);

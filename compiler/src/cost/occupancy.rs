@@ -9,16 +9,6 @@ use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, RangeKind};
 use rustc_hash::FxHashSet;
 
-/// Registers of a thread besides its accumulators: addresses, loaded words, temporaries (from
-/// kernels of GLM on an H200).
-pub const REGISTERS: i64 = 40;
-/// Registers of a thread per register with a load in flight: 32 of an H200's 128. Twice as
-/// many loads with two workgroups resident cost GLM at a context depth of 16,384 20 of 322
-/// tok/s (docs/experiments/036).
-pub const REGISTERS_PER_LOADED_WORD: i64 = 4;
-/// Registers per sum, with its words and temporaries: more than eight sums exceed an H200's 128.
-const REGISTERS_OF_SUM: i64 = 7;
-
 /// Bytes of a register; bytes of a half.
 const BYTES_OF_REGISTER: i64 = 4;
 const BYTES_OF_HALF: i64 = 2;
@@ -41,8 +31,10 @@ pub fn each(resident: i64, target: &Target) -> i64 {
 /// Resident workgroups per unit if each thread accumulates that many sums: the planned number, or
 /// fewer if the sums need more registers.
 pub fn held(sums: i64, target: &Target) -> i64 {
+    let facts = target.machine.gpu_facts();
+    let words = target.registers as i64 / facts.registers_per_loaded_word;
     held_with(
-        REGISTERS + target.registers as i64 / REGISTERS_PER_LOADED_WORD + REGISTERS_OF_SUM * sums,
+        facts.thread_registers + words + facts.registers_per_sum * sums,
         target,
     )
 }
@@ -92,7 +84,8 @@ pub fn resident_when_merged(g: &Graph, nests: &[Id], target: &Target) -> i64 {
             2 * accumulators
         }
     });
-    held_with(REGISTERS + registers.max().unwrap_or(2), target)
+    let own = target.machine.gpu_facts().thread_registers;
+    held_with(own + registers.max().unwrap_or(2), target)
 }
 
 /// Product of the nest's `Upcast` ranges that `of` accepts: copies in a thread.

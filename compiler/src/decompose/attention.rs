@@ -31,7 +31,7 @@ mod paged;
 pub mod plan;
 mod tiled;
 
-use crate::decision::{Alternative, Decider, Decision};
+use crate::decision::{Alternative, Decider, Decision, margin};
 use crate::decompose::{dequantise_rows, f16_split};
 use crate::ir::hints::Hint;
 use crate::plan::Proposal;
@@ -158,15 +158,6 @@ fn rounded_keys(g: &mut Graph, src: &[Id], target: &Target, hints: &mut FxHashMa
     g.cast(half, Scalar::F32)
 }
 
-/// Fraction of the default plan's cost that another plan must save; the cost model ignores overlap.
-/// Loops from memory, prompts of 2,048 tokens on an H200: 64 tokens a workgroup, at 0.33 of the
-/// cost, 2–18 % faster (GLM, Llama 3.1 8B); 32 tokens, at 0.55–0.6, 7–25 % slower.
-const MARGIN: f64 = 0.5;
-/// Fraction that an online loop with staged rows must save. In steps of 512 tokens on an H100 it
-/// was never slower: at 0.51 of the default's cost GLM's prompt is 9 % faster, at 0.76 V2-Lite's 6
-/// % and Youtu's 25 % (docs/experiments/105). No ratio between 0.76 and 1 was measured.
-const MARGIN_STAGED_LOOP: f64 = 0.15;
-
 /// Chooses the attention's plan: the default, or the cheapest if it saves at least the margin.
 fn decided(
     g: &Graph,
@@ -191,11 +182,10 @@ fn decided(
     let online = best
         .map(|best| &all[best].plan)
         .is_some_and(|plan| plan.online && staged(plan));
-    let margin = if online { MARGIN_STAGED_LOOP } else { MARGIN };
-    let decision = Decision {
-        margin,
-        ..Decision::new("attention", site, options)
-    };
+    let mut decision = Decision::new("attention", site, options);
+    if online {
+        decision.margin = margin("staged-attention");
+    }
     all.swap_remove(decider.choose(decision)).plan
 }
 

@@ -13,10 +13,6 @@ use super::operands::{Operands, Suits, gathered, moved, repeats};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, ReduceOp, Scalar};
 
-/// Fewest tokens, in a step of variable size, for bf16 tiles. 16 rows × 32 terms: 27 ns to
-/// dequantise, 8 ns for products with 16 tokens, 45 ns in integers (Xeon, Q4_0). It pays from about
-/// 16 tokens, but a step may have fewer than its maximum. 128 is not tuned.
-const LEAST: i64 = 128;
 /// Minimum tokens with a fixed token count, such as tiles of one expert: two tiles of 16. Not
 /// measured against 16.
 const MIN_FIXED: i64 = 32;
@@ -67,7 +63,7 @@ pub fn suits(g: &Graph, of: Operands, unit: i64, target: &Target) -> Suits {
         most >= if g.int_value(tokens).is_some() {
             MIN_FIXED
         } else {
-            LEAST
+            target.machine.cpu_facts().tile_tokens
         },
     )
 }

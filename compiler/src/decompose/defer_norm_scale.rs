@@ -23,10 +23,6 @@ use std::collections::BTreeSet;
 
 /// Bound on nested multiplications searched for a factor; no model has more.
 const DEEPEST: usize = 4;
-/// Load latencies on the critical path of a row's reduction: the row and the sum. Norm and
-/// quantisation of 2,048 to 2,880 values take 1.9 to 2.5 us on an H100, quantisation alone 1.2 to
-/// 1.3 us (docs/experiments/122).
-const WAITS_OF_A_FOLD: f64 = 2.0;
 
 /// Moves factors from activations to the sums of the contractions below `roots`,
 /// where it is decided.
@@ -270,7 +266,7 @@ impl Norms {
         let machine = &target.machine;
         let seconds = [
             self.sums[&base] / machine.operations,
-            WAITS_OF_A_FOLD * machine.latency,
+            machine.gpu_facts().row_sum_latencies * machine.latency,
         ];
         let name = &self.names[&base];
         let decide = || decider.choose(DEFER_NORM_SCALE.at(name.clone(), seconds)) == 0;

@@ -36,27 +36,6 @@ const SHIFT: f64 = 32.0;
 const OF_GROUP: f64 = 4.0;
 /// f32 operations per term that those instructions cost, at two operations an instruction.
 pub const GROUP_OF_A_TERM: f64 = 2.0 * OF_GROUP / OF_LANE as f64;
-/// Fewest tokens that share a dequantised weight. Most columns of a fragment are empty, but integer
-/// products take one token at a time: on an H100 steps of two sequences were 5–21 % faster than
-/// with integers, of four 19–34 % (five models).
-const LEAST: i64 = 2;
-/// Fewest tokens for rows with many steps in an odd number, which warps cannot split: a fragment's
-/// columns. Queries of gpt-oss (45 steps) take 27 us with fragments on an H100; two tokens take 10
-/// us with integers.
-const MIN_OF_ODD: i64 = 8;
-/// Most steps of a row that one warp processes about as fast as several would. The keys of each of
-/// GLM's heads have 3; nothing between 3 and 45 was measured.
-const FEW_STEPS: i64 = 8;
-
-/// Output tile (rows × tokens) of warpgroup MMA. Smaller tiles exceed the bandwidth of the L2 cache
-/// (H200, 2,048 rows × 512 tokens: 75 us with 128 × 64, 45 us with warp MMA), as do leftover rows
-/// (V2-Lite, 576 rows × 2,048 tokens: 53 us, 31 us with warp MMA).
-pub const TILE_OF_GROUPS: [i64; 2] = [256, 128];
-/// Fewest tokens of a tile with a data-dependent weight (MoE) for warpgroup MMA. Gate and up of
-/// GLM's experts, 128 tokens each of 2,048, on an H200: 366 us; 444 us with warp MMA and 32 tokens.
-pub const MIN_OF_GROUP: i64 = 64;
-/// Rows of a tile with two sums that share columns: half the height.
-pub const ROWS_OF_GROUP: i64 = TILE_OF_GROUPS[0] / 2;
 
 /// An f16 product and its materialised activations.
 pub struct F16Product {
@@ -147,7 +126,7 @@ impl Multiplied {
         let fits =
             layout != Layout::File && packing.group % QUAD == 0 && g.scalar(of.base) == Scalar::F32;
         let step = step(terms)?;
-        (whole && fits && tokens >= LEAST).then_some(Multiplied {
+        (whole && fits && tokens >= machine.gpu_facts().fragment_tokens).then_some(Multiplied {
             operand,
             of: fragment,
             tokens,
@@ -156,12 +135,12 @@ impl Multiplied {
         })
     }
     /// Fewest tokens for which measurements favour this form.
-    fn least(&self) -> i64 {
-        let steps = self.terms / self.step;
-        if steps % 2 == 0 || steps <= FEW_STEPS {
-            LEAST
+    fn least(&self, machine: &Machine) -> i64 {
+        let (steps, facts) = (self.terms / self.step, machine.gpu_facts());
+        if steps % 2 == 0 || steps <= facts.steps_of_one_warp {
+            facts.fragment_tokens
         } else {
-            MIN_OF_ODD
+            facts.fragment_tokens_of_odd_rows
         }
     }
 }
@@ -176,7 +155,7 @@ pub fn suits(
 ) -> Suits {
     let multiplied = Multiplied::from_operands(g, of, layout, packing, machine);
     multiplied.map_or(Suits::Not, |m| {
-        Suits::by(m.tokens >= m.least() && pays(machine, m.of))
+        Suits::by(m.tokens >= m.least(machine) && pays(machine, m.of))
     })
 }
 
@@ -221,7 +200,8 @@ fn order(g: &Graph, weight: Id, by: &Multiplied, machine: &Machine) -> Order {
             alone: true,
         };
     };
-    let [high, wide] = TILE_OF_GROUPS;
+    let facts = machine.gpu_facts();
+    let (high, wide) = (facts.warpgroup_tile_rows, facts.warpgroup_tile_tokens);
     let outputs: i64 = dims[..dims.len() - 1]
         .iter()
         .map(|&d| g.max_of(d))
@@ -233,14 +213,21 @@ fn order(g: &Graph, weight: Id, by: &Multiplied, machine: &Machine) -> Order {
         && 4 * tiles >= 3 * machine.units as i64;
     // With MoE there are more token tiles than expert weights, and small ones do not pay. The ring
     // buffer of warpgroup MMA needs a loop, so more than one step.
-    let whole = g.int_value(rows).is_some_and(|n| n % ROWS_OF_GROUP == 0)
+    let whole = g
+        .int_value(rows)
+        .is_some_and(|n| n % rows_of_warpgroup(machine) == 0)
         && g.int_value(columns) != Some(step);
-    let small = others > matrices(g, weight) && tokens < MIN_OF_GROUP;
+    let small = others > matrices(g, weight) && tokens < facts.warpgroup_expert_tokens;
     Order {
         step,
         group,
         alone: by.operand != Scalar::F16 || !whole || small,
     }
+}
+
+/// Rows of a tile of warpgroup MMA with two sums that share columns: half the height.
+pub fn rows_of_warpgroup(machine: &Machine) -> i64 {
+    machine.gpu_facts().warpgroup_tile_rows / 2
 }
 
 /// Number of matrices in the packed weight below `w`, such as experts.

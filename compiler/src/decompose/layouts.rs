@@ -15,11 +15,6 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 use std::collections::BTreeMap;
 
-/// Fraction of the default's cost that another layout must save. The cost counts bytes,
-/// not the work of vectors or threads. Layouts of a format differ by a few per cent, so
-/// only a tuner changes one.
-const MARGIN: f64 = 0.5;
-
 /// Candidate layouts of a weight, the default first; only the default unless `all`.
 fn could(
     first: Layout,
@@ -67,7 +62,6 @@ pub fn decided(
         }
         let site = format!("{} {:?}", e.name, info.dims);
         let of = Decision {
-            margin: MARGIN,
             everywhere: true,
             ..Decision::new(LAYOUT, site, vec![])
         };

@@ -95,11 +95,6 @@ impl FromStr for MatmulVariant {
     }
 }
 
-/// Fraction of the preferred variant's cost that another must save: all of it. Break-even points
-/// were measured (`LEAST` in `f16_mma.rs`, `bf16.rs`, `cooperative.rs`, `dequantise_transposed.rs`)
-/// and do not follow from operations and bytes.
-const MARGIN: f64 = 1.0;
-
 /// Decides on the variants of a function's contractions.
 ///
 /// Contractions of the same format and shape get the same variant, such as gate and up,
@@ -167,21 +162,15 @@ impl<'a, 'd> MatmulVariants<'a, 'd> {
             seconds: sizes.seconds(form, self.target),
         };
         let options = forms.iter().map(option).collect();
-        let decision = Decision {
-            margin: MARGIN,
-            ..Decision::new("product", site.clone(), options)
-        };
+        let decision = Decision::new("product", site.clone(), options);
         let chosen = forms[self.decider.choose(decision)];
         self.known.insert(site, chosen);
         chosen
     }
 }
 
-/// f32 operations to dequantise an element on a CPU: 512 elements take 27 ns at 96 operations a
-/// nanosecond (Xeon, Q4_0). Other formats are not measured.
-const OF_AN_ELEMENT: f64 = 5.0;
-/// The same on a GPU, where an element is an f16 half of a word: three instructions for two
-/// elements, without latency. Not measured alone.
+/// f32 operations to dequantise an element on a GPU, where it is an f16 half of a word: three
+/// instructions for two elements, without latency. Not measured alone.
 const OF_AN_ELEMENT_OF_A_WORD: f64 = 3.0;
 /// f32 operations of a byte product, including its share of the per-group work: 8,192 products take
 /// 45 ns of the same core.
@@ -262,7 +251,7 @@ impl Sizes {
     fn of_unpacking(&self, form: MatmulVariant, target: &Target) -> f64 {
         let [of_core, of_warp] = SHARING;
         let (once, sharing) = match target.machine.kind {
-            MachineKind::Cpu => (OF_AN_ELEMENT, of_core),
+            MachineKind::Cpu => (target.machine.cpu_facts().dequantise_operations, of_core),
             MachineKind::Gpu => (OF_AN_ELEMENT_OF_A_WORD, of_warp),
         };
         match form {

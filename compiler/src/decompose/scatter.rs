@@ -78,10 +78,6 @@ const COMPARED: f64 = 3.0;
 /// Memory accesses per added element: read it, read the old value, write the sum.
 const MOVED: f64 = 3.0;
 
-/// Seconds in which a core adds a vector of a row and finds the next row: counting 4,096 numbers
-/// one by one takes a Zen 5 core 16 us.
-const ROW: f64 = 4e-9;
-
 /// Replaces every `SCATTER_ADD` of a function below `roots` in the variant that is decided on.
 pub fn expand(
     g: &mut Graph,
@@ -279,7 +275,7 @@ impl Sizes {
                 // Columns are divided among CPU cores in vectors, or among GPU threads. A GPU
                 // thread waits for a row before it starts the next.
                 let (together, wait) = match m.kind {
-                    MachineKind::Cpu => (m.lanes as f64, ROW),
+                    MachineKind::Cpu => (m.lanes as f64, m.cpu_facts().scatter_row_seconds),
                     MachineKind::Gpu => (target.threads as f64, m.latency),
                 };
                 let busy = (self.width / together).ceil().clamp(1.0, m.units as f64);

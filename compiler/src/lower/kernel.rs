@@ -70,10 +70,9 @@ pub fn finish(
 /// CPU: one thread runs workgroup after workgroup. Adds software prefetch;
 /// no synchronisation is needed.
 fn on_cpu(g: &Graph, codes: Vec<Code>, context: &KernelContext, target: &Target) -> KernelCode {
-    let ahead = target.tuning.prefetch.into();
     let bodies = codes
         .into_iter()
-        .map(|code| prefetch_lines(g, code, ahead, &context.streams))
+        .map(|code| prefetch_lines(g, code, target, &context.streams))
         .collect();
     KernelCode {
         bodies,

@@ -197,7 +197,7 @@ fn joined(
     for part in &mut parts {
         let mut s = std::mem::take(&mut part.statements);
         if target.machine.kind == MachineKind::Gpu && target.wide_loads {
-            s = coalesce::loads(g, s);
+            s = coalesce::loads(g, s, target.machine.gpu_facts().registers_in_flight);
         }
         s = stage_products::ended(g, s);
         s.extend(

@@ -4,6 +4,7 @@
 use super::linear_ir::{Code, Statement, end_of_block};
 use super::memory::pipeline::async_copies::async_copies;
 use super::memory::pipeline::ring::{Wanted, wanted};
+use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op};
 
 /// Resource requirements of a kernel, the maximum over its bodies.
@@ -30,7 +31,7 @@ const OF_A_TILE: i64 = 4;
 
 impl Pressure {
     /// Computes the requirements of these bodies.
-    pub fn for_bodies(g: &Graph, bodies: &[Code], threads: i64) -> Pressure {
+    pub fn for_bodies(g: &Graph, bodies: &[Code], target: &Target) -> Pressure {
         let sums = |b: &Code| accumulators(g, &b.statements).max(tiles(g, &b.statements));
         let most = |of: &dyn Fn(&&Code) -> bool| {
             bodies.iter().filter(of).map(sums).max().unwrap_or(0) as i64
@@ -41,7 +42,7 @@ impl Pressure {
                 .map(|b| &b.statements)
                 .filter(|s| unpacked(g, s))
         };
-        let wanted = bodies.iter().filter_map(|b| wanted(g, b, threads));
+        let wanted = bodies.iter().filter_map(|b| wanted(g, b, target));
         Pressure {
             sums: most(&|_| true),
             others: most(&|b| !unpacked(g, &b.statements)),

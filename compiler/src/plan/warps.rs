@@ -9,17 +9,9 @@ use gristmill_uop::fragment::{Fragment, Shared};
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
 
-/// Maximum tiles per warp, of four registers each: 48 of an H200's 128 per thread. More tiles save
-/// operand loads but leave no registers for them. Not measured.
-const TILES_OF_WARP: i64 = 12;
 /// Maximum column tiles per warp. More columns read rows less often, but leave fewer
 /// row tiles. Not measured.
 const TILES_BESIDE: i64 = 6;
-
-/// Maximum registers of sums per thread in products of several warps: half of 255. With
-/// this many, GLM's attention over 2,048 tokens uses 221 registers, 32 of them for
-/// scores (docs/experiments/102).
-const SUMS_OF_GROUPS: i64 = 128;
 
 /// Tiles per warp in the heuristic's plan.
 pub fn tiles(g: &Graph, store: Id, product: &MmaProduct, target: &Target) -> i64 {
@@ -37,28 +29,28 @@ pub fn warps(
     target: &Target,
 ) -> Vec<Proposal<NestPlan>> {
     let all = target.threads as i64 / product.of.sums.lanes();
-    let of =
-        |wide: i64, tall: i64, along: Along| shared(g, product, all, Tiles { wide, tall }, along);
-    let rows = |most: i64, tall: i64| of(most, tall, Along::Rows);
+    let most = target.machine.gpu_facts().warp_tiles;
+    let of = |wide: i64, tall: i64, along: Along| {
+        let tiles = Tiles { wide, tall, most };
+        shared(g, product, all, tiles, along)
+    };
+    let rows = |wide: i64, tall: i64| of(wide, tall, Along::Rows);
     let first = if product.is_staged(g) {
         TILES_BESIDE
     } else {
         tiles_for_all_warps(product, all)
     };
     let others = [
-        ("fewer columns", rows((first / 2).max(1), TILES_OF_WARP)),
+        ("fewer columns", rows((first / 2).max(1), most)),
         ("one tile of rows", rows(first, 1)),
         ("one tile", rows(1, 1)),
-        (
-            "warps along columns",
-            of(first, TILES_OF_WARP, Along::Columns),
-        ),
-        ("warps together", of(first, TILES_OF_WARP, Along::Together)),
+        ("warps along columns", of(first, most, Along::Columns)),
+        ("warps together", of(first, most, Along::Together)),
     ];
     let of_warps = |w| NestPlan::Warps(w);
     let of_each = square(product, all)
         .filter(|_| !product.is_staged(g) && product.of_both(g).is_none())
-        .unwrap_or_else(|| rows(first, TILES_OF_WARP));
+        .unwrap_or_else(|| rows(first, most));
     let (first, without_groups) = match of_groups(g, store, target) {
         Some(groups) => (groups, Some(("warps by themselves", of_each))),
         None => (of_each, None),
@@ -98,8 +90,9 @@ fn of_groups(g: &Graph, store: Id, target: &Target) -> Option<Warps> {
         _ => Shared::Columns,
     };
     let of = Fragment::of_stage(product.sum.operand, product.outputs / columns, shared)?;
+    let facts = target.machine.gpu_facts();
     let fits = of.columns * columns == product.outputs && product.terms % of.terms == 0;
-    (fits && of.sums.registers() * tall <= SUMS_OF_GROUPS).then_some(Warps {
+    (fits && of.sums.registers() * tall <= facts.warpgroup_sum_registers).then_some(Warps {
         batch_warps: false,
         rows,
         columns,
@@ -150,6 +143,8 @@ struct Tiles {
     wide: i64,
     /// Tiles along the rows.
     tall: i64,
+    /// Limit of tiles along rows times columns.
+    most: i64,
 }
 
 /// Order in which warps divide the axes of a product.
@@ -192,13 +187,13 @@ fn shared(g: &Graph, product: &MmaProduct, mut warps: i64, most: Tiles, along: A
     let of_lane = if staged {
         8 / g.scalar(product.nest.value).bytes() as i64
     } else {
-        TILES_OF_WARP / wide
+        most.most / wide
     };
     let tall = match whole {
         true => product.high / rows,
         false => power_divisor(
             product.high / rows,
-            of_lane.min(TILES_OF_WARP / wide).min(most.tall),
+            of_lane.min(most.most / wide).min(most.tall),
         ),
     };
     Warps {

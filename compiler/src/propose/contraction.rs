@@ -21,13 +21,6 @@ use std::iter::successors;
 
 /// Maximum rows per thread with several tokens; half of the registers stay free.
 const MATMUL_ROWS: i64 = 4;
-/// Tokens that a core multiplies with two vectors of rows at once. Two Zen 5 cores, Youtu Q4_0:
-/// prefill of 128 tokens 318 tok/s, 293 with eight tokens and one vector (docs/experiments/123).
-const TOKENS_OF_TWO_VECTORS: i64 = 4;
-/// Tokens up to which a core takes one vector of rows at a time, to read rows as one stream.
-/// DeepSeek-V2-Lite Q4_0, 8 sequences on a Xeon, one, two and four vectors: 246, 258 and
-/// 263 ms a step (docs/experiments/125).
-const TOKENS_OF_ONE_VECTOR: i64 = 2;
 /// Maximum elements that a thread computes from one sum.
 pub const COPIES: i64 = 4;
 /// Rows of a panel that is read again for every token tile; it stays in the L2 cache.
@@ -35,22 +28,13 @@ const PANEL_ROWS: i64 = 128;
 /// Minimum panels per core, if there are enough rows: other cores take over from a
 /// core that is interrupted.
 const PANELS_OF_A_CORE: i64 = 4;
-/// Minimum panels per core if each panel is read once, where longer ones give longer streams.
-/// DeepSeek-V2-Lite Q4_0, 16 sequences on two Zen 5 cores: 66 to 70 tok/s with panels of 128 rows,
-/// 72 to 76 with two panels per core (docs/experiments/125).
-const PANELS_READ_IN_TURN: i64 = 2;
 /// Rows of a warp's matrix product.
 const WARP_ROWS: i64 = MMA_I8.rows;
 /// Tokens per row and thread, for few tokens without matrix products.
 const TOKENS: i64 = 4;
-/// Tokens and rows of a thread, larger tiles first, which load less per product. A router of 64
-/// rows, 2,048 tokens, H200: 66 us with 4 × 1, 31 with 4 × 4, 34 with 8 × 4, which limits
-/// occupancy (docs/experiments/103).
+/// Tokens and rows of a thread, larger tiles first, which load less per product (the sizes are
+/// compared in docs/experiments/103).
 const TILES_OF_THREADS: [[i64; 2]; 3] = [[4, 4], [4, 2], [TOKENS, 1]];
-/// Minimum steps per thread of a row that several subgroups share through shared memory, for
-/// routers with few but long rows. On an H100 gpt-oss-20b makes 570 tok/s with one subgroup and 587
-/// with 8 or 16 steps; 8 or 16 differ by under 2 % on five models.
-const STEPS_OF_SUBGROUPS: i64 = 8;
 /// Minimum threads per row: loads then cover whole sectors of 32 bytes.
 const MIN_OF_ROW: i64 = 8;
 
@@ -348,8 +332,8 @@ impl<'a> Contraction<'a> {
             .into_iter()
             .find(|&l| !self.target.grouping || !idle(l));
         let mut of_row = of_row.unwrap_or(i64::MAX).min(subgroup);
-        let can_be_more =
-            |l: i64| l <= threads && self.steps % l == 0 && self.steps / l >= STEPS_OF_SUBGROUPS;
+        let least = self.target.machine.gpu_facts().subgroup_steps;
+        let can_be_more = |l: i64| l <= threads && self.steps % l == 0 && self.steps / l >= least;
         while self.target.grouping && idle(of_row) && can_be_more(2 * of_row) {
             of_row *= 2;
         }
@@ -452,14 +436,15 @@ impl<'a> Contraction<'a> {
             ),
             (false, _) => (self.token_tile(token), 1),
         };
+        let facts = target.machine.cpu_facts();
         let few =
-            of_bytes && tile <= TOKENS_OF_ONE_VECTOR && self.g.max_of(self.bound(token)) <= tile;
+            of_bytes && tile <= facts.one_vector_tokens && self.g.max_of(self.bound(token)) <= tile;
         let rows = if few { 1 } else { MATMUL_ROWS };
         let in_turn = few && self.before.iter().any(|part| part.kind == Loop);
         let of = |token_tile: i64, most_rows: i64, of_panel: i64| {
             let tile = divisor(n, (accumulators / token_tile).clamp(1, most_rows));
             let (most, panels) = if in_turn {
-                (n, PANELS_READ_IN_TURN)
+                (n, facts.panels_read_once)
             } else {
                 ((of_panel / lanes).max(1), PANELS_OF_A_CORE)
             };
@@ -497,7 +482,7 @@ impl<'a> Contraction<'a> {
         let most = if self.g.max_of(bound) <= sums {
             sums
         } else {
-            TOKENS_OF_TWO_VECTORS
+            self.target.machine.cpu_facts().two_vector_tokens
         };
         let most = most.min(self.target.tuning.tokens.max(1) as i64);
         self.g

@@ -1,7 +1,7 @@
 //! Proposes GPU launch plans from the machine's registers and the kernel's resource
 //! needs (`lower/pressure.rs`).
 
-use crate::cost::occupancy::{REGISTERS, REGISTERS_PER_LOADED_WORD, each, held, held_with};
+use crate::cost::occupancy::{each, held, held_with};
 use crate::lower::memory::early_loads;
 use crate::lower::pressure::Pressure;
 use crate::lower::{Code, pressure};
@@ -24,10 +24,6 @@ const SHARED_PERCENT: [(&str, i64); 3] = [
     ("all shared", 100),
 ];
 
-/// Iterations to copy ahead (software pipelining). More copies take memory from L1, and scales
-/// are then reloaded: GLM's gate and up on an H100 take 176 us instead of 129 with a fifth of
-/// L1 (docs/experiments/081).
-const ITERATIONS_AHEAD: i64 = 1;
 /// Iterations to copy ahead for products of several warps (wgmma), which compute an iteration
 /// faster than memory answers, as far as shared memory has room. One, two and three were not
 /// compared.
@@ -51,11 +47,9 @@ pub struct Launched<'a> {
 
 /// Candidate launch plans, the heuristic's first; only that one unless `all` is set.
 pub fn launch(of: &Launched, all: bool) -> Vec<Proposal<LaunchPlan>> {
-    let (pressure, target) = (
-        Pressure::for_bodies(of.g, of.bodies, of.target.threads as i64),
-        of.target,
-    );
-    let words = (target.registers as i64 / REGISTERS_PER_LOADED_WORD).max(1);
+    let (pressure, target) = (Pressure::for_bodies(of.g, of.bodies, of.target), of.target);
+    let words =
+        (target.registers as i64 / target.machine.gpu_facts().registers_per_loaded_word).max(1);
     let (resident, ahead) = copied_ahead(of, pressure)
         .unwrap_or_else(|| (resident(pressure, of.workgroups_per_unit, target), 0));
     let first = LaunchPlan {
@@ -118,7 +112,7 @@ fn of_occupancy(of: &Launched, pressure: Pressure, first: LaunchPlan) -> Vec<Nam
     ];
     let more = first.resident + 1;
     if target.threads as i64 * more <= target.machine.threads_per_unit as i64
-        && least(pressure) <= each(more, target)
+        && least(pressure, target) <= each(more, target)
     {
         let hoisted = hoisted(of, room_for_loads(of, more));
         others.push((
@@ -142,7 +136,10 @@ fn of_copies(of: &Launched, pressure: Pressure, first: LaunchPlan) -> Vec<Named>
         others.push(if first.ahead > 0 {
             ("nothing copied ahead", at(0))
         } else {
-            ("copied ahead", at(ITERATIONS_AHEAD))
+            (
+                "copied ahead",
+                at(target.machine.gpu_facts().iterations_copied_ahead),
+            )
         });
         others.push(("copied further ahead", at(first.ahead + 1)));
     }
@@ -208,8 +205,8 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
     } else {
         pressure.unpacked / 2
     };
-    let registers =
-        REGISTERS + pressure.unpacked + operands + 2 * wanted.carried + WORDS_OF_WIDEST_LOAD;
+    let own = machine.gpu_facts().thread_registers;
+    let registers = own + pressure.unpacked + operands + 2 * wanted.carried + WORDS_OF_WIDEST_LOAD;
     let iterations = |resident: i64| {
         let of_unit = machine.shared_per_unit as i64 / resident - RESERVED_SHARED as i64;
         let room = of_unit.min(machine.shared_per_workgroup as i64) - of.scratch as i64;
@@ -218,7 +215,7 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
             .min(if wanted.needed {
                 ITERATIONS_AHEAD_OF_GROUPS
             } else {
-                ITERATIONS_AHEAD
+                machine.gpu_facts().iterations_copied_ahead
             })
     };
     // Bodies without dequantisation in the same launch need registers for their sums, too.
@@ -231,7 +228,8 @@ fn copied_ahead(of: &Launched, pressure: Pressure) -> Option<(i64, i64)> {
 /// workgroup, of the next kernel. GLM's attention output on an H200, two workgroups per unit: 4.0
 /// us with 48 words (45 fit), 3.5 with 32 (docs/experiments/116).
 fn room_for_loads(of: &Launched, resident: i64) -> i64 {
-    each(of.workgroups_per_unit.clamp(1, resident) + 1, of.target) - REGISTERS
+    let own = of.target.machine.gpu_facts().thread_registers;
+    each(of.workgroups_per_unit.clamp(1, resident) + 1, of.target) - own
 }
 
 /// Words that threads load before their nests start, at most `words`.
@@ -246,8 +244,8 @@ fn hoisted(of: &Launched, words: i64) -> i64 {
 /// Registers below which a thread would spill: its sums, or the words that a loop loads at once.
 /// With 85 registers, Qwen3 8B Q4_K_M's down projection, which loads 164 words, spills 50 values on
 /// an RTX 3060 or L4.
-fn least(of: Pressure) -> i64 {
-    REGISTERS + of.words.max(MIN_REGISTERS_OF_SUM * of.sums)
+fn least(of: Pressure, target: &Target) -> i64 {
+    target.machine.gpu_facts().thread_registers + of.words.max(MIN_REGISTERS_OF_SUM * of.sums)
 }
 
 /// Workgroups per unit to reserve registers for: as many as planned, or fewer if
@@ -257,7 +255,7 @@ fn least(of: Pressure) -> i64 {
 pub fn resident(of: Pressure, workgroups_per_unit: i64, target: &Target) -> i64 {
     let planned = target.resident();
     // Dequantised operands are loaded a step at a time.
-    let unpacked = REGISTERS + of.unpacked + of.asked;
+    let unpacked = target.machine.gpu_facts().thread_registers + of.unpacked + of.asked;
     let held = if of.unpacked > 0 {
         held_with(unpacked, target).min(held(of.others, target))
     } else {
@@ -268,7 +266,7 @@ pub fn resident(of: Pressure, workgroups_per_unit: i64, target: &Target) -> i64 
     }
     let all = workgroups_per_unit == planned + 1
         && !of.products
-        && least(of) <= each(planned + 1, target);
+        && least(of, target) <= each(planned + 1, target);
     if all { planned + 1 } else { planned }
 }
 

@@ -14,10 +14,6 @@ use gristmill_uop::{Graph, Id, Op, RangeKind};
 /// Minimum terms per thread. Fewer mean more threads and workgroups, with launch and address costs
 /// above that of a term. Not measured.
 const TERMS_OF_THREAD: i64 = 4;
-/// Maximum workgroups per multiprocessor. GLM prefill on an H200, tens of thousands or
-/// this many: quantising activations 60 and 20 us a layer, combining attention parts 87
-/// and 10 (docs/experiments/035).
-const MAX_WAVES: i64 = 16;
 /// Terms below which a single CPU worker computes the whole kernel: waking other workers would
 /// cost more. Not measured.
 const ELEMENTS_OF_ONE_WORKER: i64 = 2048;
@@ -173,7 +169,11 @@ impl<'a> Plain<'a> {
         } else {
             most
         };
-        (most.max(total / (MAX_WAVES * units)).min(share) / self.part_elements).max(1)
+        (most
+            .max(total / (target.machine.gpu_facts().plain_waves * units))
+            .min(share)
+            / self.part_elements)
+            .max(1)
     }
     /// Workgroups that write activations in the order in which products read them
     /// (`decompose/f16_mma.rs`), a 16-byte unit per thread with contiguous units.

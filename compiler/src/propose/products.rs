@@ -16,10 +16,8 @@ use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
 /// Rows and columns of a workgroup's tile. With 64, each of eight warps has four column fragments,
 /// and reads 1.5 times as much as if one operand were free.
 const TILE: i64 = 64;
-/// A larger tile for operands rounded as a whole, and the tiles per multiprocessor from which it is
-/// chosen: with hardly more than one the last wave is nearly empty. Gradients of Llama 3.1 8B have
-/// four and more. Not measured for keys of prompts.
-const MAX_TILE: i64 = 128;
+/// Tiles per unit from which the larger output tile is chosen: with hardly more than one the last
+/// wave is nearly empty.
 const WAVES_OF_MAX_TILE: i64 = 3;
 /// A smaller tile, to occupy more multiprocessors: one or two fragments per warp.
 const MIN_TILE: i64 = 32;
@@ -56,8 +54,9 @@ pub fn products(
     let groups =
         |tile: i64| others * ((size(rows) + tile - 1) / tile) * ((size(columns) + tile - 1) / tile);
     let (units, halves) = (machine.units as i64, around.target.has_halves());
+    let large = machine.gpu_facts().operand_tile;
     let tile = match () {
-        () if halves && groups(MAX_TILE) >= WAVES_OF_MAX_TILE * units => MAX_TILE,
+        () if halves && groups(large) >= WAVES_OF_MAX_TILE * units => large,
         () if groups(TILE) >= units => TILE,
         () => MIN_TILE,
     };

@@ -7,27 +7,17 @@ use crate::plan::nest_view::{
     NestView, along, divided, fixed, is, loads, most, reductions, walked, widest,
 };
 use crate::plan::{Along, Counted, NestPlan, Proposal, ThreadSum, Threads, proposals};
+use gristmill_uop::facts::GpuFacts;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Node, Op, RangeKind};
 
 /// Minimum lanes for loads of whole sectors: 32 bytes, in words of 4.
 const LANES_OF_SECTOR: i64 = 8;
-/// Steps of a reduction that are unrolled, with their loads in flight together. More cost
-/// registers and code size: sixteen copies for short contexts cost an H200 2 % of GLM's decode
-/// step (docs/experiments/036).
-const STEPS_AT_ONCE: i64 = 4;
 /// Terms of a step that has enough loads of its own, so that unrolling would only add code.
 const TERMS_OF_WIDE_STEP: i64 = 64;
-/// Maximum unrolled steps of a reduction with data-dependent length in a nest that does not fill
-/// the machine. In equal rounds of at most 18, GLM on an H200 at a context depth of 16,384 went
-/// from 366 to 381 tok/s (docs/experiments/048). Otherwise [`STEPS_AT_ONCE`].
-const STEPS_IN_FLIGHT: i64 = 18;
 /// Maximum output elements per thread that share an operand. More save loads but leave fewer
 /// threads for the rest. Not measured.
 const MAX_REPEATED_OUTPUTS: i64 = 8;
-/// Maximum accumulators per thread. More save operand loads, but reduce the occupancy of an H200
-/// from two workgroups to one (`held` in `cost/occupancy.rs`). Not measured.
-const MAX_ACCUMULATORS: i64 = 32;
 /// Elements per thread and iteration of a shared loop from which on a thread takes adjacent ones,
 /// if the nest only reads stages and has no sum. Attention weights of a prefill then take 8 instead
 /// of 18 instructions (docs/experiments/095). With fewer elements, threads must hide latency.
@@ -37,7 +27,7 @@ const ELEMENTS_OF_NEIGHBOURS: i64 = 16;
 /// unless `all` is set.
 pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Proposal<NestPlan>> {
     if nest.closed.iter().any(|&r| is(g, r, RangeKind::Vector)) {
-        return counted(g, nest, target.threads as i64);
+        return counted(g, nest, target);
     }
     let threads = target.threads as i64;
     let (subgroup, registers) = (target.machine.subgroup, target.registers as i64);
@@ -52,8 +42,9 @@ pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Propos
         registers,
         least,
         fills,
+        facts: target.machine.gpu_facts(),
     };
-    let first = of.plan(of.along(), Limits::default());
+    let first = of.plan(of.along(), of.limits());
     if !all {
         return proposals(NestPlan::Threads(first), []);
     }
@@ -69,7 +60,7 @@ pub fn threads(g: &Graph, nest: &Nest, target: &Target, all: bool) -> Vec<Propos
 
 /// Mappings for a nest with threads assigned by the workgroup plan: takes several reduction steps
 /// at once where that widens loads, and divides steps among remaining threads.
-fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
+fn counted(g: &Graph, nest: &Nest, target: &Target) -> Vec<Proposal<NestPlan>> {
     let counted: i64 = nest
         .closed
         .iter()
@@ -86,7 +77,7 @@ fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
             .iter()
             .all(|&r| fixed(g, r).is_some_and(|b| b % lanes == 0))
     };
-    let idle = floor_power((threads / counted).max(1));
+    let idle = floor_power((target.threads as i64 / counted).max(1));
     let lanes = (0..=idle.ilog2())
         .rev()
         .map(|i| 1 << i)
@@ -119,12 +110,13 @@ fn counted(g: &Graph, nest: &Nest, threads: i64) -> Vec<Proposal<NestPlan>> {
         let steps = reductions(g, nest.value).iter().filter_map(of).collect();
         NestPlan::Counted(Counted { lanes, steps })
     };
+    let unrolled = target.machine.gpu_facts().unrolled_steps;
     let others = [
         ("one step at a time", steps(lanes, 1)),
         ("two steps at a time", steps(lanes, 2)),
-        ("sums apart", steps(1, STEPS_AT_ONCE)),
+        ("sums apart", steps(1, unrolled)),
     ];
-    proposals(steps(lanes, STEPS_AT_ONCE), others)
+    proposals(steps(lanes, unrolled), others)
 }
 
 /// Limits on a proposal.
@@ -142,18 +134,6 @@ struct Limits {
     steps: i64,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            lanes: None,
-            width: MAX_ACCUMULATORS,
-            repeated: MAX_REPEATED_OUTPUTS,
-            terms: i64::MAX,
-            steps: STEPS_AT_ONCE,
-        }
-    }
-}
-
 /// A nest and the resources of its threads.
 struct Sharing<'a> {
     g: &'a Graph,
@@ -168,37 +148,48 @@ struct Sharing<'a> {
     least: i64,
     /// Whether the nest has more workgroups than the machine can hold threads for at once.
     fills: bool,
+    facts: &'a GpuFacts,
 }
 
 impl Sharing<'_> {
+    /// Limits of the heuristic's mapping.
+    fn limits(&self) -> Limits {
+        Limits {
+            lanes: None,
+            width: self.facts.thread_sums,
+            repeated: MAX_REPEATED_OUTPUTS,
+            terms: i64::MAX,
+            steps: self.facts.unrolled_steps,
+        }
+    }
     /// Mappings with other limits than those of `first`, by name.
     fn others(&self, first: &Threads) -> Vec<(&'static str, Threads)> {
         let (idle, turned) = (first.lanes, self.turned(first.along));
         let with = |limits: Limits| self.plan(first.along, limits);
         let lanes = |lanes: i64| Limits {
             lanes: Some(lanes),
-            ..Limits::default()
+            ..self.limits()
         };
         let one_step = Limits {
             steps: 1,
-            ..Limits::default()
+            ..self.limits()
         };
         let narrow = Limits {
             width: 1,
             terms: 1,
-            ..Limits::default()
+            ..self.limits()
         };
         let one_element = Limits {
             width: 1,
             repeated: 1,
-            ..Limits::default()
+            ..self.limits()
         };
         let none = Limits {
             width: 1,
             repeated: 1,
             terms: 1,
             steps: 1,
-            ..Limits::default()
+            ..self.limits()
         };
         let mut others = vec![
             ("fewer lanes", with(lanes((idle / 2).max(1)))),
@@ -210,7 +201,7 @@ impl Sharing<'_> {
         if !self.view.own.is_empty() {
             let more = lanes((2 * idle).min(self.threads));
             others.insert(1, ("more lanes", with(more)));
-            others.push(("other neighbours", self.plan(turned, Limits::default())));
+            others.push(("other neighbours", self.plan(turned, self.limits())));
         }
         others
     }
@@ -338,7 +329,9 @@ impl Sharing<'_> {
         } else {
             widest(self.g, self.nest.value, last)
         };
-        let most = wide.min(MAX_ACCUMULATORS / self.upcasts().max(1)).min(each);
+        let most = wide
+            .min(self.facts.thread_sums / self.upcasts().max(1))
+            .min(each);
         let most = most.max(self.elements_of_word()).min(limits.width);
         let Some(bound) = fixed(self.g, last) else {
             return 1;
@@ -462,7 +455,7 @@ impl Sharing<'_> {
                 let most = if self.fills || lanes < LANES_OF_SECTOR {
                     limits.steps
                 } else {
-                    STEPS_IN_FLIGHT
+                    self.facts.unrolled_steps_of_few
                 };
                 let rounds = (steps.max(1) + most - 1) / most;
                 (steps.max(1) + rounds - 1) / rounds

@@ -22,10 +22,6 @@ const MAX_TOKEN_TILES: i64 = 6;
 const PANEL_ROWS: i64 = 512;
 /// Minimum panels per core.
 const PANELS: i64 = 4;
-/// Minimum panels per core if data selects the weight of a token tile: no weight is read again, but
-/// tokens are, with every panel. DeepSeek-V2-Lite's gate and up, 512 tokens: 113 ms a layer with
-/// four panels for each of two cores, 102 with one; two let another core take work over.
-const CHOSEN_PANELS: i64 = 2;
 
 /// Axes of a tile product, by role.
 pub struct Axes {
@@ -47,7 +43,7 @@ pub struct Axes {
 pub fn tiles(axes: &Axes, of: &Fragment, target: &Target) -> Vec<Proposal<Workgroup>> {
     let high = axes.rows / of.columns;
     let (panels, most) = match axes.tokens {
-        Some(_) => (CHOSEN_PANELS, high),
+        Some(_) => (target.machine.cpu_facts().expert_panels, high),
         None => (PANELS, PANEL_ROWS / of.columns),
     };
     let panel = (high / (panels * target.machine.units.max(1) as i64))

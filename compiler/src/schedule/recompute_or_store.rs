@@ -7,14 +7,9 @@
 
 use super::fusion::Fusion;
 use super::materialise::Search;
-use crate::decision::{Decider, Decision, RECOMPUTE_OR_STORE};
+use crate::decision::{Decider, RECOMPUTE_OR_STORE};
 use gristmill_uop::Id;
 use gristmill_uop::machine::{Machine, MachineKind};
-
-/// Fraction of the affected kernels' cost that storing must save. Modelled savings of storing
-/// expert selection on an H100 and tok/s: Qwen3-30B-A3B 4 and 2 %, 471 → 493; DeepSeek-V2-Lite 0.6
-/// %, 906 → 939 (docs/experiments/115).
-const MARGIN: f64 = 0.005;
 
 /// Seconds of the affected kernels as they are, and if only the kernels of
 /// `first` recompute the value.
@@ -56,10 +51,7 @@ impl Search<'_> {
             let chosen = offers.into_iter().find(|(node, offer)| {
                 open.retain(|n| n != node);
                 let of = RECOMPUTE_OR_STORE.at(self.site(*node), [offer.fused, offer.reused]);
-                decider.choose(Decision {
-                    margin: MARGIN,
-                    ..of
-                }) == 1
+                decider.choose(of) == 1
             });
             let Some((node, offer)) = chosen else { return };
             fusion.store(node, &offer.first);

@@ -6,7 +6,7 @@
 use super::launch::{Body, Launch};
 use crate::apply::mapping::{Mapping, map_body};
 use crate::apply::{Candidate, CodeCost, Kernel};
-use crate::decision::{Alternative, Decider, Decision};
+use crate::decision::{Alternative, Decider, Decision, margin};
 use crate::lower::KernelCode;
 use crate::plan::{NestPlan, Proposal};
 use gristmill_uop::features::Features;
@@ -16,13 +16,6 @@ use gristmill_uop::machine::MachineKind;
 use gristmill_uop::program::When;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id};
-
-/// Fraction of a kernel's cost that another mapping of a nest must save, where a policy asks for
-/// all. With a tenth, decode of GLM-4.7-Flash on an H200 is 1.6 % slower (docs/experiments/151).
-const NEST_MARGIN: f64 = 0.5;
-/// Fraction of a launch's cost that another launch plan must save. On an H200 prompts are 4 to 9 %
-/// faster with it than with the first plans, and decode up to 2 % (docs/experiments/151).
-const LAUNCH_MARGIN: f64 = 0.1;
 
 /// Completes the plan of a launch, and its cost on a GPU.
 pub fn select_plan(
@@ -76,10 +69,7 @@ impl NestSelection<'_> {
         let mut mapping = Mapping::new(&graph, nests, self.target);
         let costed = self.target.machine.kind == MachineKind::Gpu;
         for (i, &nest) in nests.iter().enumerate() {
-            let decision = Decision {
-                margin: NEST_MARGIN,
-                ..Decision::new("nest", format!("{} {i}", self.site), vec![])
-            };
+            let decision = Decision::new("nest", format!("{} {i}", self.site), vec![]);
             let all = decider.explores(&decision);
             let mut proposals = mapping.proposals(&mut graph, nest, all);
             let seconds = |of: &Proposal<NestPlan>| {
@@ -141,10 +131,7 @@ fn select_launch(
         .map(|(nests, plan)| map_body(&mut graph, nests, &plan.nests, target).0)
         .collect();
     let candidate = Candidate::new(graph, &mapped, &when, launch.level == 0, target);
-    let mut decision = Decision {
-        margin: LAUNCH_MARGIN,
-        ..Decision::new("launch", site, vec![])
-    };
+    let mut decision = Decision::new("launch", site, vec![]);
     let explores = decider.explores(&decision);
     let mut kept: Vec<(LaunchPlan, Features)> = Vec::new();
     let mut kernels: Vec<(LaunchPlan, (Graph, KernelCode))> = Vec::new();
@@ -157,7 +144,7 @@ fn select_launch(
         let seconds = cost.seconds(target);
         decision.options.push(option(&proposal, seconds));
         kept.push((plan, cost.features));
-        if kept.len() == 1 && !explores && cost.floor(target) > seconds * (1.0 - LAUNCH_MARGIN) {
+        if kept.len() == 1 && !explores && cost.floor(target) > seconds * (1.0 - margin("launch")) {
             break;
         }
     }

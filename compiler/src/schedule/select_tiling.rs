@@ -7,7 +7,7 @@ use super::launch_fusion::Share;
 use super::materialise::MAX_COST_RATIO;
 use super::recut::{KernelShape, Recut, seconds_alone};
 use crate::cost::Cost;
-use crate::decision::{Alternative, Decider, Decision};
+use crate::decision::{Alternative, Decider, Decision, margin};
 use crate::ir::title::title_of_nests;
 use crate::kernel::Draft;
 use crate::plan::FIRST;
@@ -16,13 +16,9 @@ use crate::propose::stages;
 use gristmill_uop::Graph;
 use gristmill_uop::function::Function;
 
-/// Fraction of a shape's cost that another must save. With a tenth, decode of GLM-4.7-Flash on an
-/// H200 is 1.7 % slower (docs/experiments/151).
-const WORKGROUP_MARGIN: f64 = 0.5;
-
 /// Whether a kernel's floor allows the saving that a decision must promise.
 fn could_pay((seconds, floor): (f64, f64)) -> bool {
-    floor < seconds * (1.0 - WORKGROUP_MARGIN)
+    floor < seconds * (1.0 - margin("workgroup"))
 }
 
 /// A stage plan with its cost.
@@ -63,10 +59,7 @@ impl TilingSelection<'_> {
                     continue;
                 }
                 let (root, site) = (kernel.0.root, self.site(g, &kernel.0));
-                let of = Decision {
-                    margin: WORKGROUP_MARGIN,
-                    ..Decision::new("workgroup", site, vec![])
-                };
+                let of = Decision::new("workgroup", site, vec![]);
                 let options = self.options(g, &mut tried, i, kernel, decider.explores(&of));
                 let (plans, options): (Vec<Workgroup>, Vec<Alternative>) =
                     options.into_iter().unzip();
@@ -108,10 +101,7 @@ impl TilingSelection<'_> {
                 if draft.stage_plan == StagePlan::default() {
                     continue;
                 }
-                let of = Decision {
-                    margin: WORKGROUP_MARGIN,
-                    ..Decision::new("stages", self.site(g, draft), vec![])
-                };
+                let of = Decision::new("stages", self.site(g, draft), vec![]);
                 let mut plans = vec![Proposal {
                     name: FIRST,
                     plan: draft.stage_plan.clone(),

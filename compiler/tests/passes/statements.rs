@@ -235,8 +235,7 @@ pub fn hoist(case: &Case) -> Result<Applied, String> {
 pub fn prefetch_lines(case: &Case) -> Result<Applied, String> {
     let lowering = Lowering::for_case(case)?;
     let (g, code) = lowering.code();
-    let ahead = lowering.target.tuning.prefetch.into();
-    let code = testing::prefetch_lines(&g, code, ahead, &lowering.context.streams);
+    let code = testing::prefetch_lines(&g, code, &lowering.target, &lowering.context.streams);
     Ok(lowering.applied(&g, &code))
 }
 
@@ -366,7 +365,7 @@ fn statements(g: &Graph, roots: &[Id]) -> Vec<Statement> {
 pub fn coalesce(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let (g, before) = (&p.graph, statements(&p.graph, &p.roots));
-    let after = testing::coalesce(g, before.clone());
+    let after = testing::coalesce(g, before.clone(), 64);
     let code = |statements: Vec<Statement>| Code {
         statements,
         ..Code::default()

@@ -70,8 +70,8 @@ impl Default for Settings {
 /// Default of [`Settings::chunk`], in tokens.
 const DEFAULT_CHUNK: usize = 512;
 /// Step sizes of long prompts on a GPU with f16 MMA, tried in this order until one fits in memory.
-/// Large steps dequantise weights and recompute MLA keys of the context less often: on an H200
-/// GLM's prompts of 32,768 tokens run 35 % faster by 8,192 than by 2,048 (docs/experiments/104).
+/// Large steps dequantise weights and recompute MLA keys of the context less often
+/// (docs/experiments/104).
 const LONG_CHUNKS: [usize; 2] = [8192, 2048];
 
 /// Maximum tokens of a step.
@@ -336,17 +336,6 @@ fn chunk_buckets(chunk: usize, long: usize) -> Vec<(usize, Logits)> {
     all.into_iter().filter(|bucket| bucket.0 > 1).collect()
 }
 
-/// MMA tiles of tokens per expert for which a weight is dequantised once, on tile
-/// machines. Dequantising 16 rows costs three products with 16 tokens (Xeon, Q4_0).
-/// V2-Lite on an H100 through Vulkan runs 5,565 tokens/s with two, 6,366 with four, 6,409
-/// with eight (docs/experiments/109).
-const TILES_PER_EXPERT: usize = 4;
-
-/// MMA column tiles of one expert's tokens for which a GPU dequantises a weight once. H100, GLM's
-/// gate and up, 512 tokens: 180 µs with two, 175 with four, 237 with six; empty columns cost as
-/// much as full ones.
-const COLUMNS_PER_EXPERT: usize = 4;
-
 /// Sizes of the KV cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheShape {
@@ -419,24 +408,19 @@ pub fn plan_options(key: GraphKey, cache: CacheShape, target: &Target) -> Option
     }
 }
 
-/// Tokens per expert from which several warps share a weight, and the multiple of weight rows that
-/// this needs. Other weights use single warps, for which tiles of 64 tokens take 8 % longer than of
-/// 32 on an H100 (V2-Lite, gate and up).
-const WARP_GROUP_ROWS: [usize; 2] = [
-    f16_mma::MIN_OF_GROUP as usize,
-    f16_mma::ROWS_OF_GROUP as usize,
-];
-
 /// Returns the tile of tokens of one expert: whole MMA columns if the machine has f16 MMA or tiles.
 pub(crate) fn expert_tile(target: &Target) -> ExpertTile {
-    let own = if target.machine.kind == MachineKind::Cpu {
-        Options::TILE_OF_CORES
-    } else {
-        Options::TILE
+    let facts = target.machine.gpu_facts();
+    let (own, tiles) = match target.machine.kind {
+        MachineKind::Cpu => (
+            Options::TILE_OF_CORES,
+            target.machine.cpu_facts().tiles_per_expert,
+        ),
+        MachineKind::Gpu => (Options::TILE, facts.tiles_per_expert),
     };
     if let Some(of) = target.machine.tile_fragment() {
         return ExpertTile {
-            most: TILES_PER_EXPERT * of.rows as usize,
+            most: tiles * of.rows as usize,
             ..own
         };
     }
@@ -445,8 +429,11 @@ pub(crate) fn expert_tile(target: &Target) -> ExpertTile {
             let several = target.machine.fragments.iter().any(Fragment::is_of_group);
             ExpertTile {
                 least: of.columns as usize,
-                most: COLUMNS_PER_EXPERT * of.columns as usize,
-                group: several.then_some(WARP_GROUP_ROWS),
+                most: facts.columns_per_expert * of.columns as usize,
+                group: several.then_some([
+                    facts.warpgroup_expert_tokens as usize,
+                    f16_mma::rows_of_warpgroup(&target.machine) as usize,
+                ]),
             }
         }
         None => own,

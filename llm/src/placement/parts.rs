@@ -10,13 +10,6 @@ use std::collections::BTreeMap;
 /// Tokens of the prefill chunk that a placement is judged by.
 pub(super) const CHUNK: usize = 512;
 
-/// Part of a GPU's peak rate of matrix products that kernels reach (docs/experiments/110 to 125).
-const GPU_RATE: f64 = 0.4;
-/// Part of a CPU's peak rate of byte products that experts reach: a Xeon with 16 cores does 1.5e12
-/// operations per second, with matrix units too, since weights are dequantised for few tokens each
-/// (docs/experiments/146).
-const CPU_RATE: f64 = 0.25;
-
 /// Bytes and work of a part.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Part {
@@ -55,13 +48,13 @@ fn products(machine: &Machine) -> f64 {
     // An instruction that adds four byte products does the work of four float products.
     let vectors = if machine.dot4 { 4.0 } else { 1.0 };
     if machine.kind == MachineKind::Cpu {
-        return machine.operations * vectors * CPU_RATE;
+        return machine.operations * vectors * machine.cpu_facts().expert_rate_reached;
     }
     let halves = machine.fragments.iter().filter(|of| of.operand.is_half());
     let fragment = halves
         .map(|of| of.rate / machine.rate)
         .fold(vectors, f64::max);
-    machine.operations * fragment * GPU_RATE
+    machine.operations * fragment * machine.gpu_facts().product_rate_reached
 }
 
 /// The parts of a layer.

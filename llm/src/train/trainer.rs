@@ -131,9 +131,6 @@ const MIN_OF_HALVES: usize = 128;
 /// f32 operations of a pass by token and weight: two forward, two to compute a layer again, two
 /// back.
 const OPERATIONS: f64 = 6.0;
-/// Seconds of a pass in f32 below which launches take the time, and halves save nothing: the demo
-/// model on an H200 has 45,900 tokens/s in f32 and 58,200 with halves.
-const SECONDS: f64 = 5e-3;
 
 /// How a run computes products on a machine: with bf16 operands on matrix units, where they pay,
 /// and in f32 elsewhere.
@@ -147,7 +144,11 @@ fn products(target: &Target, model: &dyn Model, options: &TrainerOptions) -> Tra
     let weights = sizes.sum::<usize>() as f64;
     let seconds = OPERATIONS * weights * shape.tokens() as f64 / machine.operations;
     let share = shape.tokens().min(shape.loss_rows) >= MIN_OF_HALVES;
-    match !options.exact && has_units && share && seconds >= SECONDS {
+    match !options.exact
+        && has_units
+        && share
+        && seconds >= machine.gpu_facts().training_pass_seconds
+    {
         true => TrainingProducts {
             operands: Scalar::BF16,
             tile: expert_tile(target),

@@ -10,9 +10,6 @@ use rustc_hash::FxHashMap;
 
 /// Lower bound of a chunk's maximum when it is stored in f16.
 const LOWEST: f32 = -60_000.0;
-/// Values of a head per workgroup of the combine kernel: 256 bytes of a partial result, 128 in f16.
-/// GLM at context depth 16,384 on an H200: 378 tokens/s; 377 with 32 (docs/experiments/039).
-const COMBINED: i64 = 64;
 
 /// Builds the kernel of partial results: sums, maximum and sum of weights of a (chunk, token,
 /// head), concatenated in a row.
@@ -235,7 +232,8 @@ pub fn combined(
     let combined = g.mul(o, shares);
     if of.plan.combine_kernel {
         inside.extend([share, o]);
-        let (tile, inner) = (COMBINED, RangeKind::Loop);
+        let combined_values = of.target.machine.gpu_facts().combined_values;
+        let (tile, inner) = (combined_values, RangeKind::Loop);
         hints.insert(
             combined,
             Hint {

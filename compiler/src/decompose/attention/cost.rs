@@ -6,11 +6,6 @@ use gristmill_uop::Scalar;
 use gristmill_uop::machine::MachineKind;
 use gristmill_uop::target::Target;
 
-/// f32 operations per score: mask, maximum, exponential, sum, and rescaling in the online loop;
-/// assumed equal for chunks. GLM's loop on an H100 had 31 instructions per score with `expf`; it
-/// was not counted again with cheaper exponentials.
-const OF_A_SCORE: i64 = 32;
-
 /// Work of a workgroup on one chunk: bytes it reads, and seconds of a processor unit.
 struct ChunkWork {
     /// Whether the chunk's tile is staged.
@@ -51,8 +46,8 @@ impl ChunkWork {
             bytes / (machine.cache_bandwidth / units),
             operations / (machine.operations / units),
         );
-        let softmax =
-            (OF_A_SCORE * plan.chunk * plan.sharing) as f64 / (machine.operations / units);
+        let scores = machine.gpu_facts().score_operations * plan.chunk * plan.sharing;
+        let softmax = scores as f64 / (machine.operations / units);
         ChunkWork {
             staged,
             bytes,

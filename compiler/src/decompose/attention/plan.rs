@@ -1,6 +1,6 @@
 //! Attention plans: how an attention is divided among workgroups, the candidates, and their limits.
 
-use crate::cost::occupancy::{REGISTERS, each, resident_workgroups};
+use crate::cost::occupancy::{each, resident_workgroups};
 use crate::decompose::f16_split;
 use crate::ir::mma::fragment::enough;
 use crate::ir::nest::{divisor, floor_power};
@@ -12,43 +12,15 @@ use gristmill_uop::{Graph, Id, Op, Scalar};
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-/// Number of positions per chunk. On a GPU: for a cache too long to have all chunks of 64 resident
-/// at once (18,432 rows; docs/experiments/037). On a CPU not tuned. Longer chunks leave fewer
-/// partial results, shorter ones more workgroups.
+/// Number of positions per chunk on a CPU. Longer chunks leave fewer partial results, shorter ones
+/// more workgroups. Not tuned.
 const CHUNK: i64 = 128;
-/// On a GPU, where a chunk is a workgroup's, unless the cache is long; a short context should still
-/// occupy several units. GLM on an H200, cache of 2,048 rows: 530 tokens/s; 445 with the chunks of
-/// an 18,432-row cache (docs/experiments/037).
-const CHUNK_THREADS: i64 = 64;
-/// For one token without MMA, if the cache has at most half a chunk per unit. H200 tokens/s at
-/// depth 0 and 1,500 with chunks of 32 (of 64): Youtu 566, 497 (510, 494), Llama 3.1 8B 317, 304
-/// (309, 305). At 3,500 Youtu would lose 2 % (docs/experiments/110).
-const CHUNK_PLAIN: i64 = 32;
-/// Rows of a batched decode that keep the chunk count of one row before chunks grow: 64 rows have
-/// as many bytes of partial results as of cache. GLM on an H200, 64 rows at depth 2,048: 3,788
-/// tokens/s in chunks of 64, 4,431 of 128, 4,265 of 256; 8 rows at 16: 1,577, 1,521, 1,341.
-const ROWS_AT_ONCE: i64 = 8;
-/// Positions per chunk if more than [`FEW`] tokens attend: every chunk leaves a partial result per
-/// token and head. Not measured; longer chunks leave fewer results and need larger stages.
+/// The same if more than [`FEW`] tokens attend: every chunk leaves a partial result per token and
+/// head. Not measured; longer chunks leave fewer results and need larger stages.
 const CHUNK_MANY: i64 = 256;
-/// The same on a GPU: a workgroup then has room for twice the tokens and reads the cache half as
-/// often. GLM's 512 tokens on an H200, per layer: 58 us; 70 with 256 positions and 16 tokens, 66
-/// with 64 positions and 32 tokens.
-const CHUNK_MANY_THREADS: i64 = 128;
 /// Largest token count treated as few: the size of the small step class. The next class has 512
 /// tokens; nothing between was measured.
 pub const FEW: i64 = 64;
-/// Token count of a step above which f16 queries are materialised and keys may be computed per
-/// head. GLM's 2,048 tokens on an H200: 571 us a layer with it, 632 without.
-const BUFFERED: i64 = 1024;
-/// The same on machines with warpgroup MMA and staged rows: GLM's 512 tokens on an H100 take
-/// 24 us a layer in the online loop and 88 us in chunks. Steps have 64 or 512 tokens;
-/// nothing between was measured.
-const BUFFERED_TOGETHER: i64 = 256;
-/// Positions per iteration of the online loop; twice as many with staged rows if they fit. Llama
-/// 3.1 8B, 2,048 tokens at depth 6,144 on an H100: 1.39 ms a layer with 64, 1.21 ms with 128 and
-/// copies issued after the products.
-const ROUND: i64 = 64;
 /// Minimum and maximum tokens per workgroup with MMA fragments; the stages limit the number
 /// between. The minimum is a fragment's rows. The maximum is not measured: twice as many leave no
 /// room for a second workgroup.
@@ -63,10 +35,6 @@ const PADDING: i64 = 16;
 const SHARING: i64 = 4;
 /// Bytes of stages per position and head: a score, a weight, and the same again for their sums.
 const BYTES_OF_SCORES: usize = 16;
-/// Largest number of partial results per token that the readers combine; more get a combine kernel,
-/// because each of a head's workgroups would combine them again. GLM on an H200 at depth 16,384
-/// (129 results): 378 tokens/s, 366 without (docs/experiments/039). The break-even is not measured.
-const COMBINED_BY_READERS: i64 = 64;
 
 /// Columns of a partial result that hold its maximum, and as many its sum.
 pub const COLUMNS: i64 = 2;
@@ -375,7 +343,7 @@ impl<'a> Divided<'a> {
     /// warpgroup has tokens of its own, as many as its fragment has rows.
     fn online(&self, first: AttentionPlan) -> AttentionPlan {
         let (machine, threads) = (&self.target.machine, self.target.threads as i64);
-        let small = first.chunk.min(ROUND);
+        let small = first.chunk.min(machine.gpu_facts().loop_positions);
         let alone = AttentionPlan {
             chunk: small,
             online: true,
@@ -398,7 +366,8 @@ impl<'a> Divided<'a> {
             let rows = sharing * (depth + PADDING) + chunk * (depth + out + 2 * PADDING);
             let bytes = 2 * rows + sharing * (4 * chunk + 2 * (chunk + 2 * PADDING) + 16);
             // Sums of values, scores, and the weights derived from them.
-            let registers = sharing * (out + chunk + chunk / 2) / threads + REGISTERS;
+            let registers = sharing * (out + chunk + chunk / 2) / threads
+                + machine.gpu_facts().thread_registers;
             bytes <= machine.shared_per_workgroup as i64 && registers <= each(1, self.target)
         };
         let whole = sharing <= self.tokens && f16_split::rounded(self.g, self.src[0]);
@@ -512,7 +481,8 @@ impl<'a> Divided<'a> {
     }
     /// Whether the heuristic's plan with chunks of `chunk` positions uses a combine kernel.
     fn has_combine_kernel(&self, chunk: i64) -> bool {
-        self.may_have_combine_kernel() && self.attended().chunks(chunk, 1)[0] > COMBINED_BY_READERS
+        let most = self.target.machine.gpu_facts().results_combined_by_readers;
+        self.may_have_combine_kernel() && self.attended().chunks(chunk, 1)[0] > most
     }
     /// Tokens that share a tile of `c` positions: each needs a row of queries, scores
     /// and weights in stages.
@@ -598,10 +568,11 @@ impl<'a> Divided<'a> {
 /// Queries are then materialised, and keys may be computed for every head.
 pub fn buffered(target: &Target) -> i64 {
     let together = target.machine.fragments.iter().any(|of| of.is_of_group());
+    let facts = target.machine.gpu_facts();
     if together && target.stage_cache && target.machine.early {
-        BUFFERED_TOGETHER
+        facts.long_step_tokens_of_warpgroups
     } else {
-        BUFFERED
+        facts.long_step_tokens
     }
 }
 
@@ -620,19 +591,18 @@ pub(super) fn tokens_share(g: &Graph, src: &[Id]) -> bool {
 
 /// Positions per chunk for a step of at most `tokens` tokens over a cache of `rows` rows.
 pub fn chunk_positions(tokens: i64, rows: i64, target: &Target) -> i64 {
+    let (facts, units) = (target.machine.gpu_facts(), target.machine.units as i64);
+    let [short, plain] = [facts.chunk_positions, facts.plain_chunk_positions];
     match target.machine.kind {
         _ if !target.split_cache => whole_chunk(target).max(CHUNK_MANY),
-        MachineKind::Gpu if tokens > FEW => CHUNK_MANY_THREADS,
+        MachineKind::Gpu if tokens > FEW => facts.prompt_chunk_positions,
         _ if tokens > FEW => CHUNK_MANY,
-        _ if threads_multiply(tokens, target)
-            && 2 * rows <= target.machine.units as i64 * CHUNK_PLAIN =>
-        {
-            CHUNK_PLAIN
-        }
+        _ if threads_multiply(tokens, target) && 2 * rows <= units * plain => plain,
         // Partial results are written and read again, so chunks are longer if every
         // unit still has one.
-        MachineKind::Gpu if rows <= target.machine.units as i64 * CHUNK_THREADS => CHUNK_THREADS,
-        _ => CHUNK,
+        MachineKind::Gpu if rows <= units * short => short,
+        MachineKind::Gpu => facts.long_chunk_positions,
+        MachineKind::Cpu => CHUNK,
     }
 }
 
@@ -654,13 +624,14 @@ pub(super) fn chunk_of(g: &Graph, src: &[Id], target: &Target) -> i64 {
     let chunk = match window(g, src) {
         // A window overlaps at least two chunks; their positions outside it are wasted work.
         Some(window) if target.split_cache => {
-            let half = (1 << (window / 2).max(1).ilog2()).max(CHUNK_THREADS);
+            let least = target.machine.gpu_facts().chunk_positions;
+            let half = (1 << (window / 2).max(1).ilog2()).max(least);
             chunk_positions(tokens, window, target).min(half)
         }
         // Each row of a batched decode has chunks of its own.
         _ if in_pages(g, src) => chunk_positions(
             tokens,
-            positions.max(positions * tokens / ROWS_AT_ONCE),
+            positions.max(positions * tokens / target.machine.gpu_facts().rows_of_one_chunk_count),
             target,
         ),
         _ => chunk_positions(tokens, positions, target),
@@ -737,9 +708,13 @@ mod tests {
 
     #[test]
     fn partial_results_of_a_long_context_are_no_more_than_a_kernel_is_given() {
-        assert_eq!(chunk(34_816, usize::MAX >> 1), CHUNK_MANY_THREADS);
+        let prompt = Target::named("h200")
+            .machine
+            .gpu_facts()
+            .prompt_chunk_positions;
+        assert_eq!(chunk(34_816, usize::MAX >> 1), prompt);
         // 272 chunks of 132 numbers for each of 16,384 rows are 2.35 GB.
-        assert_eq!(chunk(34_816, i32::MAX as usize), 2 * CHUNK_MANY_THREADS);
-        assert_eq!(chunk(8_192, i32::MAX as usize), CHUNK_MANY_THREADS);
+        assert_eq!(chunk(34_816, i32::MAX as usize), 2 * prompt);
+        assert_eq!(chunk(8_192, i32::MAX as usize), prompt);
     }
 }

@@ -1,18 +1,12 @@
 //! Chooses the unroll factors of GPU loops: as many iterations as can have their loads in flight
 //! together in the registers that the launch plan leaves.
 
-use crate::cost::occupancy::REGISTERS_PER_LOADED_WORD;
 use crate::lower::linear_ir::{Statement, end_of_block};
 use crate::lower::pressure::products;
+use gristmill_uop::facts::GpuFacts;
 use gristmill_uop::launch::LaunchPlan;
 use gristmill_uop::target::Target;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind};
-
-/// Words, per word of the plan's budget, that a few iterations of a sum load together; only
-/// weights count. Youtu's down projection: 1,072 tok/s on an H100 with two iterations together,
-/// 1,007 without. All loads stay within a thread's registers; above, GLM with eight sequences
-/// spills 8 values (H200).
-const WORDS_TOGETHER: i64 = 2;
 
 /// Sets the unroll factor of every loop.
 pub fn unroll(
@@ -24,6 +18,7 @@ pub fn unroll(
     let copies = Copies {
         g,
         plan,
+        facts: target.machine.gpu_facts(),
         short: target.statements_of_a_wait(),
     };
     let mut out = statements;
@@ -43,6 +38,7 @@ pub fn unroll(
 struct Copies<'a> {
     g: &'a Graph,
     plan: &'a LaunchPlan,
+    facts: &'a GpuFacts,
     /// Largest number of statements of an unrolled loop; 0 if the machine's threads do
     /// not stall on loads.
     short: usize,
@@ -108,16 +104,17 @@ impl Copies<'_> {
     /// Returns how many iterations of a reduction, with `words` words of loads each, may
     /// be in flight together.
     fn together(&self, statements: &[Statement], words: i64) -> i64 {
-        let (g, waiting) = (self.g, self.plan.words);
+        let (g, waiting, facts) = (self.g, self.plan.words, self.facts);
         let weights: i64 = statements
             .iter()
             .filter(|s| reads_weight(g, s))
             .map(|s| s.words(g))
             .sum();
         let together = if weights > 0 {
-            (WORDS_TOGETHER * waiting / weights).min(REGISTERS_PER_LOADED_WORD * waiting / words)
+            (facts.words_together * waiting / weights)
+                .min(facts.registers_per_loaded_word * waiting / words)
         } else {
-            WORDS_TOGETHER * waiting / words
+            facts.words_together * waiting / words
         };
         together.max(1)
     }

@@ -10,11 +10,6 @@ const WIDTHS: [i64; 2] = [16, 8];
 /// Bytes per register; narrower values are written together up to this size.
 const BYTES_OF_REGISTER: i64 = 4;
 
-/// Maximum number of registers with loads in flight before the first is used. GLM at context depth
-/// 16,384 on an H200, attention with one workgroup per SM: 322 tok/s with 32, 352 with 64; more was
-/// not measured (`docs/experiments/036`).
-const REGISTERS_IN_FLIGHT: i64 = 64;
-
 /// A load's address in bytes: variable terms, and a constant.
 struct Place {
     load: Id,
@@ -46,7 +41,9 @@ fn place(g: &Graph, load: Id) -> Option<Place> {
 }
 
 /// Coalesces the loads of straight-line code, and then the writes.
-pub fn loads(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
+///
+/// At most `in_flight` registers have loads in flight before the first is used.
+pub fn loads(g: &Graph, statements: Vec<Statement>, in_flight: i64) -> Vec<Statement> {
     let mut out = Vec::new();
     let mut run: Vec<Statement> = Vec::new();
     for s in statements {
@@ -55,13 +52,13 @@ pub fn loads(g: &Graph, statements: Vec<Statement>) -> Vec<Statement> {
             s,
             Statement::Loop { .. } | Statement::End | Statement::Write(..) | Statement::Add(_)
         ) {
-            straight(g, std::mem::take(&mut run), &mut out);
+            straight(g, std::mem::take(&mut run), in_flight, &mut out);
             out.push(s);
         } else {
             run.push(s);
         }
     }
-    straight(g, run, &mut out);
+    straight(g, run, in_flight, &mut out);
     writes(g, out)
 }
 
@@ -181,7 +178,7 @@ fn joined(g: &Graph, buffer: Id, run: Vec<Statement>, out: &mut Vec<Statement>) 
 
 /// Emits straight-line code: coalesces its loads, and hoists loads from memory to the front, as
 /// many as registers may wait for.
-fn straight(g: &Graph, run: Vec<Statement>, out: &mut Vec<Statement>) {
+fn straight(g: &Graph, run: Vec<Statement>, in_flight: i64, out: &mut Vec<Statement>) {
     let groups = groups(g, &run);
     let mut of: FxHashMap<Id, usize> = FxHashMap::default();
     for (i, group) in groups.iter().enumerate() {
@@ -202,6 +199,7 @@ fn straight(g: &Graph, run: Vec<Statement>, out: &mut Vec<Statement>) {
         groups: &groups,
         of: &of,
         here: &here,
+        in_flight,
         done: FxHashSet::default(),
         out,
     };
@@ -295,6 +293,8 @@ struct Order<'a> {
     of: &'a FxHashMap<Id, usize>,
     /// Values that this code defines.
     here: &'a FxHashSet<Id>,
+    /// Maximum registers with loads in flight.
+    in_flight: i64,
     done: FxHashSet<Id>,
     out: &'a mut Vec<Statement>,
 }
@@ -333,7 +333,7 @@ impl Order<'_> {
             let far = n.op == Op::Load && self.g[n.src[0]].op == Op::Param;
             if far && !self.done.contains(id) && self.is_early(*id) {
                 waiting += self.of.get(id).map_or(1, |&i| self.groups[i].width / 4);
-                if waiting > REGISTERS_IN_FLIGHT {
+                if waiting > self.in_flight {
                     break;
                 }
                 self.define(*id);

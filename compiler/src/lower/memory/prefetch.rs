@@ -7,16 +7,18 @@ mod tile;
 
 use crate::lower::linear_ir::Code;
 use gristmill_uop::Graph;
+use gristmill_uop::target::Target;
 
 pub use span::prefetch_spans;
 
-/// Inserts software prefetches of cache lines and tiles into a CPU's code, `ahead` iterations
-/// early. The rows of `streams` are contiguous in memory.
-pub fn prefetch_lines(g: &Graph, code: Code, ahead: i64, streams: &[u32]) -> Code {
+/// Inserts software prefetches of cache lines and tiles into a CPU's code, some iterations
+/// early where the target prefetches. The rows of `streams` are contiguous in memory.
+pub fn prefetch_lines(g: &Graph, code: Code, target: &Target, streams: &[u32]) -> Code {
+    let ahead = target.tuning.prefetch.into();
     if ahead == 0 {
         return code;
     }
     let tiles = tile::plan(g, &code);
-    let statements = line::prefetch(g, &code, &tiles, ahead, streams);
+    let statements = line::prefetch(g, &code, &tiles, ahead, streams, target.machine.cpu_facts());
     Code { statements, ..code }
 }

@@ -2,7 +2,6 @@
 
 use super::{Contraction, TOKENS, WARP_ROWS, of_halves};
 use crate::cost::occupancy::resident_workgroups;
-use crate::decompose::f16_mma::TILE_OF_GROUPS;
 use crate::ir::mma::fragment::MmaSum;
 use crate::ir::nest::{host_bound, power_divisor};
 use crate::plan::{AxisPart, Proposal, Workgroup, proposals};
@@ -15,22 +14,11 @@ const WARP_TOKENS: i64 = 32;
 /// Minimum steps of a warp in a sum that warps share (split-K); with fewer, adding the
 /// partial sums costs more.
 const MIN_STEPS: i64 = 2;
-/// Waves from which on two warps, instead of four, share a row's terms in products of a few tokens;
-/// shorter workgroups shorten the tail wave. GLM's experts on an H100, two and four warps: 39.1 and
-/// 35.4 us at 2.9 waves, 23.4 and 26.4 at 3.9 (docs/experiments/105).
-const ROUNDS_OF_TWO_WARPS: i64 = 3;
 /// Maximum warps that share a row's terms in that case: eight took 37.0 us for gate and up.
 const MAX_SHARING: i64 = 4;
-/// Maximum accumulator tiles of a warp that dequantises to half precision: with 32 registers for
-/// them, an H200 unit holds two workgroups.
-const UNPACKED_TILES: i64 = 8;
 /// Warps that share the columns of a product.
 const GROUP: i64 = WGMMA_16.rows / WARP_ROWS;
-/// Column tiles of such a group, with two row tiles each; one workgroup per unit. Prefill of 2,048
-/// tokens on an H200, separate warps and groups: Llama 3.1 8B gate and up 1.81 and 1.30 ms, down
-/// 922 and 614 us (docs/experiments/090).
-const GROUP_TILES: i64 = TILE_OF_GROUPS[1] / WGMMA_TILE;
-/// Minimum column tiles: those of 16 tokens.
+/// Minimum column tiles of such a group: those of 16 tokens.
 const MIN_GROUP_TILES: i64 = WGMMA_16.columns / WGMMA_TILE;
 /// Columns of such a tile.
 const WGMMA_TILE: i64 = MMA_I8.columns;
@@ -163,7 +151,8 @@ impl Contraction<'_> {
             .toposort(nests)
             .into_iter()
             .all(|n| g[n].op != Op::Reduce || MmaSum::unpacked(g, n).is_some());
-        let tiles = if alone { GROUP_TILES } else { GROUP_TILES / 2 };
+        let widest = self.target.machine.gpu_facts().warpgroup_tile_tokens / WGMMA_TILE;
+        let tiles = if alone { widest } else { widest / 2 };
         let tiles = tiles.min(up_to_power((most + 7) / 8));
         let high = if alone && self.sums == 1 && self.rows / WARP_ROWS % (2 * rows) == 0 {
             2
@@ -211,7 +200,9 @@ impl Contraction<'_> {
             self.groups(twice, others, most) >= wanted * self.target.machine.units as i64;
         // Sums of twice the rows would leave no registers for another workgroup, or load partial
         // cache lines of each row.
-        let has_room = !halves || tiles > 1 && self.sums * 2 * tiles <= UNPACKED_TILES;
+        let facts = self.target.machine.gpu_facts();
+        let has_room =
+            !halves || tiles > 1 && self.sums * 2 * tiles <= facts.dequantising_warp_tiles;
         let high = if n / WARP_ROWS % (2 * rows) == 0 && is_enough && has_room {
             2
         } else {
@@ -224,8 +215,8 @@ impl Contraction<'_> {
             rows: if lines { rows / 2 } else { rows },
             ..twice
         };
-        let few =
-            self.groups(of, others, most) < ROUNDS_OF_TWO_WARPS * resident_workgroups(self.target);
+        let few = self.groups(of, others, most)
+            < facts.waves_of_two_warps * resident_workgroups(self.target);
         let shared = self
             .shared_terms(of)
             .filter(|of| lines && few && self.warps() / (of.rows * column_warps) <= MAX_SHARING);

@@ -35,7 +35,7 @@ const FIRST_RING: i64 = 1 << 16;
 /// Pipelines a body's loops with copies `ahead` iterations early. Shared memory left by the
 /// stages limits the number.
 pub fn multistage(g: &mut Graph, code: Code, ahead: i64, target: &Target) -> Code {
-    let found = rings(g, &code.statements, target.threads as i64);
+    let found = rings(g, &code.statements, target);
     let wanted: i64 = found.iter().map(Ring::bytes).sum();
     let stages = whole_swizzles(code.locals.iter().map(|&l| bytes_of(g, l) as i64).sum());
     let room =

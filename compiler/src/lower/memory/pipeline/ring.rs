@@ -5,14 +5,12 @@ use crate::lower::linear_ir::threads::ThreadIndex;
 use crate::lower::linear_ir::{Code, Statement, end_of_block};
 use gristmill_uop::fragment::{Fragment, UNIT, whole_swizzles};
 use gristmill_uop::rules::index::gcd;
+use gristmill_uop::target::Target;
 use gristmill_uop::{Graph, Id, Op, RangeKind};
 use rustc_hash::FxHashMap;
 
 /// Bytes of a copy.
 pub const BYTES: i64 = 16;
-/// Maximum number of registers for carried narrow loads: as many as a thread of an H200 keeps
-/// for words in flight.
-const MAX_CARRIED: i64 = 32;
 
 /// Loads that become copies, `stride` elements apart.
 pub struct Family {
@@ -115,6 +113,7 @@ impl Ring {
         statements: &[Statement],
         first: usize,
         threads: &[(Id, i64)],
+        most_carried: i64,
     ) -> Option<Ring> {
         let Statement::Loop { range, .. } = statements[first] else {
             return None;
@@ -141,7 +140,7 @@ impl Ring {
             carried: vec![],
             columns,
         };
-        let (mut left, mut units) = (MAX_CARRIED, Vec::new());
+        let (mut left, mut units) = (most_carried, Vec::new());
         for (statement, s) in statements.iter().enumerate().take(end).skip(first + 1) {
             let Some(at) = moving(g, s, range) else {
                 continue;
@@ -330,17 +329,20 @@ fn all_threads(g: &Graph, counted: &[ThreadIndex], threads: i64) -> Option<Vec<(
 }
 
 /// Returns the loops of a body with loads that become copies.
-pub fn rings(g: &Graph, statements: &[Statement], threads: i64) -> Vec<Ring> {
+pub fn rings(g: &Graph, statements: &[Statement], target: &Target) -> Vec<Ring> {
+    let carried = target.machine.gpu_facts().carried_registers;
     let mut out = Vec::new();
     let mut counted = None;
     for (at, s) in statements.iter().enumerate() {
         match s {
-            Statement::Nest { threads: t, .. } => counted = all_threads(g, t, threads),
+            Statement::Nest { threads: t, .. } => {
+                counted = all_threads(g, t, target.threads as i64)
+            }
             Statement::Loop { .. } => {
                 out.extend(
                     counted
                         .as_ref()
-                        .and_then(|threads| Ring::from_loop(g, statements, at, threads)),
+                        .and_then(|threads| Ring::from_loop(g, statements, at, threads, carried)),
                 );
             }
             _ => {}
@@ -401,8 +403,8 @@ impl Wanted {
 }
 
 /// Returns the requirements of a body's pipelined loops; `None` if it has none.
-pub fn wanted(g: &Graph, body: &Code, threads: i64) -> Option<Wanted> {
-    let rings = rings(g, &body.statements, threads);
+pub fn wanted(g: &Graph, body: &Code, target: &Target) -> Option<Wanted> {
+    let rings = rings(g, &body.statements, target);
     let longest = rings.iter().map(|r| r.count).max()?;
     let carried = |r: &Ring| {
         r.carried

@@ -5,19 +5,11 @@
 
 use super::tile::{self, CacheTile};
 use crate::lower::linear_ir::{Code, Prefetch, Statement, end_of_block};
+use gristmill_uop::facts::CpuFacts;
 use gristmill_uop::linear::Linear;
 use gristmill_uop::{Arg, Graph, Id, Op, RangeKind, Scalar};
 use rustc_hash::FxHashSet;
 
-/// Bytes prefetched ahead per iteration for contiguous rows, shared by all weights of a sum: at
-/// least latency times bandwidth (170 ns, 28 GB/s per Zen 4 core), and few enough to stay in L1
-/// (`docs/experiments/119`, `docs/experiments/120`, `docs/experiments/125`). Zen 3, a 2,048 × 2,048
-/// matvec with 2 KB: 62 us, 82 without.
-const BYTES_AHEAD_IN_STREAMS: i64 = 6144;
-/// Bytes prefetched ahead for rows that several token tiles read one after another; all but the
-/// first read them from L2. A block for 16 tokens on Zen 5: 26.2 ns with 2 KB, 25.3 with 4, 25.9
-/// with 6 (`docs/experiments/125`).
-const BYTES_AHEAD_OF_ROWS_READ_AGAIN: i64 = 4096;
 /// Bytes of a cache line; half of it for packed bytes, as their addresses need not start at a line.
 const LINE: i64 = 64;
 const HALF_LINE: i64 = 32;
@@ -31,6 +23,7 @@ struct Walk<'a> {
     tiles: &'a [CacheTile],
     ahead: i64,
     streams: &'a [u32],
+    facts: &'a CpuFacts,
     /// Number of streams that the open reduction reads, which share the prefetch distance.
     sharing: i64,
     /// Ranges around the statement that select outputs (workgroup ranges
@@ -51,12 +44,14 @@ pub(super) fn prefetch(
     tiles: &[CacheTile],
     ahead: i64,
     streams: &[u32],
+    facts: &CpuFacts,
 ) -> Vec<Statement> {
     let mut walk = Walk {
         g,
         tiles,
         ahead,
         streams,
+        facts,
         sharing: 1,
         around: code.globals.clone(),
         reducing: vec![],
@@ -172,9 +167,9 @@ impl Walk<'_> {
         let (buffer, offset) = (self.g[id].src[0], self.g[id].src[1]);
         let line = (buffer, at.terms.to_vec(), at.constant.div_euclid(LINE));
         let bytes = if self.reads_again(at) {
-            BYTES_AHEAD_OF_ROWS_READ_AGAIN
+            self.facts.panel_bytes_ahead
         } else {
-            BYTES_AHEAD_IN_STREAMS
+            self.facts.stream_bytes_ahead
         };
         let ahead = self.ahead * (bytes / self.sharing.max(1) / LINE * LINE);
         self.fetched.insert(line).then_some(Prefetch::Line {
