@@ -94,13 +94,6 @@ fn of_occupancy(of: &Launched, pressure: Pressure, first: LaunchPlan) -> Vec<Nam
     };
     let mut others = vec![
         (
-            "one workgroup at once",
-            LaunchPlan {
-                resident: 1,
-                ..first
-            },
-        ),
-        (
             "fewer iterations at once",
             with(half(first.words), half(first.iterations)),
         ),
@@ -110,6 +103,14 @@ fn of_occupancy(of: &Launched, pressure: Pressure, first: LaunchPlan) -> Vec<Nam
         ),
         ("one iteration at once", with(1, 1)),
     ];
+    // Within one wave the free registers are for the next kernel, which the cost does not see.
+    if of.workgroups_per_unit > first.resident {
+        let alone = LaunchPlan {
+            resident: 1,
+            ..first
+        };
+        others.push(("one workgroup at once", alone));
+    }
     let more = first.resident + 1;
     if target.threads as i64 * more <= target.machine.threads_per_unit as i64
         && least(pressure, target) <= each(more, target)
@@ -134,7 +135,9 @@ fn of_copies(of: &Launched, pressure: Pressure, first: LaunchPlan) -> Vec<Named>
     if pressure.ahead.is_some() && target.machine.early {
         let at = |ahead| LaunchPlan { ahead, ..first };
         others.push(if first.ahead > 0 {
-            ("nothing copied ahead", at(0))
+            let resident = resident(pressure, of.workgroups_per_unit, target);
+            let plain = LaunchPlan { resident, ..at(0) };
+            ("nothing copied ahead", plain)
         } else {
             (
                 "copied ahead",
