@@ -134,6 +134,9 @@ facts! {
         registers_per_loaded_word: i64,
         /// Registers per sum, with its words and temporaries.
         registers_per_sum: i64,
+        /// Part of the accumulators of products that dequantise a weight that is live beside the
+        /// words of a step.
+        accumulators_beside_words: f64,
         /// Maximum registers with loads in flight before the first is used.
         registers_in_flight: i64,
         /// Maximum registers for carried narrow loads.

@@ -244,11 +244,13 @@ fn hoisted(of: &Launched, words: i64) -> i64 {
         .unwrap_or(0)
 }
 
-/// Registers below which a thread would spill: its sums, or the words that a loop loads at once.
-/// With 85 registers, Qwen3 8B Q4_K_M's down projection, which loads 164 words, spills 50 values on
-/// an RTX 3060 or L4.
+/// Registers below which a thread would spill: its sums, or the words that a loop loads at once,
+/// beside the accumulators of products that dequantise a weight. With 85 registers, Qwen3 8B
+/// Q4_K_M's down projection, which loads 164 words, spills 50 values on an RTX 3060 or L4.
 fn least(of: Pressure, target: &Target) -> i64 {
-    target.machine.gpu_facts().thread_registers + of.words.max(MIN_REGISTERS_OF_SUM * of.sums)
+    let facts = target.machine.gpu_facts();
+    let beside = facts.accumulators_beside_words * of.unpacked as f64;
+    facts.thread_registers + of.words.max(MIN_REGISTERS_OF_SUM * of.sums) + beside as i64
 }
 
 /// Workgroups per unit to reserve registers for: as many as planned, or fewer if
