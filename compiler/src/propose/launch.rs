@@ -97,12 +97,13 @@ fn of_occupancy(of: &Launched, pressure: Pressure, first: LaunchPlan) -> Vec<Nam
             "fewer iterations at once",
             with(half(first.words), half(first.iterations)),
         ),
-        (
-            "more iterations at once",
-            with(2 * first.words, 2 * first.iterations),
-        ),
         ("one iteration at once", with(1, 1)),
     ];
+    // Products hold the operands of all iterations at once, beyond the words in flight.
+    if !pressure.products {
+        let more = with(2 * first.words, 2 * first.iterations);
+        others.push(("more iterations at once", more));
+    }
     // Within one wave the free registers are for the next kernel, which the cost does not see.
     if of.workgroups_per_unit > first.resident {
         let alone = LaunchPlan {
