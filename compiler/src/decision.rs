@@ -12,6 +12,7 @@
 //! weights that are read across their rows are copied (`dequantise_transposed.rs`), the chunk size
 //! of a recurrence, and everything that a flag switches off (`uop/src/target.rs`).
 
+use gristmill_uop::facts::values;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -138,15 +139,10 @@ impl Alike {
     }
 }
 
+/// The margin of each kind of decision, with what it was measured with.
 const MARGINS: &str = include_str!("margins.txt");
 
-static MARGIN_OF: LazyLock<BTreeMap<&str, f64>> = LazyLock::new(|| {
-    let lines = MARGINS.lines().filter(|line| !line.starts_with('#'));
-    let pairs = lines.filter_map(|line| line.split_once(' '));
-    pairs
-        .filter_map(|(kind, part)| Some((kind, part.parse().ok()?)))
-        .collect()
-});
+static MARGIN_OF: LazyLock<BTreeMap<&str, f64>> = LazyLock::new(|| values(MARGINS));
 
 /// Fraction of the first option's cost that another option must save in decisions of this kind
 /// (`margins.txt`).
@@ -374,6 +370,30 @@ impl Decider<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn margins_are_fractions_of_kinds_that_there_are() {
+        let single = [
+            "alternatives",
+            LAYOUT,
+            "product",
+            "attention",
+            "staged-attention",
+            "workgroup",
+            "stages",
+            "nest",
+            "launch",
+        ];
+        for (&kind, &part) in MARGIN_OF.iter() {
+            let of_pair = Pair::ALL.iter().any(|pair| pair.kind == kind);
+            assert!(of_pair || single.contains(&kind), "{kind}");
+            assert!(part > 0.0 && part <= 1.0, "{kind} {part}");
+        }
+        assert_eq!(
+            margin("launch"),
+            Decision::new("launch", String::new(), vec![]).margin
+        );
+    }
 
     #[test]
     fn a_line_tells_a_plan_where_it_says_more_than_its_name() {

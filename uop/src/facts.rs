@@ -27,13 +27,21 @@ macro_rules! facts {
     };
 }
 
-/// The lines of a file of facts: names and values.
-fn values(text: &str) -> BTreeMap<&str, f64> {
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    let pairs = lines.filter_map(|line| line.split_once(' '));
-    pairs
-        .filter_map(|(name, value)| Some((name, value.parse().ok()?)))
-        .collect()
+/// Names and values of a table in text: a line each, the value after the last space. Lines that
+/// begin with `#` are comments.
+///
+/// # Panics
+/// If a line has no number. Tables are part of the program.
+pub fn values(text: &str) -> BTreeMap<&str, f64> {
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let value = |line: &'_ str| line.rsplit_once(' ').and_then(|(_, n)| n.parse().ok());
+    let of = |line| match value(line) {
+        Some(number) => (&line[..line.rfind(' ').unwrap_or(0)], number),
+        None => panic!("no number in `{line}`"),
+    };
+    lines.map(of).collect()
 }
 
 facts! {

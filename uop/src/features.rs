@@ -6,6 +6,7 @@
 //! from a kernel's nests (`compiler/src/cost.rs`); the coefficients follow from a machine's
 //! description. `cargo xtask fit` compares them with measured times.
 
+use crate::facts::values;
 use crate::machine::{Machine, MachineKind};
 use std::ops::{Add, AddAssign, Mul};
 
@@ -244,11 +245,9 @@ const MEASURED: &str = include_str!("coefficients/h200.txt");
 
 /// The features and seconds of [`MEASURED`].
 fn measured_coefficients() -> impl Iterator<Item = (Feature, f64)> {
-    let lines = MEASURED.lines().filter(|line| !line.starts_with('#'));
-    lines.filter_map(|line| {
-        let (name, seconds) = line.rsplit_once(' ')?;
+    values(MEASURED).into_iter().filter_map(|(name, seconds)| {
         let feature = Feature::ALL.into_iter().find(|of| of.name() == name)?;
-        Some((feature, seconds.parse().ok()?))
+        Some((feature, seconds))
     })
 }
 

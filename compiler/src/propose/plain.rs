@@ -169,11 +169,8 @@ impl<'a> Plain<'a> {
         } else {
             most
         };
-        (most
-            .max(total / (target.machine.gpu_facts().plain_waves * units))
-            .min(share)
-            / self.part_elements)
-            .max(1)
+        let waves = target.machine.gpu_facts().plain_waves;
+        (most.max(total / (waves * units)).min(share) / self.part_elements).max(1)
     }
     /// Workgroups that write activations in the order in which products read them
     /// (`decompose/f16_mma.rs`), a 16-byte unit per thread with contiguous units.

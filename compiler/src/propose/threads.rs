@@ -148,6 +148,7 @@ struct Sharing<'a> {
     least: i64,
     /// Whether the nest has more workgroups than the machine can hold threads for at once.
     fills: bool,
+    /// Facts of the machine: sums and unrolled steps of a thread.
     facts: &'a GpuFacts,
 }
 

@@ -23,7 +23,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// longer kernels have overheads that the cost model ignores. Not measured.
 pub(super) const MIN_SAVING: f64 = 0.02;
 /// An alternative (fusion, a stage plan) is not offered if it costs this many times the current
-/// version. The cost model errs by half (`WORKGROUP_MARGIN`), and each offer takes planning time.
+/// version. The cost model errs by half (`margins.txt`), and each offer takes planning time.
 /// Not measured.
 pub(super) const MAX_COST_RATIO: f64 = 4.0;
 /// Fraction of a launch charged to the critical path, since parallel kernels may share a launch

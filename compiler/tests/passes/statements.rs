@@ -365,7 +365,8 @@ fn statements(g: &Graph, roots: &[Id]) -> Vec<Statement> {
 pub fn coalesce(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let (g, before) = (&p.graph, statements(&p.graph, &p.roots));
-    let after = testing::coalesce(g, before.clone(), 64);
+    let in_flight = case.target()?.machine.gpu_facts().registers_in_flight;
+    let after = testing::coalesce(g, before.clone(), in_flight);
     let code = |statements: Vec<Statement>| Code {
         statements,
         ..Code::default()

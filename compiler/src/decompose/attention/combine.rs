@@ -232,8 +232,8 @@ pub fn combined(
     let combined = g.mul(o, shares);
     if of.plan.combine_kernel {
         inside.extend([share, o]);
-        let combined_values = of.target.machine.gpu_facts().combined_values;
-        let (tile, inner) = (combined_values, RangeKind::Loop);
+        let tile = of.target.machine.gpu_facts().combined_values;
+        let inner = RangeKind::Loop;
         hints.insert(
             combined,
             Hint {

@@ -38,6 +38,7 @@ pub fn unroll(
 struct Copies<'a> {
     g: &'a Graph,
     plan: &'a LaunchPlan,
+    /// Facts of the machine: words to load together.
     facts: &'a GpuFacts,
     /// Largest number of statements of an unrolled loop; 0 if the machine's threads do
     /// not stall on loads.

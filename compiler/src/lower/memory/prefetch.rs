@@ -11,8 +11,8 @@ use gristmill_uop::target::Target;
 
 pub use span::prefetch_spans;
 
-/// Inserts software prefetches of cache lines and tiles into a CPU's code, some iterations
-/// early where the target prefetches. The rows of `streams` are contiguous in memory.
+/// Inserts software prefetches of cache lines and tiles into a CPU's code, as many iterations early
+/// as the target's tuning says, or none. The rows of `streams` are contiguous in memory.
 pub fn prefetch_lines(g: &Graph, code: Code, target: &Target, streams: &[u32]) -> Code {
     let ahead = target.tuning.prefetch.into();
     if ahead == 0 {

@@ -14,7 +14,7 @@ const WARP_TOKENS: i64 = 32;
 /// Minimum steps of a warp in a sum that warps share (split-K); with fewer, adding the
 /// partial sums costs more.
 const MIN_STEPS: i64 = 2;
-/// Maximum warps that share a row's terms in that case: eight took 37.0 us for gate and up.
+/// Maximum warps that share a row's terms in products of a few tokens (docs/experiments/105).
 const MAX_SHARING: i64 = 4;
 /// Warps that share the columns of a product.
 const GROUP: i64 = WGMMA_16.rows / WARP_ROWS;

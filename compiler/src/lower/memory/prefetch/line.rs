@@ -23,6 +23,7 @@ struct Walk<'a> {
     tiles: &'a [CacheTile],
     ahead: i64,
     streams: &'a [u32],
+    /// Facts of the machine: bytes to prefetch ahead.
     facts: &'a CpuFacts,
     /// Number of streams that the open reduction reads, which share the prefetch distance.
     sharing: i64,
