@@ -6,6 +6,7 @@ use crate::kernels::{FixedRange, Kernels, Linear, offset, ranges};
 use crate::straight::{Written, straight};
 use gristmill_compiler::lower::accesses;
 use gristmill_compiler::testing::{self, Code, KernelCode, Launched, Statement, Turn};
+use gristmill_uop::facts::OF_GPUS;
 use gristmill_uop::launch::Dependents;
 use gristmill_uop::program::{KernelContext, When};
 use gristmill_uop::target::Target;
@@ -365,8 +366,8 @@ fn statements(g: &Graph, roots: &[Id]) -> Vec<Statement> {
 pub fn coalesce(case: &Case) -> Result<Applied, String> {
     let p = case.graph()?;
     let (g, before) = (&p.graph, statements(&p.graph, &p.roots));
-    let in_flight = case.target()?.machine.gpu_facts().registers_in_flight;
-    let after = testing::coalesce(g, before.clone(), in_flight);
+    // As many registers with loads in flight as on a GPU; these cases have no target.
+    let after = testing::coalesce(g, before.clone(), OF_GPUS.registers_in_flight);
     let code = |statements: Vec<Statement>| Code {
         statements,
         ..Code::default()
