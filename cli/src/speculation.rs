@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Result, printable};
 use crate::flags::Common;
 use crate::model::Model;
+use crate::progress;
 use clap::Args;
 use gristmill_backend::Opened;
 use gristmill_llm::engine::{Engine, Settings};
@@ -158,9 +159,17 @@ impl Speculation {
         let (engine, opened) = model.load_as(common, settings)?;
         self.batcher(engine, &opened, common)
     }
-    /// Returns the batcher of an engine on this device.
+    /// Returns the batcher of an engine on this device. The first start with drafts measures the
+    /// times of steps.
     pub fn batcher(&self, engine: Engine, opened: &Opened, common: &Common) -> Result<Batcher> {
         let sources = self.sources(&engine, opened, common)?;
-        Ok(Batcher::new(engine).with_speculation(sources))
+        let mut batcher = Batcher::new(engine).with_speculation(sources);
+        let bar = progress::count("step times", 0);
+        batcher.measure_step_times(&|done, total| {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        })?;
+        bar.finish_and_clear();
+        Ok(batcher)
     }
 }

@@ -6,6 +6,7 @@
 //! Drafts are run where they are worth their time: the expected tokens of a step by its measured
 //! time and that of making the drafts. A full batch has no rows for them.
 
+mod calibration;
 mod drafter;
 mod drafting;
 mod kept_times;
@@ -18,6 +19,7 @@ use super::ngram::Draft;
 use super::scheduler::Scheduler;
 use super::sequence::SequenceId;
 use crate::engine::Engine;
+use calibration::ForcedDrafts;
 pub use drafter::Drafter;
 use gristmill_uop::clock::Instant;
 use kept_times::{KeptTimes, Times};
@@ -118,6 +120,8 @@ pub(super) struct Speculation {
     pub waited: bool,
     making: f64,
     captures: u64,
+    /// Drafts that run whatever they promise, while times are measured.
+    forced: Option<ForcedDrafts>,
     pub stats: SpeculationStats,
 }
 
@@ -140,6 +144,7 @@ impl Speculation {
             waited: false,
             making: 0.0,
             captures: 0,
+            forced: None,
             stats: SpeculationStats::default(),
         }
     }
@@ -186,7 +191,7 @@ impl Speculation {
         let making = std::mem::take(&mut self.making);
         let is_steady = std::mem::replace(&mut self.captures, captures) == captures;
         if making == 0.0 {
-            self.draft_times.forget_but(None);
+            self.draft_times.age_but(None);
         }
         // A step that was captured, and perhaps compiled, takes longer than those after it.
         if is_steady {
@@ -197,6 +202,13 @@ impl Speculation {
     /// Returns the known times of steps, and of steps of the model that drafts.
     pub fn known_times(&self) -> [BTreeMap<usize, f64>; 2] {
         [&self.times, &self.draft_times].map(StepTimes::known)
+    }
+    /// Keeps the times that were measured for the next start.
+    fn keep_times(&self) {
+        let [steps, drafting] = self.known_times();
+        if let Some(kept) = &self.kept {
+            kept.write(&Times { steps, drafting });
+        }
     }
     /// Records that other work came after the last step.
     pub fn interrupt(&mut self) {
@@ -254,6 +266,10 @@ impl Speculation {
             return false;
         }
         let may_draft = self.drafter.is_some();
+        if self.forced.is_some() {
+            let mut all = decodes.iter();
+            return all.any(|decode| self.forced_behind(decode, may_draft).is_some());
+        }
         let all = decodes.iter();
         let found = all.filter_map(|decode| self.proposal(scheduler, decode, (context, may_draft)));
         let found: Vec<_> = found.collect();
@@ -271,6 +287,10 @@ impl Speculation {
         let (decodes, rows) = scheduler.rows_before_drafts(batch);
         if self.rows <= rows || decodes.is_empty() {
             return Vec::new();
+        }
+        if self.forced.is_some() {
+            let forced = |decode| self.forced_behind(decode, may_draft);
+            return decodes.iter().take(1).filter_map(forced).collect();
         }
         let reads_hidden = self.drafter.as_ref().map(Drafter::reads_hidden);
         let mut found = Vec::new();
@@ -455,12 +475,8 @@ impl Speculation {
 }
 
 impl Drop for Speculation {
-    /// Keeps the times that were measured.
     fn drop(&mut self) {
-        let [steps, drafting] = self.known_times();
-        if let Some(kept) = self.kept.take() {
-            kept.write(&Times { steps, drafting });
-        }
+        self.keep_times();
     }
 }
 

@@ -442,3 +442,27 @@ fn drafts_of_a_model_change_no_token() {
         "{kept:?} drafts were kept"
     );
 }
+
+/// Steps are measured before the first request, and leave nothing in its texts.
+#[test]
+fn times_are_known_before_the_first_request() {
+    for family in ["deepseek2-nextn-q8_0", "gemma4-q8_0", "qwen35-q8_0"] {
+        let sources = DraftSources {
+            ngrams: true,
+            drafter: Some(Drafter::Block),
+            assumes_times: false,
+        };
+        let e = Batcher::new(engine(family, CacheType::F32, 2, 6));
+        let mut e = e.with_speculation(sources);
+        e.measure_step_times(&|_, _| ()).expect("steps");
+        let known = e.step_times().map(|of| of.into_keys().collect::<Vec<_>>());
+        assert_eq!(known, [vec![1, 2, 4, 8], vec![1]], "{family}");
+        assert_eq!(e.speculation(), SpeculationStats::default());
+        let name = family.rsplit_once('-').map_or(family, |of| of.0);
+        let tokens = ids(&data(&format!("families/{name}-tokens.txt")));
+        let prompts = [repeating(&tokens)];
+        let (measured, _) = run(e, &prompts, 0.0, SequenceOptions::default());
+        let (plain, _) = answers(family, 0.0, None, 1);
+        assert_eq!(measured, plain, "{family}");
+    }
+}

@@ -150,7 +150,11 @@ impl BatchWorker {
         } else {
             batcher.with_host_cache(keep)
         };
-        let batcher = batcher.with_speculation(drafts);
+        let mut batcher = batcher.with_speculation(drafts);
+        if let Err(error) = batcher.measure_step_times(&|_, _| ()) {
+            // The first request meets it too, and reports it.
+            tracing::warn!(model = model.name(), %error, "the times of steps are not measured");
+        }
         let batcher = match model.replicas.len() {
             1 if model.kv_events.is_none() => batcher,
             _ => batcher.with_prefix_events(),

@@ -73,6 +73,7 @@ impl Drafting<'_> {
         if open.is_empty() {
             return Ok(());
         }
+        let begun = Instant::now();
         let mut rows: Vec<DrafterRow> = Vec::new();
         let mut last: Vec<usize> = Vec::new();
         for (nth, draft) in open.iter().enumerate() {
@@ -114,6 +115,7 @@ impl Drafting<'_> {
             }
             open = further;
         }
+        self.speculation.making += begun.elapsed().as_secs_f64();
         Ok(())
     }
     /// Returns the rows of a sequence's tokens that the drafter's cache lacks, at most `room`, of
@@ -186,7 +188,6 @@ impl Drafting<'_> {
         let captures = drafter.captures(self.engine);
         let chosen = drafter.run(self.engine, &step, (&from, is_first))?;
         let seconds = begun.elapsed().as_secs_f64();
-        self.speculation.making += seconds;
         let is_steady = drafter.captures(self.engine) == captures;
         if is_steady && !self.speculation.assumes_times {
             self.speculation.draft_times.record(rows.len(), seconds);
