@@ -12,8 +12,7 @@ use super::{ChosenDraft, DraftOrigin, Speculation, SpeculationStats, StepTimes, 
 use crate::sampling::RowSampling;
 use gristmill_uop::clock::Instant;
 
-/// Most rows of a measured step: a single sequence has no more. Times of further rows follow from
-/// the growth of these.
+/// Most rows of a measured step: a single sequence has no more.
 const MOST_ROWS: usize = 16;
 /// Tokens of the sequence before the first measured step.
 const PROMPT: usize = 64;

@@ -7,7 +7,8 @@ const TIME_WEIGHT: f64 = 0.2;
 /// Factor of the known times of steps with other numbers of rows, for each step: a time that was
 /// measured beside other work is tried again after some hundred steps.
 const FORGETTING: f64 = 0.998;
-/// Growth of the time of a step with twice the rows, until it is measured.
+/// Growth of the time of a step with twice the rows, until it is measured: little, so that it is
+/// tried.
 const ASSUMED_GROWTH: f64 = 1.15;
 
 /// Time of steps with a number of rows.
@@ -98,21 +99,8 @@ impl StepTimes {
         let known = known.map(|(&rows, time)| (rows, time.expected()));
         let known: Vec<(usize, f64)> = known.collect();
         // The nearest with fewer rows, else with more.
-        let below = known.iter().position(|of| of.0 <= bucket);
-        let nearest = below.unwrap_or(known.len().checked_sub(1)?);
-        let (of, seconds) = known[nearest];
-        let growth = match (below, known.get(nearest + 1)) {
-            (Some(_), Some(&fewer)) => growth(fewer, (of, seconds)),
-            _ => ASSUMED_GROWTH,
-        };
-        Some(seconds * growth.powf((bucket as f64 / of as f64).log2()))
+        let below = known.iter().find(|of| of.0 <= bucket);
+        let &(of, seconds) = below.or(known.last())?;
+        Some(seconds * ASSUMED_GROWTH.powf((bucket as f64 / of as f64).log2()))
     }
-}
-
-/// Returns the growth of a step's time with twice the rows, from two known times; no less than what
-/// is assumed.
-fn growth((fewer, before): (usize, f64), (rows, seconds): (usize, f64)) -> f64 {
-    let doublings = (rows as f64 / fewer as f64).log2();
-    let known = (seconds / before).powf(1.0 / doublings);
-    known.max(ASSUMED_GROWTH)
 }
