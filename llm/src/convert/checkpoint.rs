@@ -14,6 +14,8 @@ const INDEX: &str = "model.safetensors.index.json";
 const PICKLE: &str = "pytorch_model.bin";
 /// Most files of a checkpoint; the largest published ones have about 200.
 const MAX_FILES: usize = 10_000;
+/// Most integers of a list, such as the token ids of a vocabulary. All of them are exact in f32.
+const MAX_INTEGERS: usize = 1 << 24;
 
 /// Tensors of a checkpoint.
 pub(super) struct Checkpoint {
@@ -85,6 +87,29 @@ impl Checkpoint {
             rows,
             columns,
         })
+    }
+    /// Reads a list of integers, such as token ids.
+    pub fn integers(&self, name: &str) -> Result<Vec<i64>, ConvertError> {
+        let failed = |problem: &str| ConvertError::tensor(name, problem);
+        let (Some(info), Some(&file)) = (self.info(name), self.tensors.get(name)) else {
+            return Err(failed("it is missing"));
+        };
+        let size = match (info.dtype, &info.shape[..]) {
+            (Dtype::I64, [1..=MAX_INTEGERS]) => 8,
+            (Dtype::I32, [1..=MAX_INTEGERS]) => 4,
+            _ => return Err(failed("it is no list of integers, at most 2^24 of them")),
+        };
+        let mut bytes = vec![0; info.shape[0] * size];
+        let read = self.files[file].read_at(info, 0, &mut bytes);
+        read.map_err(|error| failed(&error.to_string()))?;
+        let number = |bytes: &[u8]| match *bytes {
+            [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])),
+            _ => bytes
+                .iter()
+                .rev()
+                .fold(0, |high, &low| high << 8 | i64::from(low)),
+        };
+        Ok(bytes.chunks_exact(size).map(number).collect())
     }
     /// Fills `out` from an element of a tensor on.
     pub fn read(&self, source: &Source, element: u64, out: &mut [u8]) -> io::Result<()> {

@@ -49,8 +49,8 @@ const fn with(of: ConvertFamily, norms: ShiftedNorms, drafts: bool) -> ConvertFa
     }
 }
 
-/// All families; the names of architectures are those of `arch::TABLE`.
-static FAMILIES: [ConvertFamily; 21] = [
+/// All families; the names of architectures are those of `arch::TABLE`, and those of assistants.
+static FAMILIES: [ConvertFamily; 22] = [
     family("bert", &["BertModel", "BertForMaskedLM"], encoders::bert),
     family(
         "nomic-bert",
@@ -121,6 +121,11 @@ static FAMILIES: [ConvertFamily; 21] = [
         &["Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"],
         hyper::gemma4,
     ),
+    family(
+        "gemma4-assistant",
+        &["Gemma4AssistantForCausalLM"],
+        hyper::gemma4_assistant,
+    ),
     family("phi3", &["Phi3ForCausalLM"], hyper::phi3),
     family(
         "olmo2",
@@ -169,6 +174,7 @@ pub(super) fn find(config: &CheckpointConfig) -> Result<&'static ConvertFamily, 
 mod tests {
     use super::*;
     use crate::arch;
+    use crate::gguf::assistant_of;
 
     #[test]
     fn every_architecture_has_a_conversion() {
@@ -177,7 +183,8 @@ mod tests {
             assert!(FAMILIES.iter().any(|f| is_it(&f)), "{}", architecture.name);
         }
         for family in &FAMILIES {
-            assert!(arch::TABLE.iter().any(|a| a.name == family.architecture));
+            let model = assistant_of(family.architecture).unwrap_or(family.architecture);
+            assert!(arch::TABLE.iter().any(|a| a.name == model));
         }
     }
 }

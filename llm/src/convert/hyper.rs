@@ -178,7 +178,7 @@ fn rope(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
             Ok(())
         }
         Some("longrope" | "su") if keys.architecture == "phi3" => Ok(()),
-        Some("proportional") if keys.architecture == "gemma4" => Ok(()),
+        Some("proportional") if keys.architecture.starts_with("gemma4") => Ok(()),
         Some(other) => Err(ConvertError::unsupported(
             format!("RoPE of type {other} of a {} model", keys.architecture),
             "convert a model whose rope_scaling is linear, yarn, or that of its family",
@@ -472,6 +472,21 @@ pub(super) fn gemma4(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
     let divisors = (0..pairs).map(divisor).collect();
     keys.tensors.push(("rope_freqs.weight", divisors));
     keys.bools("attention.sliding_window_pattern", windows);
+    Ok(())
+}
+
+/// An assistant of Gemma 4: its layers are a text model whose keys and values are those of a model
+/// of another width.
+pub(super) fn gemma4_assistant(config: &CheckpointConfig, keys: &mut Keys<'_>) -> Result {
+    gemma4(config, keys)?;
+    let layers = config.layers()?;
+    keys.set("attention.shared_kv_layers", layers);
+    keys.set("nextn_predict_layers", layers);
+    let width = config.need(&["backbone_hidden_size"])?;
+    keys.set("embedding_length_out", width);
+    if config.flag("use_ordered_embeddings")? {
+        keys.count("centroid_top_k", config, &["centroid_intermediate_top_k"])?;
+    }
     Ok(())
 }
 

@@ -29,7 +29,7 @@ pub use error::ConvertError;
 pub use folder::is_checkpoint;
 
 use crate::arch;
-use crate::gguf::{Array, Gguf, Metadata, Value, VirtualFile};
+use crate::gguf::{Array, Gguf, Metadata, Value, VirtualFile, assistant_of};
 use checkpoint::Checkpoint;
 use config::CheckpointConfig;
 use folder::{CheckpointFolder, Object};
@@ -84,7 +84,11 @@ pub fn open(path: &Path) -> Result<Converted, ConvertError> {
         family.architecture,
         &mut metadata,
     );
-    tokenizer(&folder, &object, &config, &planned, &mut metadata)?;
+    let is_assistant = assistant_of(family.architecture).is_some();
+    // The model that it drafts for has the tokenizer.
+    if !is_assistant {
+        tokenizer(&folder, &object, &config, &planned, &mut metadata)?;
+    }
 
     let PlannedTensors {
         tensors,
@@ -93,8 +97,11 @@ pub fn open(path: &Path) -> Result<Converted, ConvertError> {
     } = planned;
     let file = VirtualFile::new(&metadata, tensors)?;
     let file = Gguf::from_source(Box::new(file))?;
-    let model = arch::load(file.metadata(), &file)?;
-    warnings.extend(unused(&file, model.as_ref()));
+    // An assistant is checked against the model that it is added to.
+    if !is_assistant {
+        let model = arch::load(file.metadata(), &file)?;
+        warnings.extend(unused(&file, model.as_ref()));
+    }
     Ok(Converted {
         file,
         source_type,

@@ -28,8 +28,10 @@ const SKIPPED: [&str; 12] = [
     ".masked_bias",
 ];
 
+/// Name of the token ids of an assistant's clusters.
+pub(super) const CLUSTERS: &str = "masked_embd_ordering";
 /// Tensors outside of blocks.
-const GLOBALS: [(&str, &str); 6] = [
+const GLOBALS: [(&str, &str); 10] = [
     ("model.embed_tokens.weight", "token_embd.weight"),
     ("model.norm.weight", "output_norm.weight"),
     ("lm_head.weight", "output.weight"),
@@ -45,14 +47,22 @@ const GLOBALS: [(&str, &str); 6] = [
         "model.per_layer_projection_norm.weight",
         "per_layer_proj_norm.weight",
     ),
+    ("pre_projection.weight", "nextn.pre_projection.weight"),
+    ("post_projection.weight", "nextn.post_projection.weight"),
+    (
+        "masked_embedding.centroids.weight",
+        "masked_embd_centroids.weight",
+    ),
+    ("masked_embedding.token_ordering", CLUSTERS),
 ];
 
 /// Architectures that name the norm before the feed-forward by its place after attention, or have
 /// both norms.
-const POST_ATTENTION: [&str; 8] = [
+const POST_ATTENTION: [&str; 9] = [
     "gemma2",
     "gemma3",
     "gemma4",
+    "gemma4-assistant",
     "olmo2",
     "glm4moe",
     "gpt-oss",

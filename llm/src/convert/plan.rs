@@ -6,7 +6,7 @@ use super::error::ConvertError;
 use super::family::{ConvertFamily, ShiftedNorms};
 use super::heads::Heads;
 use super::named::Named;
-use super::names::find;
+use super::names::{CLUSTERS, find};
 use super::tensor::{Change, ConvertedTensor, Data, Matrix, Picks, encoding_of};
 use gristmill_encodings::by_name;
 use gristmill_uop::encoding::EncodingRef;
@@ -176,6 +176,9 @@ impl<'c> Planner<'c> {
     }
     /// Plans a tensor of one tensor, or of two for the keys and values of latent attention.
     fn one(&mut self, name: &str, layer: Option<usize>, to: String) -> Result {
+        if to == CLUSTERS {
+            return self.ids(name, to);
+        }
         let mut matrix = self.matrix(name)?;
         let (mut dims, dtype) = (self.dims(name), matrix.source.dtype);
         let prefix = layer.map_or(String::new(), |layer| format!("blk.{layer}."));
@@ -211,6 +214,12 @@ impl<'c> Planner<'c> {
             Data::Matrices(vec![matrix], change),
             dtype,
         )
+    }
+    /// Plans a list of token ids.
+    fn ids(&mut self, name: &str, to: String) -> Result {
+        let (dims, ids) = (self.dims(name), self.from.integers(name)?);
+        let numbers = ids.iter().map(|&id| id as f32).collect();
+        self.insert((0, to), dims, Data::Numbers(numbers), Dtype::I32)
     }
     /// Plans the stack of single experts.
     fn stack(&mut self, layer: usize, to: &str, of: &BTreeMap<usize, String>) -> Result {
@@ -394,11 +403,13 @@ fn stored(name: &str, dims: &[u64], data: &Data, dtype: Dtype) -> EncodingRef {
     let is_precise = !is_matrix || PRECISE.iter().any(|part| name.contains(part));
     let encoding = match data {
         Data::Packed(..) => Some("mxfp4"),
+        _ if name == CLUSTERS => Some("i32"),
         _ if is_precise => None,
         Data::Matrices(_, Change::No) => encoding_of(dtype),
         _ => None,
     };
-    by_name(encoding.unwrap_or("f32")).expect("the table of encodings has floats and MXFP4")
+    by_name(encoding.unwrap_or("f32"))
+        .expect("the table of encodings has floats, integers and MXFP4")
 }
 
 /// Size of the blocks of 8-bit floats that have one scale.

@@ -212,7 +212,7 @@ pub(super) enum Data {
     Matrices(Vec<Matrix>, Change),
     /// Rows of MXFP4 blocks: elements, scales, and the rows of one matrix.
     Packed([Source; 2], Vec<Picks>),
-    /// Numbers that follow from the configuration.
+    /// Numbers that follow from the configuration, or token ids.
     Numbers(Vec<f32>),
 }
 
@@ -345,6 +345,10 @@ fn encoded(encoding: EncodingRef, values: &[f32]) -> Vec<u8> {
         }
         "bf16" => {
             let all = values.iter().map(|&v| bf16::from_f32(v).to_le_bytes());
+            all.flatten().collect()
+        }
+        "i32" => {
+            let all = values.iter().map(|&v| (v as i32).to_le_bytes());
             all.flatten().collect()
         }
         _ => values.iter().flat_map(|v| v.to_le_bytes()).collect(),

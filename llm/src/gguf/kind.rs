@@ -6,7 +6,7 @@ use std::fmt;
 pub(super) const ASSISTANT: &str = "-assistant";
 
 /// Returns the architecture of the models that an assistant of this one drafts for.
-pub(super) fn assistant_of(architecture: &str) -> Option<&str> {
+pub(crate) fn assistant_of(architecture: &str) -> Option<&str> {
     let with_line = architecture.strip_suffix("_assistant");
     architecture.strip_suffix(ASSISTANT).or(with_line)
 }

@@ -135,13 +135,15 @@ pub struct Quantise<'f> {
 }
 
 impl<'f> Quantise<'f> {
-    /// Chooses the types of a model's tensors.
+    /// Chooses the types of the tensors of a model or an assistant.
     ///
     /// # Errors
     /// When the file is no model, a pattern is malformed, or the importance matrix is another
     /// model's.
     pub fn new(file: &'f Gguf, options: &QuantiseOptions<'_>) -> Result<Self, QuantiseError> {
-        file.check_weights()?;
+        if !file.is_assistant() {
+            file.check_weights()?;
+        }
         let chooser = Chooser::new(file, options)?;
         let planned = file.tensors().iter().map(|info| chooser.plan(info));
         Ok(Quantise {
@@ -292,7 +294,8 @@ impl<'o> Chooser<'o> {
             .map(pattern)
             .collect::<Result<_, QuantiseError>>()?;
         let is_tied = file.tensor(OUTPUT).is_none();
-        let (metadata, architecture) = (file.metadata(), file.architecture()?);
+        let metadata = file.metadata();
+        let architecture = metadata.need("general.architecture", Metadata::str)?;
         let number = |key: &str| metadata.u32(&format!("{architecture}.{key}"));
         let layers = number("block_count")?.unwrap_or(0) as usize;
         let heads = |key: &str| {

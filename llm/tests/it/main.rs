@@ -12,6 +12,7 @@ mod compilations;
 mod contiguous;
 mod conversation_support;
 mod convert;
+mod convert_assistants;
 mod convert_support;
 mod decoding;
 mod deep;
