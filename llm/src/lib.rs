@@ -30,5 +30,6 @@ pub use sched::generation;
 pub mod file {
     pub use crate::gguf::{
         Array, ByteSource, Error, Gguf as ModelFile, Metadata, OtherKind, TensorInfo, Value,
+        is_draft_block_path,
     };
 }

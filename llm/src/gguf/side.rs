@@ -61,6 +61,11 @@ impl Gguf {
         self.metadata.insert(key(DRAFT_BLOCKS), other.drafts);
         Ok(())
     }
+    /// Returns whether a tensor is of a block for draft tokens.
+    pub fn is_of_draft_block(&self, tensor: &str) -> bool {
+        let shape = Shape::read(self);
+        shape.is_ok_and(|own| block_of(tensor).is_some_and(|block| block >= own.layers))
+    }
     /// Returns whether the file is an assistant, which drafts tokens for another model.
     pub fn is_assistant(&self) -> bool {
         let kind = self.metadata().other_kind();
@@ -212,6 +217,12 @@ impl Gguf {
         });
         Ok(only.filter(|_| fits))
     }
+}
+
+/// Returns whether a path names a file with a block for draft tokens alone: `mtp-*.gguf`.
+pub fn is_draft_block_path(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with(PREFIX))
 }
 
 fn open(path: &Path) -> Result<Gguf> {

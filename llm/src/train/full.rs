@@ -73,7 +73,7 @@ pub fn initial_weights<E: From<FullError>>(
     Ok(())
 }
 
-/// Writes the model with trained weights, each in the type that it had.
+/// Writes the tensors of a model that `keeps`, trained weights in the type that they had.
 ///
 /// # Errors
 /// When a file fails.
@@ -81,11 +81,11 @@ pub fn write_model(
     file: &Gguf,
     places: &Places,
     values: &[f32],
+    keeps: &dyn Fn(&str) -> bool,
     out: impl Write,
 ) -> Result<(), FullError> {
-    let declared: Vec<TensorDecl<'_>> = file
-        .tensors()
-        .iter()
+    let kept = || file.tensors().iter().filter(|info| keeps(&info.name));
+    let declared: Vec<TensorDecl<'_>> = kept()
         .map(|t| TensorDecl {
             name: &t.name,
             dims: &t.dims,
@@ -94,7 +94,7 @@ pub fn write_model(
         .collect();
     let mut writer = Writer::new(out, file.metadata(), &declared)?;
     let mut bytes = Vec::new();
-    for info in file.tensors() {
+    for info in kept() {
         bytes.clear();
         match (places.get(&info.name), writes(info.encoding)) {
             (Some(place), Some(write)) => {

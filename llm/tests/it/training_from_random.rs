@@ -103,7 +103,7 @@ fn a_trained_model_is_written_with_its_metadata() {
     let file = initial(LLAMA, 3);
     let (_, trainer) = train(&file, 1);
     let (mut out, values) = (Vec::new(), trainer.parameters().expect("parameters"));
-    write_model(&file, trainer.places(), &values, &mut out).expect("a model");
+    write_model(&file, trainer.places(), &values, &|_| true, &mut out).expect("a model");
     let written = Gguf::from_bytes(out).expect("a GGUF file");
     let metadata = written.metadata();
     assert_eq!(metadata.u32("llama.vocab_size").unwrap(), Some(2048));

@@ -49,7 +49,8 @@ pub struct TrainArgs {
     #[arg(long, conflicts_with_all = ["rank", "alpha", "targets", "init"], help_heading = "Adapter")]
     pub full: bool,
     /// Train the block for draft tokens, a new one if the model has none, and write the model with
-    /// it to -o; everything else stays as it is. `run --speculate mtp` uses the block
+    /// it to -o; everything else stays as it is. -o mtp-NAME.gguf writes the block alone, for the
+    /// model in NAME.gguf beside it. `run --speculate mtp` uses the block
     #[arg(long, conflicts_with_all = ["rank", "alpha", "targets", "init", "full"], help_heading = "Adapter")]
     pub draft_block: bool,
     /// Learning rate

@@ -6,6 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::model::Model;
 use crate::output;
 use gristmill_llm::arch;
+use gristmill_llm::file::is_draft_block_path;
 use gristmill_llm::train::{Adapter, Run, check_exportable, is_peft, write_model, write_peft};
 use std::fs::{self, File};
 use std::io;
@@ -57,8 +58,10 @@ impl TrainArgs {
         let out = io::BufWriter::new(&file);
         match start {
             Start::Full | Start::DraftBlock(_) => {
-                let trainer = run.trainer();
-                write_model(&model.file, trainer.places(), &trainer.parameters()?, out)?;
+                let (trainer, file) = (run.trainer(), &model.file);
+                let is_block = matches!(start, Start::DraftBlock(_)) && is_draft_block_path(&self.output);
+                let keeps = |tensor: &str| !is_block || file.is_of_draft_block(tensor);
+                write_model(file, trainer.places(), &trainer.parameters()?, &keeps, out)?;
             }
             Start::Adapter(adapter) => trained(adapter, run)?.write(out)?,
         }
