@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 
 /// The demo model, embedded in the program.
 static DEMO: &[u8] = include_bytes!("../../assets/demo-glm-Q4_0.gguf");
+/// Its block for draft tokens.
+static DEMO_BLOCK: &[u8] = include_bytes!("../../assets/draft-blocks/demo-glm-Q4_0.gguf");
 
 /// Name of the demo model.
 pub const DEMO_NAME: &str = "demo";
@@ -123,6 +125,14 @@ impl Model {
             },
         };
         Model::at(path)
+    }
+    /// Adds the block for draft tokens that the program has for the demo model.
+    pub fn with_built_in_block(mut self) -> Result<Model> {
+        if self.name == DEMO_NAME && self.path.is_none() {
+            let block = ModelFile::from_bytes(DEMO_BLOCK)?;
+            self.file.attach_draft_block(block)?;
+        }
+        Ok(self)
     }
     /// Opens the file at a path, or converts the checkpoint in a folder as it is read.
     pub fn at(path: PathBuf) -> Result<Model> {

@@ -65,10 +65,12 @@ impl Speculation {
     pub fn is_on(&self) -> bool {
         self.speculate != Source::Off
     }
-    /// Adds the assistant that was given to a model.
+    /// Adds the assistant that was given to a model, or the block that the program has for it.
     pub fn attach(&self, mut model: Model) -> Result<Model> {
-        if let Source::Assistant(path) = &self.speculate {
-            model.file.attach_draft_block(ModelFile::open(path)?)?;
+        match &self.speculate {
+            Source::Assistant(path) => model.file.attach_draft_block(ModelFile::open(path)?)?,
+            Source::Auto | Source::Mtp => return model.with_built_in_block(),
+            Source::Off | Source::Ngram | Source::Model(_) => {}
         }
         Ok(model)
     }

@@ -96,6 +96,7 @@ pub fn run(options: ProfileArgs) -> Result {
     options.common.check()?;
     let on_stdout = check_outputs(&options)?;
     let model = Model::open(options.model.name())?.with_adapters(&options.common.lora)?;
+    let model = if options.draft { model.with_built_in_block()? } else { model };
     let (subject, context) = subject(&options, &model)?;
     let opened = options.common.open()?;
     // Before the model takes its memory.
