@@ -141,7 +141,8 @@ fn of_copies(of: &Launched, pressure: Pressure, first: LaunchPlan) -> Vec<Named>
             // The cost does not see how much longer several waves of fewer workgroups take: gate
             // and up of GLM's experts, 512 tokens, were 20 % slower on an H200
             // (docs/experiments/151).
-            if resident >= first.resident.min(of.workgroups_per_unit) {
+            let is_one_wave = of.workgroups_per_unit <= first.resident;
+            if resident >= first.resident || is_one_wave {
                 others.push(("nothing copied ahead", plain));
             }
         } else {
