@@ -1,6 +1,10 @@
 //! Kinds of GGUF files that are no models, and their names for the user.
 
 use std::fmt;
+use std::path::Path;
+
+/// Begin of the names of files with a block for draft tokens alone.
+pub(super) const PREFIX: &str = "mtp-";
 
 /// Ending of the architecture of a model's assistant.
 pub(super) const ASSISTANT: &str = "-assistant";
@@ -9,6 +13,12 @@ pub(super) const ASSISTANT: &str = "-assistant";
 pub(crate) fn assistant_of(architecture: &str) -> Option<&str> {
     let with_line = architecture.strip_suffix("_assistant");
     architecture.strip_suffix(ASSISTANT).or(with_line)
+}
+
+/// Returns whether a path names a file with a block for draft tokens alone: `mtp-*.gguf`.
+pub fn is_draft_block_path(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.starts_with(PREFIX))
 }
 
 /// Kind of a GGUF file that cannot generate text by itself.

@@ -23,11 +23,10 @@ mod virtual_file;
 mod write;
 
 pub use error::{Error, Result};
-pub use kind::OtherKind;
 pub(crate) use kind::assistant_of;
+pub use kind::{OtherKind, is_draft_block_path};
 pub(crate) use layout::tensor_bytes;
 pub use metadata::{Metadata, PerLayer};
-pub use side::is_draft_block_path;
 pub use source::ByteSource;
 pub use tensor::TensorInfo;
 pub use types::Role;

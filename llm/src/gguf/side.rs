@@ -2,15 +2,14 @@
 //! them, and assistants: models that draft tokens for one other model, by its KV cache.
 
 use super::error::{Error, Result};
-use super::kind::{ASSISTANT, OtherKind, assistant_of};
+use super::kind::{ASSISTANT, OtherKind, PREFIX, assistant_of};
 use super::metadata::Metadata;
 use super::{Gguf, TensorInfo, source, types};
 use gristmill_uop::encoding::EncodingRef;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Begin of the names of such files, and part of the names of assistants.
-const PREFIX: &str = "mtp-";
+/// Part of the names of assistants.
 const PART: &str = "assistant";
 
 /// Begin of the names of an assistant's tensors outside blocks, in the file of its model.
@@ -217,12 +216,6 @@ impl Gguf {
         });
         Ok(only.filter(|_| fits))
     }
-}
-
-/// Returns whether a path names a file with a block for draft tokens alone: `mtp-*.gguf`.
-pub fn is_draft_block_path(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| name.starts_with(PREFIX))
 }
 
 fn open(path: &Path) -> Result<Gguf> {

@@ -19,7 +19,6 @@ use super::ngram::Draft;
 use super::scheduler::Scheduler;
 use super::sequence::SequenceId;
 use crate::engine::Engine;
-use calibration::ForcedDrafts;
 pub use drafter::Drafter;
 use gristmill_uop::clock::Instant;
 use kept_times::{KeptTimes, Times};
@@ -83,6 +82,15 @@ pub(super) struct ChosenDraft {
     /// Number of drafts that run, at most that of `tokens`.
     pub count: usize,
     is_long: bool,
+}
+
+/// Drafts that run whatever they promise, while times are measured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum ForcedDrafts {
+    /// Tokens that follow the sequence's last one, whatever it is.
+    Tokens(Vec<u32>),
+    /// So many of the model that drafts.
+    ByModel(usize),
 }
 
 /// Rows of a step that are valid if the tokens before them are chosen.

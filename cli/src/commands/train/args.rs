@@ -50,7 +50,7 @@ pub struct TrainArgs {
     pub full: bool,
     /// Train the block for draft tokens, a new one if the model has none, and write the model with
     /// it to -o; everything else stays as it is. -o mtp-NAME.gguf writes the block alone, for the
-    /// model in NAME.gguf beside it. `run --speculate mtp` uses the block
+    /// model NAME.gguf in that folder. `run --speculate mtp` uses the block
     #[arg(long, conflicts_with_all = ["rank", "alpha", "targets", "init", "full"], help_heading = "Adapter")]
     pub draft_block: bool,
     /// Learning rate

@@ -8,7 +8,9 @@ use super::super::batch::Decode;
 use super::super::batcher::{Batcher, StepCounts};
 use super::super::error::Error;
 use super::super::sequence::{SequenceId, SequenceOptions};
-use super::{ChosenDraft, DraftOrigin, Speculation, SpeculationStats, StepTimes, Survival};
+use super::{
+    ChosenDraft, DraftOrigin, ForcedDrafts, Speculation, SpeculationStats, StepTimes, Survival,
+};
 use crate::sampling::RowSampling;
 use gristmill_uop::clock::Instant;
 
@@ -21,18 +23,8 @@ const DRAFTING: usize = 3;
 /// Most steps of a kind until one is not captured, and steps that are measured then.
 const MOST_WARM_UP: usize = 8;
 const MEASURED: usize = 5;
-/// Seconds after which no further kind of step is measured. On an H200 a step of GLM-4.7-Flash
-/// compiles in 3 to 5 s.
+/// Seconds after which no further kind of step is measured; most of them are compilation.
 const BUDGET: f64 = 30.0;
-
-/// Drafts that run whatever they promise.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum ForcedDrafts {
-    /// These tokens.
-    Tokens(Vec<u32>),
-    /// So many of the model that drafts.
-    ByModel(usize),
-}
 
 /// A kind of step that is measured.
 #[derive(Clone, Copy, Debug)]
@@ -113,9 +105,9 @@ impl Speculation {
 
 impl Batcher {
     /// Measures the times of steps with drafts that no earlier start has kept, in some seconds and
-    /// at most half a minute, and keeps them. Their kernels are compiled here, and not in the middle
-    /// of an answer. Call it before sequences are added. `progress` is told how many kinds of steps
-    /// were measured, and of how many.
+    /// at most half a minute, and keeps them. Their kernels are compiled here, and not within an
+    /// answer. Call it before sequences are added. `progress` is told how many kinds of
+    /// steps were measured, and of how many.
     ///
     /// # Errors
     /// When the device fails.
