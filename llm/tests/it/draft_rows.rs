@@ -8,14 +8,12 @@ use gristmill_llm::arch::CacheType;
 use gristmill_llm::engine::{Engine, Settings, Step, TokenSource, WholePool};
 use gristmill_llm::generation::Generation;
 use gristmill_llm::gguf::Gguf;
-use gristmill_llm::language;
 use gristmill_llm::sampling::{Sampler, SamplingParams};
 use gristmill_llm::sched::{
     Batcher, DraftOrigin, DraftSources, Drafter, SequenceOptions, SpeculationStats,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// Rows of the sequence in a step.
 const ROWS: usize = 5;
@@ -467,36 +465,4 @@ fn times_are_known_before_the_first_request() {
         let (plain, _) = answers(family, 0.0, None, 1);
         assert_eq!(measured, plain, "{family}");
     }
-}
-
-/// The block that was trained for the demo model drafts most tokens of its answers right.
-#[test]
-fn the_trained_block_drafts_what_the_demo_model_says() {
-    let asset = |name: &str| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets");
-        Gguf::open(path.join(name)).expect("a GGUF file")
-    };
-    let mut file = asset("demo-glm-Q4_0.gguf");
-    let tokenizer = language::tokenizer(file.metadata()).expect("a tokenizer");
-    let block = asset("draft-blocks/demo-glm-Q4_0.gguf");
-    file.attach_draft_block(block).expect("a block");
-    let settings = Settings {
-        context: Some(256),
-        drafts: 6,
-        draft_block: true,
-        ..Settings::default()
-    };
-    let opened = open("cpu", &Options::default()).expect("a device");
-    let engine = Engine::load(&file, opened, settings, &|_| ()).expect("a model");
-    let e = Batcher::new(engine).with_speculation(DraftSources {
-        ngrams: false,
-        drafter: Some(Drafter::Block),
-        assumes_times: true,
-    });
-    let asked = "[gMASK]<sop><|user|>\nTell me a story about a fox.<|assistant|>\n";
-    let prompt = tokenizer.encode(asked, false, true);
-    let (_, stats) = run(e, &[prompt], 0.0, SequenceOptions::default());
-    let (kept, drafted) = (stats.accepted(), stats.drafted());
-    println!("{kept} of {drafted} drafts were kept");
-    assert!(drafted > 20 && 2 * kept > drafted, "{kept} of {drafted}");
 }
