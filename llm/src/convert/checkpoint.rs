@@ -94,22 +94,15 @@ impl Checkpoint {
         let (Some(info), Some(&file)) = (self.info(name), self.tensors.get(name)) else {
             return Err(failed("it is missing"));
         };
-        let size = match (info.dtype, &info.shape[..]) {
-            (Dtype::I64, [1..=MAX_INTEGERS]) => 8,
-            (Dtype::I32, [1..=MAX_INTEGERS]) => 4,
-            _ => return Err(failed("it is no list of integers, at most 2^24 of them")),
+        let count = match (info.dtype, &info.shape[..]) {
+            (Dtype::I64, &[count @ 1..=MAX_INTEGERS]) => count,
+            _ => return Err(failed("it is no list of I64, at most 2^24 of them")),
         };
-        let mut bytes = vec![0; info.shape[0] * size];
+        let mut bytes = vec![0; count * size_of::<i64>()];
         let read = self.files[file].read_at(info, 0, &mut bytes);
         read.map_err(|error| failed(&error.to_string()))?;
-        let number = |bytes: &[u8]| match *bytes {
-            [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])),
-            _ => bytes
-                .iter()
-                .rev()
-                .fold(0, |high, &low| high << 8 | i64::from(low)),
-        };
-        Ok(bytes.chunks_exact(size).map(number).collect())
+        let (words, _) = bytes.as_chunks();
+        Ok(words.iter().map(|&word| i64::from_le_bytes(word)).collect())
     }
     /// Fills `out` from an element of a tensor on.
     pub fn read(&self, source: &Source, element: u64, out: &mut [u8]) -> io::Result<()> {

@@ -28,19 +28,19 @@ const BUDGET: f64 = 30.0;
 
 /// A kind of step that is measured.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum StepKind {
     /// A step of so many rows.
     Rows(usize),
     /// Drafts of the model that drafts.
     Drafting,
 }
 
-impl Kind {
+impl StepKind {
     /// Returns the rows of a step.
     fn rows(self) -> usize {
         match self {
-            Kind::Rows(rows) => rows,
-            Kind::Drafting => 1,
+            StepKind::Rows(rows) => rows,
+            StepKind::Drafting => 1,
         }
     }
 }
@@ -58,7 +58,7 @@ fn powers(most: usize) -> impl Iterator<Item = usize> {
 
 impl Speculation {
     /// Returns the steps of a single sequence whose times are missing.
-    fn unknown_kinds(&self) -> Vec<Kind> {
+    fn unknown_kinds(&self) -> Vec<StepKind> {
         if !self.is_on() || self.assumes_times {
             return Vec::new();
         }
@@ -66,13 +66,13 @@ impl Speculation {
         let rows = powers(self.rows.min(MOST_ROWS)).filter(|rows| !steps.contains_key(rows));
         let drafts = self.drafter.is_some() && drafting.is_empty();
         // First, as its steps are verified by some of the others.
-        let drafts = drafts.then_some(Kind::Drafting);
-        drafts.into_iter().chain(rows.map(Kind::Rows)).collect()
+        let drafts = drafts.then_some(StepKind::Drafting);
+        drafts.into_iter().chain(rows.map(StepKind::Rows)).collect()
     }
-    fn times_of(&mut self, kind: Kind) -> &mut StepTimes {
+    fn times_of(&mut self, kind: StepKind) -> &mut StepTimes {
         match kind {
-            Kind::Rows(_) => &mut self.times,
-            Kind::Drafting => &mut self.draft_times,
+            StepKind::Rows(_) => &mut self.times,
+            StepKind::Drafting => &mut self.draft_times,
         }
     }
     /// Forgets the drafts that were forced, and keeps the times.
@@ -129,7 +129,7 @@ impl Batcher {
     fn measure_kinds(
         &mut self,
         id: SequenceId,
-        kinds: &[Kind],
+        kinds: &[StepKind],
         progress: &dyn Fn(usize, usize),
     ) -> Result<(), Error> {
         let begun = Instant::now();
@@ -144,7 +144,7 @@ impl Batcher {
     }
     /// Measures a kind of step, and takes the median. Returns false if the context has no room
     /// left.
-    fn measure_kind(&mut self, id: SequenceId, kind: Kind) -> Result<bool, Error> {
+    fn measure_kind(&mut self, id: SequenceId, kind: StepKind) -> Result<bool, Error> {
         let mut steady = 0;
         for _ in 0..MOST_WARM_UP {
             let captures = self.engine.captures();
@@ -169,18 +169,14 @@ impl Batcher {
         seconds.sort_by(f64::total_cmp);
         let times = self.speculation.times_of(kind);
         times.forget(kind.rows());
-        let median = seconds.get(seconds.len() / 2);
-        times.restore(
-            median
-                .map(|&median| (kind.rows(), median))
-                .into_iter()
-                .collect(),
-        );
+        if let Some(&median) = seconds.get(seconds.len() / 2) {
+            times.record(kind.rows(), median);
+        }
         Ok(true)
     }
     /// Runs a step of a kind, behind the rest of the prompt. Returns false if the context has no
     /// room left.
-    fn measured_step(&mut self, id: SequenceId, kind: Kind) -> Result<bool, Error> {
+    fn measured_step(&mut self, id: SequenceId, kind: StepKind) -> Result<bool, Error> {
         let vocabulary = self.engine.model().vocabulary();
         let (length, context) = (self.scheduler.tokens(id).len(), self.engine.context());
         if length + 2 * MOST_ROWS >= context {
@@ -191,10 +187,11 @@ impl Batcher {
             places.map(|place| arbitrary(place, vocabulary)).collect()
         };
         self.speculation.forced = Some(match kind {
-            Kind::Rows(rows) => ForcedDrafts::Tokens(tokens(rows)),
-            Kind::Drafting => ForcedDrafts::ByModel(DRAFTING),
+            StepKind::Rows(rows) => ForcedDrafts::Tokens(tokens(rows)),
+            StepKind::Drafting => ForcedDrafts::ByModel(DRAFTING),
         });
-        loop {
+        // Each step has at least one token of the prompt.
+        for _ in 0..=length {
             let greedy = &mut |_| Some((RowSampling::greedy(), usize::MAX));
             let ready = self.step_with(&mut |_, _| None, greedy);
             let ready = ready.map_err(|failed| failed.error)?;
@@ -206,5 +203,6 @@ impl Batcher {
                 return Ok(true);
             }
         }
+        Ok(false)
     }
 }
