@@ -4,12 +4,12 @@
 //! cannot be interrupted. A lexeme may reach it only in the middle of an answer, so a check of the
 //! grammar's beginning does not find it: the product is bounded by the grammar's text.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Maximum product of the weights of the operands that are intersected. The grammars that ran for
 /// more than 15 s are far above it; it was not calibrated otherwise.
 const MAX_PRODUCT: f64 = 1e5;
-/// Maximum depth of terminals within terminals.
+/// Maximum depth of terminals within terminals; it also ends terminals that name each other.
 const MAX_DEPTH: usize = 32;
 
 /// Branches and operators of a terminal, with those of the terminals that it names.
@@ -20,6 +20,8 @@ struct Weight {
     /// Number of intersections (`&`) and complements (`~`); a float, as terminals that name others
     /// twice overflow an integer.
     operators: f64,
+    /// Depth of the terminals that it names; the same from whichever terminal the walk began.
+    depth: usize,
 }
 
 /// Checks the intersections of a grammar.
@@ -31,12 +33,13 @@ pub fn check(text: &str) -> Result<(), String> {
         return Ok(());
     }
     let definitions = definitions(text);
-    let mut known = HashMap::new();
+    let mut known = BTreeMap::new();
     for name in definitions.keys() {
         let Weight {
             branches,
             operators,
-        } = weigh(name, &definitions, &mut known, 0);
+            ..
+        } = weigh(name, &definitions, &mut known, 0)?;
         // The product of operands with a given sum is largest if they are equal.
         let operands = operators + 1.0;
         if operators > 0.0 && (branches / operands).max(1.0).powf(operands) > MAX_PRODUCT {
@@ -50,8 +53,8 @@ pub fn check(text: &str) -> Result<(), String> {
 }
 
 /// Returns the bodies of a grammar's rules and terminals by name.
-fn definitions(text: &str) -> HashMap<&str, String> {
-    let mut definitions: HashMap<&str, String> = HashMap::new();
+fn definitions(text: &str) -> BTreeMap<&str, String> {
+    let mut definitions: BTreeMap<&str, String> = BTreeMap::new();
     let mut name = "";
     for line in text.lines() {
         let head = line
@@ -76,16 +79,24 @@ fn is_name(c: char) -> bool {
 
 fn weigh<'t>(
     name: &'t str,
-    definitions: &'t HashMap<&'t str, String>,
-    known: &mut HashMap<&'t str, Weight>,
-    depth: usize,
-) -> Weight {
+    definitions: &'t BTreeMap<&'t str, String>,
+    known: &mut BTreeMap<&'t str, Weight>,
+    outer: usize,
+) -> Result<Weight, String> {
     if let Some(weight) = known.get(name) {
-        return *weight;
+        return Ok(*weight);
     }
     let Some(body) = definitions.get(name) else {
-        return Weight::default();
+        return Ok(Weight::default());
     };
+    let too_deep = || {
+        format!(
+            "the terminal {name} names terminals to a depth of more than {MAX_DEPTH}; with              operators `&` and `~`, use fewer levels"
+        )
+    };
+    if outer > MAX_DEPTH {
+        return Err(too_deep());
+    }
     let mut weight = own(body);
     let words = body.split(|c: char| !(c.is_alphanumeric() || c == '_'));
     let terminal = |word: &&str| {
@@ -94,26 +105,23 @@ fn weigh<'t>(
             && definitions.contains_key(word)
     };
     for word in words.filter(terminal) {
-        let inner = if depth < MAX_DEPTH {
-            weigh(word, definitions, known, depth + 1)
-        } else {
-            Weight {
-                branches: f64::INFINITY,
-                operators: 0.0,
-            }
-        };
+        let inner = weigh(word, definitions, known, outer + 1)?;
         weight.branches += inner.branches;
         weight.operators += inner.operators;
+        weight.depth = weight.depth.max(inner.depth + 1);
+    }
+    if weight.depth > MAX_DEPTH {
+        return Err(too_deep());
     }
     known.insert(name, weight);
-    weight
+    Ok(weight)
 }
 
 /// Returns the weight of a body without the terminals that it names.
 fn own(body: &str) -> Weight {
     let mut weight = Weight {
         branches: 1.0,
-        operators: 0.0,
+        ..Weight::default()
     };
     let mut number: Option<f64> = None;
     for c in body.chars() {
@@ -158,11 +166,19 @@ mod tests {
         let terminals: String = (0..40)
             .map(|i| format!("T{i}: T{} T{}\n", i + 1, i + 1))
             .collect();
+        let chain = |levels: usize| -> String {
+            let links: String = (0..levels).map(|i| format!("T{i}: T{}\n", i + 1)).collect();
+            format!("start: T0\n{links}T{levels}: /a/ & /b/")
+        };
+        assert_eq!(check(&chain(super::MAX_DEPTH - 1)), Ok(()));
         for text in [
             "start: A\nA: /.*a.{1000}/ & /.*b.{1000}/",
             "start: A\nA: /x/ | (/y/ (B & /c.{9}/ & B /d/))\nB: /(.*a|.*b).{100}/",
             "start: A\nA: ~(~/.*a.{300}/ & ~/.*b.{300}/)",
             &format!("start: T0\n{terminals}T40: /a|b/ & /c|d/"),
+            &chain(super::MAX_DEPTH + 1),
+            &chain(10_000),
+            "start: A\nA: B & /x/\nB: A",
         ] {
             assert!(check(text).is_err(), "{text}");
         }
